@@ -1,0 +1,137 @@
+#include "client/app.h"
+
+#include <algorithm>
+
+#include "CLI/CLI.hpp"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/table.h"
+#include "common/base/errors.h"
+#include "common/base/version.h"
+#include "common/spec/nearest_name.h"
+#include "fmt/format.h"
+
+namespace atl::client {
+namespace {
+
+constexpr char kDescription[] =
+    R"(atoll: trains decentralized diffusion models on scattered machines, and samples from them.
+
+A dataset is split into clusters; one expert is trained per cluster, each on an island of its own; a router blends the
+experts when it draws images.)";
+
+constexpr char kFooter[] = R"(
+A first session, on this machine:
+  atoll up --detach                                     start coordinator, islands and router here
+  atoll dataset import digits.csv.gz --name digits      make a dataset
+  atoll submit job.yaml --wait                          train on it
+  atoll sample --class all --count 10 --out digits.png  draw from what was trained
+  atoll down                                            stop
+
+Addresses come from --coordinator and --router, then --cluster DIR, then the variables ATOLL_COORDINATOR, ATOLL_ROUTER
+and ATOLL_BLOB_STORE, then the local cluster of ATOLL_CLUSTER or of the default folder.
+
+)";
+
+// "digits" and "digits --wait" know which command they belong to.
+const CLI::App* ChosenCommand(const CLI::App* app) {
+  const auto chosen = app->get_subcommands();
+  return chosen.empty() ? app : ChosenCommand(chosen.front());
+}
+
+std::string CommandPath(const CLI::App* command) {
+  return command->get_parent() == nullptr ? command->get_name()
+                                          : CommandPath(command->get_parent()) + " " + command->get_name();
+}
+
+// What is wrong with the command line, and the name that was probably meant.
+std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = ChosenCommand(&app);
+  // A mistyped command shows as a missing one beside an argument that nothing took.
+  const std::vector<std::string> extra = app.remaining(true);
+  if (extra.empty()) return error.what();
+  std::vector<std::string> known;
+  if (extra.front().rfind("-", 0) == 0) {
+    for (const CLI::App* owner = command; owner != nullptr; owner = owner->get_parent()) {
+      for (const CLI::Option* option : owner->get_options()) {
+        for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+      }
+    }
+  } else {
+    for (const CLI::App* child : command->get_subcommands([](const CLI::App*) { return true; })) {
+      known.push_back(child->get_name());
+    }
+  }
+  const std::string nearest = spec::NearestName(extra.front(), known);
+  return fmt::format("unexpected argument '{}'{}", extra.front(),
+                     nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+}
+
+void AddGlobalFlags(CLI::App* app, Session* session) {
+  app->add_option("--coordinator", session->coordinator_flag, "Coordinator's address, HOST:PORT");
+  app->add_option("--router", session->router_flag, "Router's address, HOST:PORT");
+  app->add_option("--blob-store", session->blob_store_flag,
+                  "Blob store, e.g. file:///data/atoll or s3://bucket/prefix");
+  app->add_option("--cluster", session->cluster_flag, "Folder of a local cluster (atoll up --dir)");
+  app->add_option("--timeout", session->timeout_seconds, "Seconds that one call may take")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app->add_option_function<std::string>(
+         "--output",
+         [session](const std::string& name) {
+           session->format = name == "json" ? OutputFormat::kJson : OutputFormat::kTable;
+         },
+         "table or json")
+      ->check(CLI::IsMember({"table", "json"}));
+  app->set_version_flag("--version", fmt::format("atoll {}", kVersion));
+}
+
+void AddCommands(CLI::App* app, Session* session) {
+  AddUpCommand(app, session);
+  AddDownCommand(app, session);
+  AddDatasetCommand(app, session);
+  AddSubmitCommand(app, session);
+  AddJobsCommand(app, session);
+  AddModelsCommand(app, session);
+  AddSampleCommand(app, session);
+  AddPlanCommand(app, session);
+  AddReportCommand(app, session);
+  AddCompletionCommand(app, session);
+  AddVersionCommand(app, session);
+}
+
+int ReportError(const Session& session, const absl::Status& status) {
+  const std::string reason = ErrorReason(status);
+  *session.err << "atoll: error: " << OneLine(std::string(status.message()));
+  if (!reason.empty() && reason != "JOB_FAILED" && reason != "INTERRUPTED") *session.err << " [" << reason << "]";
+  *session.err << std::endl;
+  return ExitCodeOf(status);
+}
+
+}  // namespace
+
+int RunAtoll(const std::vector<std::string>& arguments, Session session) {
+  CLI::App app(kDescription, "atoll");
+  app.footer(std::string(kFooter) + ExitCodeHelp());
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.get_formatter()->column_width(34);
+  AddGlobalFlags(&app, &session);
+  AddCommands(&app, &session);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Success& success) {
+    app.exit(success, *session.out, *session.err);  // --help and --version
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    *session.err << "atoll: error: " << OneLine(UsageMessage(app, error)) << "\nTry '"
+                 << CommandPath(ChosenCommand(&app)) << " --help'." << std::endl;
+    return kExitUsage;
+  }
+  absl::Status status = session.run();
+  session.out->flush();
+  if (status.ok() && !*session.out) status = absl::UnknownError("cannot write the output");
+  return status.ok() ? kExitOk : ReportError(session, status);
+}
+
+}  // namespace atl::client

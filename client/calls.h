@@ -1,0 +1,64 @@
+// Calls to the services: deadlines, retries, errors that name whom was called, and protos as JSON.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/client_context.h"
+
+namespace atl::client {
+
+// The service that a stub talks to, for messages.
+template <typename Service>
+struct Peer {
+  std::unique_ptr<typename Service::Stub> stub;
+  std::string what;  // "the coordinator at 127.0.0.1:4000"
+};
+
+template <typename Service>
+absl::StatusOr<Peer<Service>> ConnectCoordinator(const Session& session) {
+  absl::StatusOr<std::string> address = session.CoordinatorAddress();
+  if (!address.ok()) return address.status();
+  return Peer<Service>{Service::NewStub(rpc::MakeChannel(*address)), "the coordinator at " + *address};
+}
+
+template <typename Service>
+absl::StatusOr<Peer<Service>> ConnectRouter(const Session& session) {
+  absl::StatusOr<std::string> address = session.RouterAddress();
+  if (!address.ok()) return address.status();
+  return Peer<Service>{Service::NewStub(rpc::MakeChannel(*address)), "the router at " + *address};
+}
+
+// The error of a call, for people: an unreachable peer is named, with what to do.
+absl::Status ExplainCall(const absl::Status& status, const std::string& what);
+
+// Runs `attempt` up to three times within about two seconds while it ends UNAVAILABLE; for idempotent calls only.
+absl::Status RetryUnavailable(const std::function<absl::Status()>& attempt);
+
+// One idempotent unary call: `method` is a member of the stub.
+template <typename Service, typename Request, typename Response>
+absl::Status Call(const Session& session, const Peer<Service>& peer,
+                  grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                  const Request& request, Response* response) {
+  return ExplainCall(RetryUnavailable([&] {
+                       grpc::ClientContext context;
+                       rpc::SetTimeout(&context, session.timeout());
+                       return rpc::FromGrpc((peer.stub.get()->*method)(&context, request, response));
+                     }),
+                     peer.what);
+}
+
+// With the proto's field names and every field present.
+std::string ToJson(const google::protobuf::Message& message);
+
+// A random UUID (version 4), for request ids.
+std::string NewRequestId();
+
+}  // namespace atl::client

@@ -1,0 +1,78 @@
+#include "client/files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "absl/status/status.h"
+#include "common/base/errors.h"
+#include "fmt/format.h"
+
+namespace atl::client {
+namespace {
+
+absl::Status FileError(int error, std::string_view what, const std::string& path) {
+  const absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  return MakeError(code, code == absl::StatusCode::kNotFound ? "FILE_NOT_FOUND" : "FILE_ERROR",
+                   fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
+  std::ifstream file;
+  if (path != "-") {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) return FileError(EISDIR, "read", path);
+    file.open(path, std::ios::binary);
+    if (!file) return FileError(errno, "read", path);
+  }
+  std::istream& stream = path == "-" ? std::cin : file;
+  std::string bytes;
+  char buffer[1 << 16];
+  while (stream.read(buffer, sizeof(buffer)) || stream.gcount() > 0) {
+    bytes.append(buffer, static_cast<size_t>(stream.gcount()));
+    if (static_cast<int64_t>(bytes.size()) > limit) {
+      return MakeError(absl::StatusCode::kResourceExhausted, "FILE_TOO_LARGE",
+                       fmt::format("{}: expected at most {} bytes, found more", path, limit));
+    }
+  }
+  if (stream.bad()) return FileError(errno, "read", path);
+  return bytes;
+}
+
+absl::Status MakeFolders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return error ? FileError(error.value(), "make the folder", path) : absl::OkStatus();
+}
+
+absl::Status WriteFile(const std::string& path, std::string_view bytes) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) {
+    if (absl::Status status = MakeFolders(folder.string()); !status.ok()) return status;
+  }
+  const std::string part = fmt::format("{}.{}.part", path, getpid());
+  {
+    std::ofstream file(part, std::ios::binary | std::ios::trunc);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    file.close();
+    if (!file) {
+      const int error = errno;
+      unlink(part.c_str());
+      return FileError(error, "write", path);
+    }
+  }
+  if (rename(part.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    unlink(part.c_str());
+    return FileError(error, "write", path);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::client

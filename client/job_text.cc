@@ -1,0 +1,98 @@
+#include "client/job_text.h"
+
+#include "client/table.h"
+#include "common/wire/task_wire.h"
+#include "common/wire/time_wire.h"
+#include "fmt/format.h"
+
+namespace atl::client {
+
+using atlpb::job::v1::Job;
+using atlpb::job::v1::Task;
+
+std::string StateName(Job::State state) {
+  switch (state) {
+    case Job::STATE_PENDING:
+      return "pending";
+    case Job::STATE_RUNNING:
+      return "running";
+    case Job::STATE_SUCCEEDED:
+      return "succeeded";
+    case Job::STATE_FAILED:
+      return "failed";
+    case Job::STATE_CANCELLED:
+      return "cancelled";
+    default:
+      return "unknown";
+  }
+}
+
+std::string StateName(Task::State state) {
+  switch (state) {
+    case Task::STATE_BLOCKED:
+      return "blocked";
+    case Task::STATE_READY:
+      return "ready";
+    case Task::STATE_LEASED:
+      return "leased";
+    case Task::STATE_SUCCEEDED:
+      return "succeeded";
+    case Task::STATE_FAILED:
+      return "failed";
+    case Task::STATE_CANCELLED:
+      return "cancelled";
+    default:
+      return "unknown";
+  }
+}
+
+std::string KindName(atlpb::job::v1::TaskKind kind) {
+  const auto known = wire::FromProto(kind);
+  return known.ok() ? spec::ToString(*known) : "unknown";
+}
+
+std::string TaskName(const Task& task) {
+  switch (task.kind()) {
+    case atlpb::job::v1::TASK_KIND_TRAIN_EXPERT:
+      return fmt::format("expert {}", task.index());
+    case atlpb::job::v1::TASK_KIND_TRAIN_ROUTER:
+      return "router";
+    case atlpb::job::v1::TASK_KIND_FEATURIZE:
+    case atlpb::job::v1::TASK_KIND_PARTITION:
+      return fmt::format("{} {}", KindName(task.kind()), task.index());
+    default:
+      return KindName(task.kind());
+  }
+}
+
+bool IsFinal(Job::State state) {
+  return state == Job::STATE_SUCCEEDED || state == Job::STATE_FAILED || state == Job::STATE_CANCELLED;
+}
+
+std::string DescribeJob(const Job& job, int width) {
+  const absl::Time created = wire::FromProto(job.create_time());
+  std::string text;
+  text += fmt::format("job      {}\nstate    {}\nmodel    {}\ndataset  {}\nexperts  {}\n", job.job_id(),
+                      StateName(job.state()), job.spec().model_name(), job.spec().dataset(), job.spec().experts());
+  text += fmt::format("created  {} UTC\n", TimeText(created));
+  if (job.has_end_time()) {
+    const absl::Time ended = wire::FromProto(job.end_time());
+    text += fmt::format("ended    {} UTC, after {}\n", TimeText(ended), DurationText(ended - created));
+  }
+  if (!job.model_version().empty()) text += fmt::format("version  {}\n", job.model_version());
+  if (!job.message().empty()) text += fmt::format("message  {}\n", OneLine(job.message()));
+  if (job.tasks().empty()) return text;
+  Table table({"TASK", "STATE", "ATTEMPT", "ISLAND", "STEP", "COMMITTED", "LOSS", "MESSAGE"});
+  for (const Task& task : job.tasks()) {
+    const bool steps = task.progress().total_steps() > 0;
+    table.Add({TaskName(task), StateName(task.state()), fmt::format("{}", task.attempt()),
+               task.island_id().empty() ? "-" : task.island_id(),
+               steps ? fmt::format("{}/{}", task.progress().step(), task.progress().total_steps()) : "-",
+               task.committed_step() > 0 ? fmt::format("{}", task.committed_step()) : "-",
+               steps && task.progress().loss() != 0 ? fmt::format("{:.4f}", task.progress().loss()) : "-",
+               OneLine(task.message())});
+  }
+  return text + "\n" + table.Text(width);
+}
+
+}  // namespace atl::client

@@ -1,0 +1,19 @@
+// Jobs and tasks as text for people. Pure.
+#pragma once
+
+#include <string>
+
+#include "atoll/job/v1/job.pb.h"
+
+namespace atl::client {
+
+std::string StateName(atlpb::job::v1::Job::State state);   // "running"
+std::string StateName(atlpb::job::v1::Task::State state);  // "leased"
+std::string KindName(atlpb::job::v1::TaskKind kind);       // "train_expert"
+std::string TaskName(const atlpb::job::v1::Task& task);    // "expert 2", "router", "featurize 1", "publish"
+bool IsFinal(atlpb::job::v1::Job::State state);
+
+// The job's facts, then a table of its tasks. `width` 0: nothing is cut.
+std::string DescribeJob(const atlpb::job::v1::Job& job, int width);
+
+}  // namespace atl::client

@@ -1,0 +1,40 @@
+// Entry point of `atoll`.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+
+#include "client/app.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace {
+
+int TerminalWidth(const std::string& columns) {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const int given = std::atoi(columns.c_str());
+  return given > 0 ? given : 80;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  setenv("GRPC_VERBOSITY", "NONE", 0);  // errors are reported once, as ours
+  std::signal(SIGPIPE, SIG_IGN);        // `atoll … | head` ends with a write error, not a signal
+  spdlog::set_default_logger(spdlog::stderr_logger_st("atoll"));
+  spdlog::set_level(spdlog::level::warn);
+  atl::client::Session session;
+  session.out = &std::cout;
+  session.err = &std::cerr;
+  session.env = [](const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return std::string(value == nullptr ? "" : value);
+  };
+  session.terminal = isatty(STDOUT_FILENO) == 1 && session.env("TERM") != "dumb";
+  session.width = session.terminal ? TerminalWidth(session.env("COLUMNS")) : 0;
+  session.colour = session.terminal && session.env("NO_COLOR").empty();
+  return atl::client::RunAtoll({argv + 1, argv + argc}, std::move(session));
+}

@@ -1,0 +1,171 @@
+// A report as Markdown and as JSON.
+#include <cctype>
+#include <numeric>
+
+#include "client/quality_report.h"
+#include "client/table.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::client {
+namespace {
+
+double Share(int64_t part, int64_t all) {
+  return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
+}
+
+std::string Optional(const std::optional<double>& value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "–";
+}
+
+nlohmann::ordered_json JsonOf(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+std::string Bar(double share) {
+  std::string bar;
+  for (int i = 0; i < static_cast<int>(share * 30 + 0.5); ++i) bar += "█";
+  return bar;
+}
+
+std::string Classes(const ClusterSummary& cluster) {
+  std::vector<std::string> parts;
+  for (const auto& [label, count] : cluster.classes) parts.push_back(fmt::format("{}: {}", label, count));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string ClusterSection(const QualityReport& report) {
+  std::string text =
+      "## Clusters\n\n![clusters](clusters.png)\n\n| cluster | samples | share | samples by class "
+      "|\n|---|---|---|---|\n";
+  int64_t all = 0;
+  for (const ClusterSummary& cluster : report.clusters) all += cluster.samples;
+  for (const ClusterSummary& cluster : report.clusters) {
+    text += fmt::format("| {} | {} | {:.1f} % | {} |\n", cluster.cluster, cluster.samples,
+                        100 * Share(cluster.samples, all), Classes(cluster));
+  }
+  return text + "\n";
+}
+
+std::string TrainingSection(const QualityReport& report) {
+  std::string text = "## Training\n\n| network | steps | last loss | accuracy | attempts |\n|---|---|---|---|---|\n";
+  for (const NetworkSummary& network : report.networks) {
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", network.name, network.steps, Optional(network.loss, 4),
+                        Optional(network.accuracy, 3), network.attempts);
+  }
+  return text + "\n";
+}
+
+std::string RoutingSection(const SampleSet& samples) {
+  const Routing& routing = samples.routing;
+  const double all = std::accumulate(routing.weight.begin(), routing.weight.end(), 0.0);
+  std::string text = fmt::format(
+      "## Routing, {}\n\nHow often each expert drew, over images and steps, and its share of the weight.\n\n"
+      "| expert | chosen | share | |\n|---|---|---|---|\n",
+      ModeText(samples.mode));
+  for (size_t k = 0; k < routing.chosen.size(); ++k) {
+    const double share = k < routing.weight.size() && all > 0 ? routing.weight[k] / all : 0;
+    text += fmt::format("| {} | {} | {:.1f} % | {} |\n", k, routing.chosen[k], 100 * share, Bar(share));
+  }
+  return text + fmt::format("\nMean entropy of the router network's choice: {:.3f} nats.\n\n", routing.mean_entropy);
+}
+
+std::string QualitySection(const QualityReport& report) {
+  std::string text = "## Quality\n\n![samples](samples.png)\n\n";
+  text += fmt::format(
+      "Against the {} real images (class accuracy of the five nearest) and the {} held-out ones (unbiased MMD², kernel "
+      "(x·y/d + 1)³).\n\n| experts | samples | 5-NN class accuracy | MMD² | memorisation |\n|---|---|---|---|---|\n",
+      report.training_samples + report.held_out_samples, report.held_out_samples);
+  for (const ScoredSamples& scored : report.scored) {
+    text += fmt::format("| {} | {} | {:.3f} | {:.4f} | {} |\n", ModeText(scored.samples.mode), scored.quality.images,
+                        scored.quality.nearest_neighbour_accuracy, scored.quality.mmd,
+                        Optional(scored.quality.memorisation_ratio, 3));
+  }
+  const QualitySummary& any = report.scored.front().quality;
+  text += fmt::format("| real images | {} | | {} | {} |\n", report.training_samples, Optional(any.mmd_of_training, 4),
+                      Optional(any.memorisation_baseline, 3));
+  return text +
+         "\nMemorisation: median distance to the nearest training image over that to the nearest held-out one; far "
+         "below "
+         "the figure of real images, samples repeat training images.\n\n";
+}
+
+std::string TimeSection(const QualityReport& report) {
+  std::string text = "## Times\n\n| what | time |\n|---|---|\n";
+  text += fmt::format("| job, from submit to published | {:.1f} s |\n", report.job_seconds);
+  for (const ScoredSamples& scored : report.scored) {
+    text += fmt::format("| sampling {} images, {} | {:.2f} s |\n", scored.quality.images, ModeText(scored.samples.mode),
+                        scored.samples.sample_seconds);
+  }
+  return text;
+}
+
+nlohmann::ordered_json JsonOf(const ScoredSamples& scored) {
+  const Routing& routing = scored.samples.routing;
+  const QualitySummary& quality = scored.quality;
+  return {{"mode", ModeText(scored.samples.mode)},
+          {"images", quality.images},
+          {"nearest_neighbour_accuracy", quality.nearest_neighbour_accuracy},
+          {"mmd", quality.mmd},
+          {"mmd_of_training", JsonOf(quality.mmd_of_training)},
+          {"memorisation_ratio", JsonOf(quality.memorisation_ratio)},
+          {"memorisation_baseline", JsonOf(quality.memorisation_baseline)},
+          {"sample_seconds", scored.samples.sample_seconds},
+          {"routing",
+           {{"chosen", routing.chosen},
+            {"weight", routing.weight},
+            {"image_steps", routing.image_steps},
+            {"mean_entropy", routing.mean_entropy}}}};
+}
+
+}  // namespace
+
+std::string ModeText(const std::string& mode) {
+  constexpr std::string_view kPrefix = "MODE_";
+  if (mode == "MODE_UNSPECIFIED") return "top 1";
+  std::string text = mode.starts_with(kPrefix) ? mode.substr(kPrefix.size()) : mode;
+  for (char& c : text) c = c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string ToMarkdown(const QualityReport& report) {
+  std::string text = fmt::format(
+      "# Model {}, version {}\n\nJob {} trained {} experts on dataset {}: {} training samples, "
+      "{} held out.\n\n",
+      report.model, report.version.empty() ? "(not published)" : report.version, report.job_id, report.clusters.size(),
+      report.dataset, report.training_samples, report.held_out_samples);
+  text += ClusterSection(report) + TrainingSection(report);
+  if (!report.scored.empty()) text += QualitySection(report);
+  for (const ScoredSamples& scored : report.scored) text += RoutingSection(scored.samples);
+  return text + TimeSection(report);
+}
+
+std::string ToJson(const QualityReport& report) {
+  nlohmann::ordered_json json = {{"format", 1},
+                                 {"job", report.job_id},
+                                 {"model", report.model},
+                                 {"version", report.version},
+                                 {"dataset",
+                                  {{"name", report.dataset},
+                                   {"training_samples", report.training_samples},
+                                   {"held_out_samples", report.held_out_samples}}}};
+  for (const ClusterSummary& cluster : report.clusters) {
+    nlohmann::ordered_json classes = nlohmann::ordered_json::object();
+    for (const auto& [label, count] : cluster.classes) classes[fmt::format("{}", label)] = count;
+    json["clusters"].push_back({{"cluster", cluster.cluster}, {"samples", cluster.samples}, {"classes", classes}});
+  }
+  for (const NetworkSummary& network : report.networks) {
+    json["networks"].push_back({{"name", network.name},
+                                {"steps", network.steps},
+                                {"attempts", network.attempts},
+                                {"loss", JsonOf(network.loss)},
+                                {"accuracy", JsonOf(network.accuracy)}});
+  }
+  json["samples"] = nlohmann::ordered_json::array();
+  for (const ScoredSamples& scored : report.scored) json["samples"].push_back(JsonOf(scored));
+  json["job_seconds"] = report.job_seconds;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace atl::client

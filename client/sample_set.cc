@@ -1,0 +1,195 @@
+#include "client/sample_set.h"
+
+#include <cstring>
+#include <filesystem>
+
+#include "client/files.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/dataset/image_codec.h"
+#include "common/storage/safetensors.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::client {
+namespace {
+
+constexpr int kSampleSetFormat = 1;
+constexpr char kIndexFile[] = "samples.json";
+constexpr char kTensorFile[] = "samples.safetensors";
+
+std::string ImageFile(size_t index, const DrawnImage& image) {
+  return image.label < 0 ? fmt::format("{:05}.png", index) : fmt::format("{:05}-class{}.png", index, image.label);
+}
+
+absl::Status Malformed(const std::string& path, std::string_view what) {
+  return MakeError(absl::StatusCode::kDataLoss, "SAMPLES_MALFORMED", fmt::format("{}: {}", path, what));
+}
+
+absl::Status PrepareFolder(const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder + "/" + kIndexFile, error)) {
+    std::filesystem::remove_all(folder, error);
+  } else if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_EMPTY",
+        fmt::format("expected an empty folder or one with earlier samples, found {} with other files", folder));
+  }
+  return MakeFolders(folder);
+}
+
+nlohmann::ordered_json IndexOf(const SampleSet& set) {
+  nlohmann::ordered_json json = {{"format", kSampleSetFormat},
+                                 {"model", set.model},
+                                 {"version", set.version},
+                                 {"mode", set.mode},
+                                 {"raw", set.raw},
+                                 {"sample_seconds", set.sample_seconds},
+                                 {"queue_seconds", set.queue_seconds}};
+  json["routing"] = {{"chosen", set.routing.chosen},
+                     {"weight", set.routing.weight},
+                     {"image_steps", set.routing.image_steps},
+                     {"mean_entropy", set.routing.mean_entropy}};
+  json["images"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < set.images.size(); ++i) {
+    const DrawnImage& image = set.images[i];
+    nlohmann::ordered_json entry = {{"class", image.label},
+                                    {"seed", image.seed},
+                                    {"channels", image.channels},
+                                    {"height", image.height},
+                                    {"width", image.width}};
+    if (!set.raw) entry["file"] = ImageFile(i, image);
+    json["images"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+absl::Status WriteTensors(const std::string& folder, const SampleSet& set) {
+  std::string bytes;
+  for (const DrawnImage& image : set.images) bytes += image.bytes;
+  std::vector<storage::TensorView> tensors;
+  if (!set.images.empty()) {
+    const DrawnImage& first = set.images.front();
+    tensors.push_back({.name = "images",
+                       .dtype = "F32",
+                       .shape = {static_cast<int64_t>(set.images.size()), first.channels, first.height, first.width},
+                       .bytes = bytes});
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string file,
+                         storage::SerializeSafetensors(std::move(tensors), {{"range", "-1,1"}}));
+  return WriteFile(folder + "/" + kTensorFile, file);
+}
+
+absl::Status ReadTensors(const std::string& folder, SampleSet* set) {
+  const std::string path = folder + "/" + kTensorFile;
+  ATOLL_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors file, storage::ParseSafetensors(bytes, path));
+  ATOLL_ASSIGN_OR_RETURN(const storage::TensorView images, file.Find("images"));
+  const size_t each = set->images.empty() ? 0 : images.bytes.size() / set->images.size();
+  for (size_t i = 0; i < set->images.size(); ++i) set->images[i].bytes = images.bytes.substr(i * each, each);
+  return absl::OkStatus();
+}
+
+void Parse(const nlohmann::json& json, SampleSet* set, std::vector<std::string>* files) {
+  set->model = json.at("model");
+  set->version = json.at("version");
+  set->mode = json.at("mode");
+  set->raw = json.at("raw");
+  set->sample_seconds = json.at("sample_seconds");
+  set->queue_seconds = json.at("queue_seconds");
+  const nlohmann::json& routing = json.at("routing");
+  set->routing = {.chosen = routing.at("chosen"),
+                  .weight = routing.at("weight"),
+                  .image_steps = routing.at("image_steps"),
+                  .mean_entropy = routing.at("mean_entropy")};
+  for (const nlohmann::json& entry : json.at("images")) {
+    set->images.push_back({.label = entry.at("class"),
+                           .seed = entry.at("seed"),
+                           .channels = entry.at("channels"),
+                           .height = entry.at("height"),
+                           .width = entry.at("width")});
+    if (!set->raw) files->push_back(entry.at("file"));
+  }
+}
+
+}  // namespace
+
+void Merge(const Routing& more, Routing* routing) {
+  routing->chosen.resize(std::max(routing->chosen.size(), more.chosen.size()));
+  routing->weight.resize(std::max(routing->weight.size(), more.weight.size()));
+  for (size_t i = 0; i < more.chosen.size(); ++i) routing->chosen[i] += more.chosen[i];
+  for (size_t i = 0; i < more.weight.size(); ++i) routing->weight[i] += more.weight[i];
+  const int64_t steps = routing->image_steps + more.image_steps;
+  if (steps > 0) {
+    routing->mean_entropy = (routing->mean_entropy * static_cast<double>(routing->image_steps) +
+                             more.mean_entropy * static_cast<double>(more.image_steps)) /
+                            static_cast<double>(steps);
+  }
+  routing->image_steps = steps;
+}
+
+absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set) {
+  ATOLL_RETURN_IF_ERROR(PrepareFolder(folder));
+  if (set.raw) {
+    ATOLL_RETURN_IF_ERROR(WriteTensors(folder, set));
+  } else {
+    for (size_t i = 0; i < set.images.size(); ++i) {
+      ATOLL_RETURN_IF_ERROR(WriteFile(folder + "/" + ImageFile(i, set.images[i]), set.images[i].bytes));
+    }
+  }
+  return WriteFile(folder + "/" + kIndexFile, IndexOf(set).dump(1) + "\n");
+}
+
+absl::StatusOr<SampleSet> ReadSampleSet(const std::string& folder) {
+  const std::string path = folder + "/" + kIndexFile;
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  SampleSet set;
+  std::vector<std::string> files;
+  try {
+    Parse(nlohmann::json::parse(text), &set, &files);
+  } catch (const nlohmann::json::exception& error) {
+    return Malformed(path, fmt::format("expected the index of samples: {}", error.what()));
+  }
+  if (set.raw) {
+    ATOLL_RETURN_IF_ERROR(ReadTensors(folder, &set));
+    return set;
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].find('/') != std::string::npos)
+      return Malformed(path, fmt::format("expected a file name, found '{}'", files[i]));
+    ATOLL_ASSIGN_OR_RETURN(set.images[i].bytes, ReadFile(folder + "/" + files[i]));
+  }
+  return set;
+}
+
+absl::StatusOr<std::vector<float>> ScaledPixels(const SampleSet& set) {
+  std::vector<float> values;
+  for (size_t i = 0; i < set.images.size(); ++i) {
+    const DrawnImage& image = set.images[i];
+    const size_t before = values.size();
+    const size_t plane = static_cast<size_t>(image.height) * static_cast<size_t>(image.width);
+    const size_t count = plane * static_cast<size_t>(image.channels);
+    if (set.raw) {
+      if (image.bytes.size() != count * sizeof(float)) {
+        return Malformed(kTensorFile, fmt::format("image {}: expected {} numbers, found {}", i, count,
+                                                  image.bytes.size() / sizeof(float)));
+      }
+      std::vector<float> planes(count);
+      std::memcpy(planes.data(), image.bytes.data(), image.bytes.size());
+      for (size_t p = 0; p < plane; ++p) {
+        for (size_t c = 0; c < static_cast<size_t>(image.channels); ++c) values.push_back(planes[c * plane + p]);
+      }
+    } else {
+      ATOLL_ASSIGN_OR_RETURN(const dataset::Image decoded,
+                             dataset::DecodeImage(image.bytes, fmt::format("image {}", i)));
+      dataset::AppendScaled(decoded, &values);
+    }
+    if (i > 0 && values.size() - before != values.size() / (i + 1)) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "SHAPES_DIFFER",
+                       fmt::format("image {} has another size than those before", i));
+    }
+  }
+  return values;
+}
+
+}  // namespace atl::client

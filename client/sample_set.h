@@ -1,0 +1,53 @@
+// Samples on disk: a folder with samples.json and either one PNG per image or samples.safetensors (docs/formats.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace atl::client {
+
+struct DrawnImage {
+  int32_t label = -1;
+  uint64_t seed = 0;
+  int32_t channels = 0;
+  int32_t height = 0;
+  int32_t width = 0;
+  std::string bytes;  // PNG; or float32 [channels][height][width] in [-1, 1], little endian, when the set is raw
+};
+
+// Which experts drew, summed over requests.
+struct Routing {
+  std::vector<int64_t> chosen;
+  std::vector<double> weight;
+  int64_t image_steps = 0;
+  double mean_entropy = 0;  // nats
+};
+
+struct SampleSet {
+  std::string model;
+  std::string version;
+  std::string mode;
+  bool raw = false;
+  std::vector<DrawnImage> images;
+  Routing routing;
+  double sample_seconds = 0;
+  double queue_seconds = 0;
+};
+
+// Adds `more` as if both had been one request.
+void Merge(const Routing& more, Routing* routing);
+
+// Replaces a set that is there; another non-empty folder is FAILED_PRECONDITION, reason FOLDER_NOT_EMPTY.
+absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set);
+
+// NOT_FOUND, or DATA_LOSS (SAMPLES_MALFORMED), naming the file.
+absl::StatusOr<SampleSet> ReadSampleSet(const std::string& folder);
+
+// Every image in [-1, 1], [height][width][channels], one after the other; INVALID_ARGUMENT when shapes differ.
+absl::StatusOr<std::vector<float>> ScaledPixels(const SampleSet& set);
+
+}  // namespace atl::client

@@ -1,0 +1,44 @@
+#include "client/session.h"
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::client {
+
+std::string Session::ClusterFolder() const {
+  if (!cluster_flag.empty()) return cluster_flag;
+  if (std::string folder = env("ATOLL_CLUSTER"); !folder.empty()) return folder;
+  std::string state = env("XDG_STATE_HOME");
+  if (state.empty()) state = env("HOME") + "/.local/state";
+  return state + "/atoll/cluster";
+}
+
+absl::StatusOr<std::string> Session::Find(const std::string& flag, const std::string& flag_name,
+                                          const std::string& variable, std::string ClusterFile::*member) const {
+  if (!flag.empty()) return flag;
+  if (cluster_flag.empty()) {
+    if (std::string value = env(variable); !value.empty()) return value;
+  }
+  const std::string folder = ClusterFolder();
+  absl::StatusOr<ClusterFile> file = ReadClusterFile(folder);
+  if (file.ok() && !((*file).*member).empty()) return (*file).*member;
+  if (!file.ok() && (!absl::IsNotFound(file.status()) || !cluster_flag.empty())) return file.status();
+  return MakeError(absl::StatusCode::kFailedPrecondition, "NO_ADDRESS",
+                   fmt::format("expected {}, {}, or a cluster started by 'atoll up'; found none in {}", flag_name,
+                               variable, folder));
+}
+
+absl::StatusOr<std::string> Session::CoordinatorAddress() const {
+  return Find(coordinator_flag, "--coordinator HOST:PORT", "ATOLL_COORDINATOR", &ClusterFile::coordinator);
+}
+
+absl::StatusOr<std::string> Session::RouterAddress() const {
+  return Find(router_flag, "--router HOST:PORT", "ATOLL_ROUTER", &ClusterFile::router);
+}
+
+absl::StatusOr<std::string> Session::BlobStoreUri() const {
+  return Find(blob_store_flag, "--blob-store URI", "ATOLL_BLOB_STORE", &ClusterFile::blob_store);
+}
+
+}  // namespace atl::client

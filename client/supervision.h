@@ -1,0 +1,20 @@
+// When to start a process that died again. Pure.
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace atl::client {
+
+// 0.5 s after a death, then twice as long each time, up to 10 s; back to the beginning once it lived for 30 s.
+class RestartPolicy {
+ public:
+  void Started(absl::Time now) { started_ = now; }
+  // When to start it again.
+  absl::Time Died(absl::Time now);
+
+ private:
+  absl::Time started_ = absl::InfinitePast();
+  absl::Duration pause_ = absl::ZeroDuration();
+};
+
+}  // namespace atl::client

@@ -1,0 +1,37 @@
+// Text for people: aligned tables, numbers, times. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace atl::client {
+
+// Columns of the width they need, two spaces apart; the last one is cut with "…" where `width` ends (0: never). Cells
+// must be one line each.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string Text(int width) const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Columns that a terminal shows for UTF-8 text without escapes or wide letters.
+int DisplayWidth(std::string_view text);
+// At most `width` columns, ending in "…" when cut.
+std::string Shorten(std::string_view text, int width);
+// Control characters and line breaks as spaces, so that a message stays one line.
+std::string OneLine(std::string_view text);
+
+std::string DurationText(absl::Duration duration);  // "0:12", "3:05:09"
+std::string TimeText(absl::Time time);              // "2026-11-21 03:17:05" in UTC; "-" for the epoch and infinity
+std::string BytesText(int64_t bytes);               // "1.5 MiB"
+std::string RateText(double per_second);            // "812", "3.4"
+
+}  // namespace atl::client

@@ -1,0 +1,77 @@
+#include "client/watch_job.h"
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "atoll/job/v1/job_service.grpc.pb.h"
+#include "client/calls.h"
+#include "client/job_text.h"
+#include "client/watch_view.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::client {
+namespace {
+
+using atlpb::job::v1::Job;
+using atlpb::job::v1::JobService;
+using atlpb::job::v1::WatchJobRequest;
+using atlpb::job::v1::WatchJobResponse;
+
+// One stream, from `job`'s revision on, until it breaks or the job ends.
+absl::Status FollowOnce(JobService::Stub* stub, const std::string& job_id, Job* job,
+                        const std::function<void(const Job&)>& show) {
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Hours(1));
+  WatchJobRequest request;
+  request.set_job_id(job_id);
+  request.set_after_revision(job->revision());
+  const auto stream = stub->WatchJob(&context, request);
+  WatchJobResponse response;
+  while (stream->Read(&response)) {
+    *job = response.job();
+    show(*job);
+    if (IsFinal(job->state())) context.TryCancel();
+  }
+  return rpc::FromGrpc(stream->Finish());
+}
+
+// Whether a new stream may go on where this one ended.
+bool MayReconnect(const absl::Status& status) {
+  return status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
+}
+
+}  // namespace
+
+absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, absl::Duration patience) {
+  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
+  const bool json = session.format == OutputFormat::kJson;
+  WatchView view(json ? session.err : session.out, session.terminal && !json, session.width, session.colour);
+  Job job;
+  absl::Time last_answer = absl::Now();
+  absl::Duration pause = absl::ZeroDuration();
+  const auto show = [&](const Job& now) {
+    last_answer = absl::Now();
+    pause = absl::ZeroDuration();
+    view.Show(now, last_answer);
+  };
+  while (true) {
+    const absl::Status status = FollowOnce(peer.stub.get(), job_id, &job, show);
+    if (IsFinal(job.state())) return job;
+    if (!MayReconnect(status)) return status;
+    if (!status.ok() && absl::Now() - last_answer > patience) return ExplainCall(status, peer.what);
+    if (absl::IsUnavailable(status) && pause == absl::ZeroDuration()) view.Note(peer.what + " is away; waiting for it");
+    pause = std::clamp(pause * 2, absl::Milliseconds(200), absl::Seconds(5));
+    absl::SleepFor(pause);
+  }
+}
+
+absl::Status JobOutcome(const Job& job) {
+  if (job.state() == Job::STATE_SUCCEEDED) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, "JOB_FAILED",
+                   fmt::format("job {} {}{}{}", job.job_id(), StateName(job.state()), job.message().empty() ? "" : ": ",
+                               job.message()));
+}
+
+}  // namespace atl::client

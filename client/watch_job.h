@@ -1,0 +1,20 @@
+// Follows a job until it ends, across restarts of the coordinator.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "atoll/job/v1/job.pb.h"
+#include "client/session.h"
+
+namespace atl::client {
+
+// Shows the job until it ends and returns its last form. Reconnects with at most 5 s between tries while the
+// coordinator is away; gives up with UNAVAILABLE after `patience` without any answer.
+absl::StatusOr<atlpb::job::v1::Job> WatchJob(const Session& session, const std::string& job_id,
+                                             absl::Duration patience = absl::Minutes(10));
+
+// OK when the job succeeded; otherwise its message, reason JOB_FAILED.
+absl::Status JobOutcome(const atlpb::job::v1::Job& job);
+
+}  // namespace atl::client

@@ -1,0 +1,52 @@
+// Time as a dependency. Everything that decides takes `now`; everything that waits takes a Clock, so that tests step
+// time instead of sleeping.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace atl {
+
+// Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+
+  // Wall time, for what people read and for what outlives the process.
+  virtual absl::Time Now() = 0;
+
+  // Time since an arbitrary start, never set back: for leases, timeouts and measurements.
+  virtual absl::Duration Monotonic() = 0;
+
+  // Waits until `condition` holds or the clock reaches `deadline` (of Monotonic). Returns whether it holds.
+  // `mutex` is held on call and on return, and released while waiting.
+  virtual bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) = 0;
+
+  // The machine's clock. Never destroyed.
+  static Clock* Real();
+};
+
+// Moves only when told. Waiters wake when time passes their deadline or their condition holds.
+class FakeClock : public Clock {
+ public:
+  explicit FakeClock(absl::Time start = absl::FromUnixSeconds(1'700'000'000)) : start_(start) {}
+
+  absl::Time Now() override;
+  absl::Duration Monotonic() override;
+  bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) override;
+
+  void Advance(absl::Duration by);
+
+ private:
+  const absl::Time start_;
+  absl::Mutex mutex_;
+  absl::Duration elapsed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace atl

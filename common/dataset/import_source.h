@@ -1,0 +1,92 @@
+// What the importers share: a source yields rows, import.cc turns them into samples.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/dataset/dataset.h"
+#include "common/dataset/import.h"
+#include "common/dataset/input_stream.h"
+
+namespace arrow::io {
+class RandomAccessFile;
+}
+
+namespace atl::dataset {
+
+struct SourceRow {
+  std::string where;  // file and row, for people
+  std::string path;   // short name of the image
+  // Not empty: the row is broken, and why. Nothing else counts then.
+  std::string problem;
+  // Either an encoded image or a decoded one.
+  std::string encoded;
+  std::optional<Image> image;
+  int64_t label = -1;
+  std::vector<std::vector<float>> columns;
+};
+
+// Not thread-safe.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // False at the end. An error means that the source as a whole cannot be read on.
+  virtual absl::StatusOr<bool> Next(SourceRow* row) = 0;
+  // Names by label; empty: labels are numbers and name themselves.
+  virtual std::vector<std::string> classes() const { return {}; }
+};
+
+// A label as it stands in the source.
+struct LabelText {
+  bool is_number = false;
+  int64_t number = 0;
+  std::string text;
+};
+LabelText ParseLabel(std::string_view text);
+
+// Labels of one source: all numbers, or all names, numbered in sorted order.
+class LabelMap {
+ public:
+  // Numbers name themselves.
+  LabelMap() = default;
+  // RESOURCE_EXHAUSTED above kMaxClasses names.
+  static absl::StatusOr<LabelMap> OfNames(std::vector<std::string> names, std::string_view file);
+
+  const std::vector<std::string>& names() const { return names_; }
+  // False, and why in `problem`.
+  bool Resolve(const LabelText& label, int64_t* number, std::string* problem) const;
+
+ private:
+  bool named_ = false;
+  std::vector<std::string> names_;
+  std::map<std::string, int64_t> numbers_;
+};
+
+std::unique_ptr<Source> MakeDigitsCsvSource(std::unique_ptr<InputStream> input, std::string file);
+absl::StatusOr<std::unique_ptr<Source>> MakeIdxSource(std::unique_ptr<InputStream> images, std::string images_file,
+                                                      std::unique_ptr<InputStream> labels, std::string labels_file);
+absl::StatusOr<std::unique_ptr<Source>> MakeImageFolderSource(const std::string& folder);
+absl::StatusOr<std::unique_ptr<Source>> MakeWebDatasetSource(std::vector<std::string> files, InputOpener opener);
+
+struct ParquetFile {
+  std::string name;
+  std::shared_ptr<arrow::io::RandomAccessFile> file;
+};
+struct ParquetColumns {
+  std::string image;  // empty: the first that holds images
+  std::string label;  // empty: "label"
+  std::vector<std::string> extra;
+};
+absl::StatusOr<std::unique_ptr<Source>> MakeParquetSource(std::vector<ParquetFile> files, ParquetColumns columns);
+
+// The source that the options name, over local files.
+absl::StatusOr<std::unique_ptr<Source>> OpenSource(const ImportOptions& options);
+
+}  // namespace atl::dataset

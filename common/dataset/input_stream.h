@@ -1,0 +1,38 @@
+// Bytes to import from, in order: a file (gunzipped when it is gzip) or memory.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace atl::dataset {
+
+// Not thread-safe.
+class InputStream {
+ public:
+  virtual ~InputStream() = default;
+  // Fills `buffer`; fewer bytes than asked for mean the end. INVALID_ARGUMENT names the file and the offset where its
+  // gzip is damaged or cut short.
+  virtual absl::StatusOr<size_t> Read(char* buffer, size_t size) = 0;
+};
+
+// NOT_FOUND (SOURCE_NOT_FOUND) names the file.
+absl::StatusOr<std::unique_ptr<InputStream>> OpenInputFile(const std::string& path);
+// Bytes are borrowed.
+std::unique_ptr<InputStream> OpenInputMemory(std::string_view bytes);
+
+// Opens one of a source's files by name, so that sources need not know where bytes come from.
+using InputOpener = std::function<absl::StatusOr<std::unique_ptr<InputStream>>(const std::string& name)>;
+
+// A whole file. RESOURCE_EXHAUSTED (SOURCE_TOO_LARGE) above `limit` bytes.
+absl::StatusOr<std::string> ReadInputFile(const std::string& path, size_t limit);
+
+// INVALID_ARGUMENT (SOURCE_MALFORMED): "file: message".
+absl::Status MalformedSource(std::string_view file, std::string_view message);
+
+}  // namespace atl::dataset

@@ -1,0 +1,48 @@
+// Members of a tar, in order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/dataset/input_stream.h"
+
+struct archive;
+
+namespace atl::dataset {
+
+// Not thread-safe.
+class TarReader {
+ public:
+  // `file` is for messages. INVALID_ARGUMENT for bytes that are no tar.
+  static absl::StatusOr<std::unique_ptr<TarReader>> Open(std::unique_ptr<InputStream> input, std::string file);
+  ~TarReader();
+  TarReader(const TarReader&) = delete;
+  TarReader& operator=(const TarReader&) = delete;
+
+  // The next regular file; false at the end. INVALID_ARGUMENT when the tar is damaged or cut short.
+  absl::StatusOr<bool> Next();
+  const std::string& name() const { return name_; }
+  int64_t size() const { return size_; }
+  // The member's bytes; call at most once. `size()` is what its header says: check it first.
+  absl::StatusOr<std::string> ReadContent();
+
+ private:
+  TarReader(std::unique_ptr<InputStream> input, std::string file);
+  absl::Status Damaged(const char* doing);
+
+  static int64_t ReadBlock(archive* reader, void* self, const void** block);
+
+  const std::unique_ptr<InputStream> input_;
+  const std::string file_;
+  std::string block_;
+  absl::Status input_status_;
+  archive* reader_ = nullptr;
+  std::string name_;
+  int64_t size_ = 0;
+  int64_t member_ = 0;
+};
+
+}  // namespace atl::dataset

@@ -1,0 +1,28 @@
+// HTTP for people and Prometheus: /metrics, and /healthz for probes that speak no gRPC.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/metrics/metrics.h"
+
+namespace atl::metrics {
+
+// Serves from two threads of its own, joined by the destructor.
+class Exposer {
+ public:
+  // Listens at "host:port"; port 0 takes a free one. `registry` must outlive it. `healthy` (may be empty: always
+  // healthy) is called on a serving thread for every /healthz, which answers 200 "ok" or 503 "not ready".
+  // INVALID_ARGUMENT, reason INVALID_ADDRESS, or UNAVAILABLE, reason CANNOT_LISTEN.
+  static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Registry* registry, const std::string& listen,
+                                                        std::function<bool()> healthy = {});
+  virtual ~Exposer() = default;
+
+  virtual int port() const = 0;
+  // "host:port" with the bound port.
+  virtual const std::string& address() const = 0;
+};
+
+}  // namespace atl::metrics

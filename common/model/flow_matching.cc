@@ -1,0 +1,59 @@
+#include "common/model/flow_matching.h"
+
+#include "common/base/counter_random.h"
+
+namespace atl::model {
+namespace {
+
+// Posterior of every point given x_t and t: softmax over points of -|x - (1 - t) x0|^2 / (2 t^2). [n, m], float64.
+at::Tensor PointPosterior(const at::Tensor& points, const at::Tensor& x, const at::Tensor& t) {
+  const at::Tensor time = t.to(at::kDouble).view({-1, 1, 1});
+  const at::Tensor means = (1 - time) * points.to(at::kDouble).unsqueeze(0);
+  const at::Tensor squares = (x.to(at::kDouble).unsqueeze(1) - means).square().sum(-1);
+  return at::softmax(-squares / (2 * time.squeeze(-1).square()), 1);
+}
+
+}  // namespace
+
+NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
+                  int64_t null_class, double class_dropout) {
+  const int64_t n = x0.size(0);
+  // Drawn on the host: the same numbers whatever the device.
+  at::Tensor noise = at::empty(x0.sizes(), at::kFloat);
+  at::Tensor time = at::empty({n}, at::kFloat);
+  at::Tensor labels = classes.to(at::kCPU, at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  const size_t elements = n == 0 ? 0 : static_cast<size_t>(x0.numel() / n);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t sample = sequence[static_cast<size_t>(i)];
+    CounterRandom(seed, RandomPurpose::kNoise, 0, sample)
+        .Normal({noise.data_ptr<float>() + static_cast<size_t>(i) * elements, elements});
+    time.data_ptr<float>()[i] = CounterRandom(seed, RandomPurpose::kTime, 0, sample).Uniform();
+    if (CounterRandom(seed, RandomPurpose::kClassDropout, 0, sample).Uniform() < class_dropout) {
+      labels.data_ptr<int64_t>()[i] = null_class;
+    }
+  }
+  NoisedBatch batch{.t = time.to(x0.device()), .classes = labels.to(x0.device())};
+  noise = noise.to(x0.device());
+  const at::Tensor t = batch.t.view({-1, 1, 1, 1});
+  batch.x_t = (1 - t) * x0 + t * noise;
+  batch.target = noise - x0;
+  return batch;
+}
+
+at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target) {
+  return at::mse_loss(velocity.to(at::kFloat), target.to(at::kFloat));
+}
+
+at::Tensor ExactVelocity(const at::Tensor& points, const at::Tensor& x, const at::Tensor& t) {
+  const at::Tensor posterior = PointPosterior(points, x, t);
+  // Given the point, eps = (x - (1 - t) x0) / t, so the velocity eps - x0 is (x - x0) / t; it is linear in x0.
+  return (x.to(at::kDouble) - at::matmul(posterior, points.to(at::kDouble))) / t.to(at::kDouble).view({-1, 1});
+}
+
+at::Tensor ExactPosterior(const at::Tensor& points, const at::Tensor& cluster_of, int64_t k, const at::Tensor& x,
+                          const at::Tensor& t) {
+  const at::Tensor posterior = PointPosterior(points, x, t);
+  return at::zeros({x.size(0), k}, at::kDouble).index_add(1, cluster_of, posterior);
+}
+
+}  // namespace atl::model

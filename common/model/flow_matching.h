@@ -1,0 +1,34 @@
+// Flow matching on the linear path (DDM, arXiv 2501.05450): x_t = (1 - t) x0 + t eps, velocity eps - x0; t = 0 is data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+namespace atl::model {
+
+// One training micro-batch, every random choice a function of (seed, step, sample).
+struct NoisedBatch {
+  at::Tensor x_t;      // [n, c, h, w]
+  at::Tensor t;        // [n]
+  at::Tensor classes;  // [n] int64, null class where dropped
+  at::Tensor target;   // velocity [n, c, h, w]
+};
+
+// `sequence[i]` is sample i's position in the run (its cursor): a sample seen twice is noised anew. x0 in [-1, 1].
+NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
+                  int64_t null_class, double class_dropout);
+
+// Mean squared error over all elements, in float32.
+at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target);
+
+// The exact marginal velocity and the exact posterior for a finite set of points: finite sums (DDM eq. 1 to 7).
+// points [m, d], x [n, d], t [n] in (0, 1] -> [n, d], in float64.
+at::Tensor ExactVelocity(const at::Tensor& points, const at::Tensor& x, const at::Tensor& t);
+// cluster_of [m] int64 in 0 .. k - 1 -> [n, k], rows sum to one. Includes cluster mass.
+at::Tensor ExactPosterior(const at::Tensor& points, const at::Tensor& cluster_of, int64_t k, const at::Tensor& x,
+                          const at::Tensor& t);
+
+}  // namespace atl::model

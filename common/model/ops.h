@@ -1,0 +1,56 @@
+// Atoll's own differentiable layers: Linear, convolution and embedding compute their input gradient in the backward
+// pass and leave the weight gradient to a closure, which runs at once (B) or later (W, zero bubble: arXiv 2401.10241).
+// Results equal stock autograd's bit for bit on the CPU (`g.t() @ x`, then one add).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+namespace atl::model {
+
+// Collects weight-gradient closures between an input-gradient pass and its weight-gradient pass.
+class WeightGradientQueue {
+ public:
+  void Push(std::function<void()> closure) { closures_.push_back(std::move(closure)); }
+  // Runs the closures in the order in which the backward pass produced them, and forgets them.
+  void RunAll();
+  bool empty() const { return closures_.empty(); }
+
+ private:
+  std::vector<std::function<void()>> closures_;
+};
+
+// While it lives, weight gradients of backward passes that this thread starts go to `queue` instead of being computed.
+// A null queue computes them at once. Backward passes of CPU graphs run on the calling thread, those of CUDA graphs on
+// autograd's thread of the device: the queue travels there in the thread-local state that autograd carries over.
+class ScopedWeightGradientQueue {
+ public:
+  explicit ScopedWeightGradientQueue(WeightGradientQueue* queue);
+  ~ScopedWeightGradientQueue();
+  ScopedWeightGradientQueue(const ScopedWeightGradientQueue&) = delete;
+  ScopedWeightGradientQueue& operator=(const ScopedWeightGradientQueue&) = delete;
+
+ private:
+  c10::DebugInfoGuard guard_;
+};
+
+// x [..., in], weight [out, in], bias [out] or undefined -> [..., out]. The bias gradient stays with the input
+// gradient. `compute` is the dtype of the product and of the result; parameters keep theirs (fp32 master weights under
+// bf16 compute: the weight gradient is computed in bf16 and accumulated in fp32). Without grad mode no graph is
+// recorded.
+at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                  at::ScalarType compute = at::kFloat);
+
+// ids [n] int64, table [entries, width] -> [n, width], in the table's dtype.
+at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& table);
+
+// x [n, c_in, h, w], weight [c_out, c_in, kh, kw], bias [c_out] or undefined -> [n, c_out, h', w']. The kernels compute
+// weight and bias gradient in one pass, so here the bias gradient waits with the weight's.
+at::Tensor Convolution(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int64_t stride,
+                       int64_t padding, at::ScalarType compute = at::kFloat);
+
+}  // namespace atl::model

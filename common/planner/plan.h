@@ -1,0 +1,68 @@
+// The plan of one attempt: which layers form which stage, on which rank, and what every rank does in which order.
+// Immutable; stamped with the attempt by its holder. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/schedule/action.h"
+#include "common/schedule/simulator.h"
+#include "common/spec/spec.h"
+
+namespace atl::planner {
+
+struct StagePlacement {
+  int32_t rank = 0;
+  int32_t first_layer = 0;
+  int32_t end_layer = 0;  // one past the last
+  bool operator==(const StagePlacement&) const = default;
+};
+
+struct Plan {
+  int32_t micro_batches = 0;
+  int32_t micro_batch_size = 0;
+  std::string generator;
+  std::vector<StagePlacement> stages;
+  schedule::Schedule schedule;
+  spec::PrecisionSpec precision;
+  std::string reason;
+
+  int32_t rank_count() const { return schedule.rank_count(); }
+  int32_t layer_count() const { return stages.empty() ? 0 : stages.back().end_layer; }
+  bool operator==(const Plan&) const = default;
+};
+
+// Relative costs of the layers of a model; by default the embedding and the head count as little.
+struct LayerCost {
+  double forward_seconds = 1;
+  double input_gradient_seconds = 1;
+  double weight_gradient_seconds = 1;
+  double activation_bytes = 1;
+};
+
+// Costs of a DiT's layers counted in multiply-adds, for planning before anything is measured. `tokens` per image.
+std::vector<LayerCost> CountedCosts(const spec::ModelSpec& model, int32_t tokens, int32_t channels);
+
+// The contiguous split of layers into `stages` runs whose largest cost (F + I + W) is least; the earliest such split.
+// INVALID_ARGUMENT when stages < 1 or more than the layers.
+absl::StatusOr<std::vector<StagePlacement>> PartitionLayers(const std::vector<LayerCost>& costs, int32_t stages);
+
+struct PlanRequest {
+  spec::ModelSpec model;
+  spec::PipelineSpec pipeline;
+  spec::PrecisionSpec precision;
+  int32_t batch_size = 0;
+  int32_t ranks = 1;  // that the island has
+  std::vector<LayerCost> costs;
+};
+
+// A valid plan, or INVALID_ARGUMENT with the field: stages more than layers or ranks, a batch that micro-batches do
+// not divide, an unknown schedule.
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
+
+// The costs of a plan's stages, for the simulator.
+schedule::SimulationCosts StageCosts(const Plan& plan, const std::vector<LayerCost>& costs);
+
+}  // namespace atl::planner

@@ -1,0 +1,95 @@
+#include "common/planner/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/errors.h"
+
+namespace atl::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+PlanRequest Digits(int32_t ranks) {
+  PlanRequest request;
+  request.batch_size = 64;
+  request.ranks = ranks;
+  request.costs = CountedCosts(request.model, /*tokens=*/16, /*channels=*/1);
+  return request;
+}
+
+TEST(MakePlan, EveryStageCountAndScheduleGivesAValidPlan) {
+  for (const char* name : {"gpipe", "1f1b"}) {
+    for (int32_t ranks = 1; ranks <= 8; ++ranks) {
+      PlanRequest request = Digits(ranks);
+      request.pipeline.schedule = name;
+      const auto plan = MakePlan(request);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_TRUE(schedule::Validate(plan->schedule).ok());
+      EXPECT_EQ(plan->rank_count(), ranks);
+      EXPECT_EQ(plan->stages.size(), static_cast<size_t>(ranks));
+      EXPECT_EQ(plan->layer_count(), 8);
+      EXPECT_EQ(plan->micro_batches, 4);
+      EXPECT_EQ(plan->micro_batch_size, 16);
+      EXPECT_EQ(plan->generator, name);
+    }
+  }
+}
+
+TEST(MakePlan, TwoStagesOfADiTHoldAsManyBlocksEach) {
+  const Plan plan = *MakePlan(Digits(2));
+  EXPECT_EQ(plan.stages[0].end_layer, 4);  // the embedding and three of six blocks
+}
+
+TEST(MakePlan, RanksBeyondTheLayersStayIdle) {
+  EXPECT_EQ(MakePlan(Digits(20))->rank_count(), 8);
+}
+
+TEST(MakePlan, StagesBelowTheRanksUseOnlySoManyRanks) {
+  PlanRequest request = Digits(4);
+  request.pipeline.stages = 3;
+  EXPECT_EQ(MakePlan(request)->rank_count(), 3);
+}
+
+TEST(MakePlan, TheSameRequestGivesTheSamePlan) {
+  EXPECT_EQ(*MakePlan(Digits(3)), *MakePlan(Digits(3)));
+}
+
+TEST(MakePlan, TheReasonNamesTheSplitAndItsBubble) {
+  EXPECT_THAT(
+      MakePlan(Digits(2))->reason,
+      HasSubstr("8 layers on 2 of 2 ranks as 4+4 layers per stage; 1f1b of 4 micro-batches of 16; predicted bubble"));
+}
+
+struct BadRequest {
+  void (*change)(PlanRequest*);
+  const char* field;
+  const char* message;
+};
+
+TEST(MakePlan, RefusesWithTheField) {
+  const BadRequest cases[] = {
+      {[](PlanRequest* r) { r->pipeline.stages = 3; }, "pipeline.stages", "expected 0 (one per rank) to 2"},
+      {[](PlanRequest* r) { r->pipeline.stages = 9, r->ranks = 9; }, "pipeline.stages", "expected 1 to 8"},
+      {[](PlanRequest* r) { r->pipeline.stages = -1; }, "pipeline.stages", "found -1"},
+      {[](PlanRequest* r) { r->pipeline.micro_batches = 5; }, "pipeline.micro_batches",
+       "divisor of the batch of 64, found 5"},
+      {[](PlanRequest* r) { r->pipeline.micro_batches = 0; }, "pipeline.micro_batches", "found 0"},
+      {[](PlanRequest* r) { r->pipeline.schedule = "zb"; }, "pipeline.schedule",
+       "expected one of 1f1b, gpipe, found 'zb'"},
+      {[](PlanRequest* r) { r->ranks = 0; }, "ranks", "found 0"},
+      {[](PlanRequest* r) { r->costs.clear(); }, "costs", "found none"},
+  };
+  for (const BadRequest& bad : cases) {
+    PlanRequest request = Digits(2);
+    bad.change(&request);
+    const auto plan = MakePlan(request);
+    ASSERT_FALSE(plan.ok()) << bad.message;
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ErrorField(plan.status()), bad.field);
+    EXPECT_THAT(std::string(plan.status().message()), HasSubstr(bad.message));
+  }
+}
+
+}  // namespace
+}  // namespace atl::planner

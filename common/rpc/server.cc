@@ -1,0 +1,99 @@
+#include "common/rpc/server.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "fmt/format.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+
+namespace atl::rpc {
+namespace {
+
+std::string DialableAddress(const std::string& listen, int port) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  const bool wildcard = host == "0.0.0.0" || host == "[::]" || host.empty();
+  return fmt::format("{}:{}", wildcard ? "127.0.0.1" : host, port);
+}
+
+void Configure(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  // A second process on the same port must fail, not share it.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Channels ping every 20 s (channel.cc); the default would answer that with GOAWAY.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+}
+
+}  // namespace
+
+absl::Status WritePortFile(const std::string& path, int port) {
+  const std::string part = path + ".part";
+  {
+    std::ofstream file(part, std::ios::trunc);
+    file << port << "\n";
+    file.close();
+    if (file && std::rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  }
+  const int error = errno;
+  std::remove(part.c_str());
+  return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR",
+                   fmt::format("cannot write the port file {}: {}", path, std::strerror(error)));
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  const size_t colon = options.listen.rfind(':');
+  if (colon == std::string::npos) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
+                     fmt::format("expected host:port to listen at, found '{}'", options.listen));
+  }
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  Configure(builder);
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  for (const NamedService& service : options.services) builder.RegisterService(service.service);
+
+  std::unique_ptr<Server> server(new Server);
+  server->server_ = builder.BuildAndStart();
+  if (server->server_ == nullptr || port == 0) {
+    return MakeError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN",
+                     fmt::format("cannot listen at {}: the address is taken or not this machine's", options.listen));
+  }
+  server->port_ = port;
+  server->address_ = DialableAddress(options.listen, port);
+  for (const NamedService& service : options.services) server->names_.push_back(service.name);
+  server->SetServing(false);
+  return server;
+}
+
+void Server::SetServing(bool serving) {
+  for (const std::string& name : names_) SetServing(name, serving);
+}
+
+void Server::SetServing(const std::string& service_name, bool serving) {
+  server_->GetHealthCheckService()->SetServingStatus(service_name, serving);
+}
+
+void Server::Shutdown(absl::Duration grace) {
+  server_->GetHealthCheckService()->Shutdown();
+  server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
+  server_->Wait();
+}
+
+Server::~Server() {
+  if (server_ != nullptr) Shutdown(absl::ZeroDuration());
+}
+
+}  // namespace atl::rpc

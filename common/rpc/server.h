@@ -1,0 +1,62 @@
+// Runs gRPC services on one port, with health and reflection.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/server.h"
+
+namespace atl::rpc {
+
+struct NamedService {
+  // Full name, for health: atlpb::job::v1::JobService::service_full_name().
+  std::string name;
+  grpc::Service* service = nullptr;  // borrowed; must outlive the server
+};
+
+struct ServerOptions {
+  // "host:port"; port 0 takes a free one. IPv6 hosts in brackets.
+  std::string listen = "127.0.0.1:0";
+  std::vector<NamedService> services;
+};
+
+// Writes "<port>\n" for whoever started the process with port 0; a reader sees all of it or no file.
+absl::Status WritePortFile(const std::string& path, int port);
+
+// A running server. Thread-safe. Health (grpc.health.v1): the name "" answers for the process and is SERVING from the
+// start; each service's own name is NOT_SERVING until SetServing.
+class Server {
+ public:
+  // UNAVAILABLE, reason CANNOT_LISTEN, when the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+
+  // The port that was bound.
+  int port() const { return port_; }
+  // "host:port" with the bound port, as given in `listen`; a wildcard host becomes 127.0.0.1, so that it can be
+  // dialled.
+  const std::string& address() const { return address_; }
+
+  // Every service of the options, or one by its name.
+  void SetServing(bool serving);
+  void SetServing(const std::string& service_name, bool serving);
+
+  // Health turns NOT_SERVING, new calls are refused, running ones get `grace` to end and are then cancelled. Returns
+  // when all handlers have ended. Safe to call twice. The services may be destroyed after it.
+  void Shutdown(absl::Duration grace);
+
+  ~Server();  // Shutdown without grace
+
+ private:
+  Server() = default;
+
+  std::vector<std::string> names_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  std::string address_;
+};
+
+}  // namespace atl::rpc

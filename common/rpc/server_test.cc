@@ -1,0 +1,162 @@
+#include "common/rpc/server.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <future>
+
+#include "absl/synchronization/notification.h"
+#include "atoll/job/v1/job_service.grpc.pb.h"
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+
+namespace atl::rpc {
+namespace {
+
+using atlpb::job::v1::GetJobRequest;
+using atlpb::job::v1::GetJobResponse;
+using atlpb::job::v1::JobService;
+
+// Refuses the job "missing"; holds "slow" until its caller gives up; echoes any other.
+class FakeJobs : public JobService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const GetJobRequest* request,
+                                   GetJobResponse* response) override {
+    auto* reactor = new Reactor;
+    if (request->job_id() == "slow") {
+      started.Notify();
+      return reactor;
+    }
+    if (absl::Status status = RequireDeadline(*context); !status.ok()) {
+      reactor->Finish(ToGrpc(status));
+    } else if (request->job_id() == "missing") {
+      reactor->Finish(ToGrpc(MakeError(absl::StatusCode::kNotFound, "JOB_NOT_FOUND", "no job 'missing'")));
+    } else {
+      response->mutable_job()->set_job_id(request->job_id());
+      reactor->Finish(grpc::Status::OK);
+    }
+    return reactor;
+  }
+
+  absl::Notification started;
+
+ private:
+  class Reactor : public grpc::ServerUnaryReactor {
+    void OnCancel() override { Finish(grpc::Status(grpc::StatusCode::CANCELLED, "")); }
+    void OnDone() override { delete this; }
+  };
+};
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto server = Server::Start({.listen = "127.0.0.1:0", .services = {{JobService::service_full_name(), &jobs_}}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  absl::Status GetJob(const std::string& id, absl::Duration timeout = absl::Seconds(20)) {
+    auto stub = JobService::NewStub(MakeChannel(server_->address()));
+    grpc::ClientContext context;
+    if (timeout < absl::InfiniteDuration()) SetTimeout(&context, timeout, true);
+    GetJobRequest request;
+    request.set_job_id(id);
+    GetJobResponse response;
+    return FromGrpc(stub->GetJob(&context, request, &response));
+  }
+
+  // grpc.health.v1.Health/Check by hand: field 1 of the request is the name, field 1 of the answer the status.
+  std::string CheckHealth(const std::string& name) {
+    grpc::GenericStub stub(MakeChannel(server_->address()));
+    std::string bytes;
+    if (!name.empty()) bytes = std::string("\x0a") + static_cast<char>(name.size()) + name;
+    grpc::Slice slice(bytes);
+    grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(20), true);
+    std::promise<grpc::Status> done;
+    stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                   [&done](grpc::Status status) { done.set_value(std::move(status)); });
+    const grpc::Status status = done.get_future().get();
+    if (!status.ok()) return std::string(DefaultReason(static_cast<absl::StatusCode>(status.error_code())));
+    grpc::Slice answer;
+    response.DumpToSingleSlice(&answer);
+    return answer.size() == 2 && answer.begin()[1] == 1 ? "SERVING" : "NOT_SERVING";
+  }
+
+  FakeJobs jobs_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, BindsAFreePortAndAnswers) {
+  EXPECT_GT(server_->port(), 0);
+  EXPECT_TRUE(GetJob("a").ok());
+}
+
+TEST_F(ServerTest, ErrorsArriveWithTheirReason) {
+  const absl::Status status = GetJob("missing");
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ErrorReason(status), "JOB_NOT_FOUND");
+  EXPECT_EQ(status.message(), "no job 'missing'");
+}
+
+TEST_F(ServerTest, CallsWithoutADeadlineAreRefusedWhereRequired) {
+  const absl::Status status = GetJob("a", absl::InfiniteDuration());
+  EXPECT_EQ(ErrorReason(status), "DEADLINE_REQUIRED");
+}
+
+TEST_F(ServerTest, ACallEndsAtItsDeadline) {
+  EXPECT_EQ(GetJob("slow", absl::Milliseconds(200)).code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(ServerTest, APortThatIsTakenIsAnError) {
+  FakeJobs jobs;
+  const auto second = Server::Start({.listen = server_->address(), .services = {{"x", &jobs}}});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(ErrorReason(second.status()), "CANNOT_LISTEN");
+  EXPECT_EQ(ErrorReason(Server::Start({.listen = "nonsense"}).status()), "INVALID_ADDRESS");
+}
+
+TEST_F(ServerTest, HealthSpeaksForProcessAndEachService) {
+  EXPECT_EQ(CheckHealth(""), "SERVING");
+  EXPECT_EQ(CheckHealth(JobService::service_full_name()), "NOT_SERVING");
+  server_->SetServing(true);
+  EXPECT_EQ(CheckHealth(JobService::service_full_name()), "SERVING");
+  EXPECT_EQ(CheckHealth("no.such.Service"), "NOT_FOUND");
+}
+
+TEST_F(ServerTest, ShutdownCancelsWhatOutlivesItsGrace) {
+  auto call = std::async(std::launch::async, [this] { return GetJob("slow"); });
+  jobs_.started.WaitForNotification();
+  server_->Shutdown(absl::Milliseconds(10));
+  EXPECT_FALSE(call.get().ok());
+  server_->Shutdown(absl::ZeroDuration());
+}
+
+TEST(PortFileTest, HoldsThePortAndNothingElse) {
+  const std::string path = testing::TempDir() + "/port_file_test." + std::to_string(getpid());
+  ASSERT_TRUE(WritePortFile(path, 4711).ok());
+  std::string text;
+  std::getline(std::ifstream(path), text, '\0');
+  EXPECT_EQ(text, "4711\n");
+  std::remove(path.c_str());
+  EXPECT_EQ(ErrorReason(WritePortFile("/no/such/folder/port", 1)), "FILE_ERROR");
+}
+
+TEST(ChannelTest, NobodyThereIsUnavailableAtOnce) {
+  auto stub = JobService::NewStub(MakeChannel("127.0.0.1:1"));
+  grpc::ClientContext context;
+  SetTimeout(&context, absl::Seconds(20));
+  GetJobResponse response;
+  const absl::Status status = FromGrpc(stub->GetJob(&context, GetJobRequest(), &response));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace atl::rpc

@@ -1,0 +1,100 @@
+#include "common/rpc/status.h"
+
+#include <string>
+
+#include "common/base/errors.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/support/error_details.h"
+
+namespace atl::rpc {
+namespace {
+
+constexpr char kFieldKey[] = "field";
+constexpr size_t kMaxMessageBytes = 4096;
+
+std::string Shorten(std::string message) {
+  if (message.size() <= kMaxMessageBytes) return message;
+  size_t end = kMaxMessageBytes;
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 letter
+  return message.substr(0, end) + "…";
+}
+
+}  // namespace
+
+std::string_view DefaultReason(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return "OK";
+    case absl::StatusCode::kCancelled:
+      return "CANCELLED";
+    case absl::StatusCode::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "DEADLINE_EXCEEDED";
+    case absl::StatusCode::kNotFound:
+      return "NOT_FOUND";
+    case absl::StatusCode::kAlreadyExists:
+      return "ALREADY_EXISTS";
+    case absl::StatusCode::kPermissionDenied:
+      return "PERMISSION_DENIED";
+    case absl::StatusCode::kResourceExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case absl::StatusCode::kFailedPrecondition:
+      return "FAILED_PRECONDITION";
+    case absl::StatusCode::kAborted:
+      return "ABORTED";
+    case absl::StatusCode::kOutOfRange:
+      return "OUT_OF_RANGE";
+    case absl::StatusCode::kUnimplemented:
+      return "UNIMPLEMENTED";
+    case absl::StatusCode::kInternal:
+      return "INTERNAL";
+    case absl::StatusCode::kUnavailable:
+      return "UNAVAILABLE";
+    case absl::StatusCode::kDataLoss:
+      return "DATA_LOSS";
+    case absl::StatusCode::kUnauthenticated:
+      return "UNAUTHENTICATED";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+bool IsRetryable(const absl::Status& status) {
+  return absl::IsUnavailable(status);
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  google::rpc::ErrorInfo info;
+  const std::string reason = ErrorReason(status);
+  info.set_reason(reason.empty() ? std::string(DefaultReason(status.code())) : reason);
+  info.set_domain(kErrorDomain);
+  if (const std::string field = ErrorField(status); !field.empty()) (*info.mutable_metadata())[kFieldKey] = field;
+  google::rpc::Status wire;
+  wire.set_code(static_cast<int>(status.code()));
+  wire.set_message(Shorten(std::string(status.message())));
+  wire.add_details()->PackFrom(info);
+  grpc::Status result;
+  grpc::SetErrorDetails(wire, &result);
+  return result;
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  google::rpc::Status wire;
+  if (!status.error_details().empty() && grpc::ExtractErrorDetails(status, &wire).ok()) {
+    for (const google::protobuf::Any& detail : wire.details()) {
+      google::rpc::ErrorInfo info;
+      if (!detail.Is<google::rpc::ErrorInfo>() || !detail.UnpackTo(&info) || info.reason().empty()) continue;
+      const auto field = info.metadata().find(kFieldKey);
+      const std::string path = field == info.metadata().end() ? "" : field->second;
+      return MakeErrorWithField(code, info.reason(), path, status.error_message());
+    }
+  }
+  return MakeError(code, DefaultReason(code), status.error_message());
+}
+
+}  // namespace atl::rpc

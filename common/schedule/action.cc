@@ -1,0 +1,187 @@
+#include "common/schedule/action.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+
+namespace atl::schedule {
+namespace {
+
+constexpr int64_t kMaxActions = 10'000'000;
+// Tokens are quoted in messages: a file that is no schedule must not fill a log line.
+constexpr size_t kQuotedCharacters = 24;
+
+absl::Status TextError(size_t rank, size_t position, std::string_view reason) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_TEXT",
+                   fmt::format("schedule: rank {}, position {}: {}", rank, position, reason));
+}
+
+std::string_view Trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+std::string Quoted(std::string_view token) {
+  std::string text = "'";
+  for (const char c : token.substr(0, kQuotedCharacters)) text += (c >= ' ' && c <= '~') ? c : '?';
+  return text + (token.size() > kQuotedCharacters ? "…'" : "'");
+}
+
+std::optional<ActionKind> KindOf(char letter) {
+  switch (letter) {
+    case 'F':
+      return ActionKind::kForward;
+    case 'I':
+      return ActionKind::kInputGradient;
+    case 'W':
+      return ActionKind::kWeightGradient;
+    case 'B':
+      return ActionKind::kBackward;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A decimal number below kMaxActions without sign or leading zero, so that every schedule has one text.
+std::optional<int32_t> ParseNumber(std::string_view digits) {
+  if (digits.empty() || (digits.size() > 1 && digits[0] == '0')) return std::nullopt;
+  int32_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  if (digits[0] == '-' || value >= kMaxActions) return std::nullopt;
+  return value;
+}
+
+absl::StatusOr<Action> ParseToken(std::string_view token, size_t rank, size_t position) {
+  const size_t letter = token.find_first_not_of("0123456789");
+  const std::optional<ActionKind> kind = letter == std::string_view::npos ? std::nullopt : KindOf(token[letter]);
+  if (!kind.has_value()) {
+    return TextError(rank, position, fmt::format("expected <stage><F|I|W|B><micro-batch>, found {}", Quoted(token)));
+  }
+  const std::optional<int32_t> stage = ParseNumber(token.substr(0, letter));
+  const std::optional<int32_t> micro_batch = ParseNumber(token.substr(letter + 1));
+  if (!stage.has_value() || !micro_batch.has_value()) {
+    return TextError(rank, position,
+                     fmt::format("expected a {} below {} in {}", stage.has_value() ? "micro-batch" : "stage",
+                                 kMaxActions, Quoted(token)));
+  }
+  return Action{*kind, *stage, *micro_batch};
+}
+
+// Empty cells are idle slots in PyTorch's files; a schedule here is an order only, so they are left out.
+absl::StatusOr<std::vector<Action>> ParseRank(std::string_view line, size_t rank, int64_t* budget) {
+  std::vector<Action> actions;
+  size_t position = 0;
+  for (size_t begin = 0; begin <= line.size(); ++position) {
+    const size_t end = std::min(line.find(',', begin), line.size());
+    const std::string_view token = Trim(line.substr(begin, end - begin));
+    begin = end + 1;
+    if (token.empty()) continue;
+    if (--*budget < 0) {
+      return TextError(rank, position, fmt::format("expected at most {} actions, found more", kMaxActions));
+    }
+    ATOLL_ASSIGN_OR_RETURN(Action action, ParseToken(token, rank, position));
+    actions.push_back(action);
+  }
+  if (actions.empty()) return TextError(rank, 0, "expected at least one action, found none");
+  return actions;
+}
+
+// Sets stages, micro_batches and rank_of_stage from the actions. Counts are at most the number of actions, or there is
+// a gap: so nothing larger than the text is allocated.
+absl::Status InferShape(Schedule* schedule) {
+  size_t actions = 0;
+  for (const auto& rank : schedule->ranks) {
+    actions += rank.size();
+    for (const Action& action : rank) {
+      schedule->stages = std::max(schedule->stages, action.stage + 1);
+      schedule->micro_batches = std::max(schedule->micro_batches, action.micro_batch + 1);
+    }
+  }
+  const auto gap = [](std::string_view what, int64_t missing, int64_t count) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_TEXT",
+                     fmt::format("schedule: {} {} of {} has no action", what, missing, count));
+  };
+  std::vector<int32_t> rank_of(std::min<size_t>(schedule->stages, actions + 1), -1);
+  std::vector<bool> has_micro_batch(std::min<size_t>(schedule->micro_batches, actions + 1), false);
+  for (size_t rank = 0; rank < schedule->ranks.size(); ++rank) {
+    for (size_t position = 0; position < schedule->ranks[rank].size(); ++position) {
+      const Action& action = schedule->ranks[rank][position];
+      if (static_cast<size_t>(action.micro_batch) < has_micro_batch.size()) has_micro_batch[action.micro_batch] = true;
+      if (static_cast<size_t>(action.stage) >= rank_of.size()) continue;
+      int32_t& owner = rank_of[action.stage];
+      if (owner >= 0 && owner != static_cast<int32_t>(rank)) {
+        return TextError(rank, position,
+                         fmt::format("stage {} of {} lies on rank {} already", action.stage, ToString(action), owner));
+      }
+      owner = static_cast<int32_t>(rank);
+    }
+  }
+  if (const auto stage = std::find(rank_of.begin(), rank_of.end(), -1); stage != rank_of.end()) {
+    return gap("stage", stage - rank_of.begin(), schedule->stages);
+  }
+  if (const auto batch = std::find(has_micro_batch.begin(), has_micro_batch.end(), false);
+      batch != has_micro_batch.end()) {
+    return gap("micro-batch", batch - has_micro_batch.begin(), schedule->micro_batches);
+  }
+  schedule->rank_of_stage = std::move(rank_of);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+char KindLetter(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return 'F';
+    case ActionKind::kInputGradient:
+      return 'I';
+    case ActionKind::kWeightGradient:
+      return 'W';
+    case ActionKind::kBackward:
+      return 'B';
+  }
+  return '?';
+}
+
+std::string ToString(const Action& action) {
+  return fmt::format("{}{}{}", action.stage, KindLetter(action.kind), action.micro_batch);
+}
+
+std::string ToText(const Schedule& schedule) {
+  fmt::memory_buffer text;
+  for (const auto& rank : schedule.ranks) {
+    for (size_t i = 0; i < rank.size(); ++i) {
+      fmt::format_to(std::back_inserter(text), "{}{}{}{}", i == 0 ? "" : ",", rank[i].stage, KindLetter(rank[i].kind),
+                     rank[i].micro_batch);
+    }
+    text.push_back('\n');
+  }
+  return fmt::to_string(text);
+}
+
+absl::StatusOr<Schedule> ParseText(std::string_view text) {
+  Schedule schedule;
+  int64_t budget = kMaxActions;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    ATOLL_ASSIGN_OR_RETURN(std::vector<Action> actions, ParseRank(text.substr(0, end), schedule.ranks.size(), &budget));
+    schedule.ranks.push_back(std::move(actions));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  if (schedule.ranks.empty()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_TEXT",
+                     "schedule: expected one line per rank, found no line");
+  }
+  ATOLL_RETURN_IF_ERROR(InferShape(&schedule));
+  return schedule;
+}
+
+}  // namespace atl::schedule

@@ -1,0 +1,59 @@
+// A pipeline schedule as data: what each rank does, in which order. Pure.
+//
+// Text form: one line per rank, tokens `<stage><kind><micro-batch>` separated by commas, as in PyTorch's schedule CSV
+// (torch/distributed/pipelining/schedules.py): "0F0,0F1,0B0,0B1".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace atl::schedule {
+
+enum class ActionKind : uint8_t {
+  kForward,         // F
+  kInputGradient,   // I
+  kWeightGradient,  // W
+  kBackward,        // B: input and weight gradient at once
+};
+
+char KindLetter(ActionKind kind);
+
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int32_t stage = 0;
+  int32_t micro_batch = 0;
+  bool operator==(const Action&) const = default;
+};
+
+std::string ToString(const Action& action);  // "2F0"
+
+// Stages are numbered 0 .. stages - 1 along the model; every stage lies on one rank.
+struct Schedule {
+  int32_t stages = 0;
+  int32_t micro_batches = 0;
+  std::vector<std::vector<Action>> ranks;  // ranks[r]: rank r's actions in order
+  std::vector<int32_t> rank_of_stage;
+
+  int32_t rank_count() const { return static_cast<int32_t>(ranks.size()); }
+  bool operator==(const Schedule&) const = default;
+};
+
+// Text of docs/formats.md, with a newline after each rank.
+std::string ToText(const Schedule& schedule);
+
+// INVALID_ARGUMENT with rank, position and reason: an unknown token, a number that is not one, more than 10 million
+// actions, a stage on two ranks, a gap in stages or micro-batches. Does not check order: see Validate.
+absl::StatusOr<Schedule> ParseText(std::string_view text);
+
+// OK when every stage runs F once per micro-batch and then B once, or I once and W once after it; when no rank can wait
+// forever under the blocking semantics of the transport (a receive blocks until its send; sends do not block; lanes are
+// in order); and when sender and receiver of every lane agree on its order. Otherwise INVALID_ARGUMENT naming rank,
+// position, token and reason.
+absl::Status Validate(const Schedule& schedule);
+
+}  // namespace atl::schedule

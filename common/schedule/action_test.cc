@@ -1,0 +1,97 @@
+#include "common/schedule/action.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/errors.h"
+#include "common/schedule/generators.h"
+
+namespace atl::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ActionText, TokenIsStageKindMicroBatch) {
+  EXPECT_EQ(ToString({ActionKind::kForward, 2, 0}), "2F0");
+  EXPECT_EQ(ToString({ActionKind::kInputGradient, 0, 13}), "0I13");
+  EXPECT_EQ(ToString({ActionKind::kWeightGradient, 10, 1}), "10W1");
+  EXPECT_EQ(ToString({ActionKind::kBackward, 3, 4}), "3B4");
+}
+
+TEST(ActionText, ScheduleIsOneLinePerRank) {
+  EXPECT_EQ(ToText(*Generate1F1B(2, 2)), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+}
+
+TEST(ActionText, EveryGeneratedScheduleReadsBackEqual) {
+  for (const std::string_view name : GeneratorNames()) {
+    for (int32_t stages = 1; stages <= 6; ++stages) {
+      for (int32_t micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+        const Schedule schedule = *Generate(name, stages, micro_batches);
+        const auto parsed = ParseText(ToText(schedule));
+        ASSERT_TRUE(parsed.ok()) << parsed.status();
+        EXPECT_EQ(*parsed, schedule);
+      }
+    }
+  }
+}
+
+TEST(ActionText, PyTorchFilesWithIdleCellsAndCarriageReturnsAreRead) {
+  const auto parsed = ParseText("0F0, 0F1,,0B0,0B1\r\n,1F0,1B0,1F1,1B1\r\n");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(ToText(*parsed), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(parsed->stages, 2);
+  EXPECT_EQ(parsed->micro_batches, 2);
+}
+
+TEST(ActionText, SeveralStagesMayShareARank) {
+  const auto parsed = ParseText("0F0,3F0,3B0,0B0\n1F0,2F0,2I0,1I0,2W0,1W0");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->rank_of_stage, (std::vector<int32_t>{0, 1, 1, 0}));
+}
+
+struct BadText {
+  const char* text;
+  const char* message;
+};
+
+TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
+  const BadText cases[] = {
+      {"", "found no line"},
+      {"0F0,0B0\n\n", "rank 1, position 0: expected at least one action"},
+      {"0F0,0X0\n", "rank 0, position 1: expected <stage><F|I|W|B><micro-batch>, found '0X0'"},
+      {"0F0,00\n", "found '00'"},
+      {"0F0,F0\n", "expected a stage below 10000000 in 'F0'"},
+      {"0F0,0B\n", "expected a micro-batch below 10000000 in '0B'"},
+      {"0F0,0B-1\n", "expected a micro-batch"},
+      {"0F0,0B01\n", "expected a micro-batch"},
+      {"0F0,0B0x\n", "expected a micro-batch"},
+      {"0F99999999999999999999\n", "expected a micro-batch"},
+      {"0F0,9999999F0\n", "stage 1 of 10000000 has no action"},
+      {"0F0,0B0,0F2,0B2\n", "micro-batch 1 of 3 has no action"},
+      {"0F0,0B0\n1F0,0B0,1B0\n", "rank 1, position 1: stage 0 of 0B0 lies on rank 0 already"},
+  };
+  for (const BadText& bad : cases) {
+    const auto parsed = ParseText(bad.text);
+    ASSERT_FALSE(parsed.ok()) << bad.text;
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << bad.text;
+    EXPECT_EQ(ErrorReason(parsed.status()), "SCHEDULE_TEXT") << bad.text;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(bad.message));
+  }
+}
+
+TEST(ActionText, LongTokensAreCutInMessages) {
+  const auto parsed = ParseText(std::string(100'000, 'x'));
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_LT(parsed.status().message().size(), 200u);
+}
+
+TEST(ActionText, MoreThanTenMillionActionsAreRefused) {
+  std::string text;
+  for (int i = 0; i <= 10'000'000; ++i) text += "0F0,";
+  const auto parsed = ParseText(text);
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("at most 10000000 actions"));
+}
+
+}  // namespace
+}  // namespace atl::schedule

@@ -1,0 +1,53 @@
+// The order in which the actions of a whole schedule can run: each after the one before it on its rank and after the
+// actions whose results it reads. Shared by the validator and the simulator. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/schedule/action.h"
+
+namespace atl::schedule {
+
+// Where an action stands.
+struct ActionPlace {
+  int32_t rank = 0;
+  int32_t position = 0;
+  bool operator==(const ActionPlace&) const = default;
+};
+
+// Finds actions by what they compute. Built from a schedule whose stages hold every micro-batch exactly once per pass
+// (Validate checks this first).
+class ActionIndex {
+ public:
+  explicit ActionIndex(const Schedule& schedule);
+
+  // The action that computes a forward, or the gradient of a stage's inputs (I or B).
+  ActionPlace Forward(int32_t stage, int32_t micro_batch) const { return forward_[At(stage, micro_batch)]; }
+  ActionPlace InputGradient(int32_t stage, int32_t micro_batch) const { return gradient_[At(stage, micro_batch)]; }
+
+  // The action of another stage whose result `action` reads: the forward of the stage before, or the input gradient of
+  // the stage after. None for the first forward, the last backward, and weight gradients.
+  std::optional<ActionPlace> Producer(const Action& action) const;
+
+ private:
+  size_t At(int32_t stage, int32_t micro_batch) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(micro_batches_) + static_cast<size_t>(micro_batch);
+  }
+
+  int32_t stages_;
+  int32_t micro_batches_;
+  std::vector<ActionPlace> forward_;
+  std::vector<ActionPlace> gradient_;
+};
+
+struct DependencyOrder {
+  std::vector<ActionPlace> order;  // all that can run
+  std::vector<int32_t> stuck;      // ranks that never get past order's actions; empty when the schedule runs through
+  std::vector<int32_t> reached;    // per rank: the position that it stops at
+};
+
+DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index);
+
+}  // namespace atl::schedule

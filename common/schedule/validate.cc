@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/schedule/action.h"
+#include "common/schedule/dependency_order.h"
+
+namespace atl::schedule {
+namespace {
+
+absl::Status Invalid(std::string_view reason, const std::string& message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, "schedule: " + message);
+}
+
+absl::Status InvalidAt(std::string_view reason, ActionPlace place, const Action& action, std::string_view message) {
+  return Invalid(reason,
+                 fmt::format("rank {}, position {}, {}: {}", place.rank, place.position, ToString(action), message));
+}
+
+// Numbers in range and every stage on its rank; a schedule built by hand may break what ParseText guarantees.
+absl::Status CheckShape(const Schedule& schedule) {
+  if (schedule.stages < 1 || schedule.micro_batches < 1 || schedule.ranks.empty()) {
+    return Invalid("SCHEDULE_SHAPE",
+                   fmt::format("expected at least one stage, micro-batch and rank, found {}, {} and {}",
+                               schedule.stages, schedule.micro_batches, schedule.ranks.size()));
+  }
+  if (schedule.rank_of_stage.size() != static_cast<size_t>(schedule.stages)) {
+    return Invalid("SCHEDULE_SHAPE", fmt::format("expected a rank for each of {} stages, found {}", schedule.stages,
+                                                 schedule.rank_of_stage.size()));
+  }
+  std::vector<int64_t> count(schedule.stages, 0);
+  for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
+    for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
+      const Action& action = schedule.ranks[rank][position];
+      if (action.stage < 0 || action.stage >= schedule.stages || action.micro_batch < 0 ||
+          action.micro_batch >= schedule.micro_batches) {
+        return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
+                         fmt::format("expected a stage below {} and a micro-batch below {}", schedule.stages,
+                                     schedule.micro_batches));
+      }
+      if (schedule.rank_of_stage[action.stage] != rank) {
+        return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
+                         fmt::format("stage {} lies on rank {}", action.stage, schedule.rank_of_stage[action.stage]));
+      }
+      ++count[action.stage];
+    }
+  }
+  // Also bounds what the later checks allocate by the number of actions.
+  for (int32_t stage = 0; stage < schedule.stages; ++stage) {
+    if (count[stage] < 2 * static_cast<int64_t>(schedule.micro_batches)) {
+      return Invalid("SCHEDULE_INCOMPLETE",
+                     fmt::format("stage {}: expected a forward and a backward of each of {} micro-batches, found {} "
+                                 "actions",
+                                 stage, schedule.micro_batches, count[stage]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What has been done of one (stage, micro-batch).
+enum class Progress : uint8_t { kNone, kForward, kInputGradient, kDone };
+
+std::string Describe(Progress progress) {
+  switch (progress) {
+    case Progress::kNone:
+      return "nothing";
+    case Progress::kForward:
+      return "F";
+    case Progress::kInputGradient:
+      return "F and I";
+    case Progress::kDone:
+      return "forward and backward";
+  }
+  return "";
+}
+
+// F once, then B once or I and W once, in the order of the rank.
+absl::Status CheckEachStage(const Schedule& schedule) {
+  std::vector<Progress> progress(static_cast<size_t>(schedule.stages) * schedule.micro_batches, Progress::kNone);
+  for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
+    for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
+      const Action& action = schedule.ranks[rank][position];
+      Progress& done = progress[static_cast<size_t>(action.stage) * schedule.micro_batches + action.micro_batch];
+      const bool weight = action.kind == ActionKind::kWeightGradient;
+      const Progress needed = action.kind == ActionKind::kForward ? Progress::kNone
+                              : weight                            ? Progress::kInputGradient
+                                                                  : Progress::kForward;
+      if (done != needed) {
+        return InvalidAt(
+            "SCHEDULE_ORDER", {rank, position}, action,
+            fmt::format("expected {} of the micro-batch done before it, found {}", Describe(needed), Describe(done)));
+      }
+      done = action.kind == ActionKind::kForward         ? Progress::kForward
+             : action.kind == ActionKind::kInputGradient ? Progress::kInputGradient
+                                                         : Progress::kDone;
+    }
+  }
+  const auto missing = std::find_if(progress.begin(), progress.end(), [](Progress p) { return p != Progress::kDone; });
+  if (missing == progress.end()) return absl::OkStatus();
+  const int64_t at = missing - progress.begin();
+  return Invalid("SCHEDULE_INCOMPLETE",
+                 fmt::format("stage {}, micro-batch {}: expected forward and backward, found {}",
+                             at / schedule.micro_batches, at % schedule.micro_batches, Describe(*missing)));
+}
+
+// Positions on rank `rank` of the actions that `selects` picks, in order.
+template <typename Selects>
+std::vector<ActionPlace> Select(const Schedule& schedule, int32_t rank, Selects selects) {
+  std::vector<ActionPlace> places;
+  for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
+    if (selects(schedule.ranks[rank][position])) places.push_back({rank, position});
+  }
+  return places;
+}
+
+// Lanes carry messages in order and without tags: both ends must name the micro-batches in the same order.
+absl::Status CheckLane(const Schedule& schedule, int32_t from_stage, int32_t to_stage, bool forward) {
+  const auto of_stage = [forward](int32_t stage) {
+    return [forward, stage](const Action& action) {
+      if (action.stage != stage) return false;
+      return forward ? action.kind == ActionKind::kForward
+                     : action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward;
+    };
+  };
+  const std::vector<ActionPlace> sends = Select(schedule, schedule.rank_of_stage[from_stage], of_stage(from_stage));
+  const std::vector<ActionPlace> receives = Select(schedule, schedule.rank_of_stage[to_stage], of_stage(to_stage));
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const Action& sent = schedule.ranks[sends[i].rank][sends[i].position];
+    const Action& received = schedule.ranks[receives[i].rank][receives[i].position];
+    if (sent.micro_batch == received.micro_batch) continue;
+    return InvalidAt("SCHEDULE_LANE_ORDER", receives[i], received,
+                     fmt::format("expected micro-batch {} as message {} of the {} lane from rank {} (its {}), found {}",
+                                 sent.micro_batch, i, forward ? "forward" : "gradient", sends[i].rank, ToString(sent),
+                                 received.micro_batch));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLanes(const Schedule& schedule) {
+  for (int32_t stage = 0; stage + 1 < schedule.stages; ++stage) {
+    if (schedule.rank_of_stage[stage] == schedule.rank_of_stage[stage + 1]) continue;
+    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, stage, stage + 1, /*forward=*/true));
+    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, stage + 1, stage, /*forward=*/false));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProgress(const Schedule& schedule) {
+  const ActionIndex index(schedule);
+  const DependencyOrder order = OrderActions(schedule, index);
+  if (order.stuck.empty()) return absl::OkStatus();
+  const int32_t rank = order.stuck.front();
+  const ActionPlace place{rank, order.reached[rank]};
+  const Action& action = schedule.ranks[rank][place.position];
+  const ActionPlace producer = *index.Producer(action);
+  return InvalidAt(
+      "SCHEDULE_DEADLOCK", place, action,
+      fmt::format("waits for ever for {} of rank {}, position {}, which cannot run before it",
+                  ToString(schedule.ranks[producer.rank][producer.position]), producer.rank, producer.position));
+}
+
+}  // namespace
+
+absl::Status Validate(const Schedule& schedule) {
+  ATOLL_RETURN_IF_ERROR(CheckShape(schedule));
+  ATOLL_RETURN_IF_ERROR(CheckEachStage(schedule));
+  ATOLL_RETURN_IF_ERROR(CheckLanes(schedule));
+  return CheckProgress(schedule);
+}
+
+}  // namespace atl::schedule

@@ -1,0 +1,203 @@
+// What a user asks for, as plain structs. Pure: no proto, no files, no clock.
+//
+// One visitor per struct names its fields; the YAML reader, the writer and common/wire's proto conversion all go
+// through it, so that a field is named once. Field names equal those of proto/atoll/job/v1/job.proto.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+
+namespace atl::spec {
+
+struct PrecisionSpec {
+  std::string params = "float32";
+  std::string compute = "float32";
+  std::string reduce = "float32";
+  std::string ema = "float32";
+  bool operator==(const PrecisionSpec&) const = default;
+};
+
+struct FeatureSpec {
+  std::string kind = "pixels_pca";  // pixels_pca, column, torchscript
+  int32_t components = 32;
+  std::string column;
+  std::string encoder_uri;
+  bool operator==(const FeatureSpec&) const = default;
+};
+
+struct ClusterSpec {
+  std::string method = "kmeans";  // kmeans, random
+  int32_t fine_centroids = 64;
+  int32_t fine_iterations = 50;
+  int32_t coarse_iterations = 100;
+  int32_t batch_size = 1024;
+  bool normalize = false;
+  bool operator==(const ClusterSpec&) const = default;
+};
+
+struct ModelSpec {
+  int32_t patch = 2;
+  int32_t width = 96;
+  int32_t depth = 6;
+  int32_t heads = 4;
+  double mlp_ratio = 4.0;
+  bool operator==(const ModelSpec&) const = default;
+};
+
+struct TrainingSpec {
+  int32_t steps = 0;  // required
+  int32_t batch_size = 64;
+  double learning_rate = 1e-3;
+  int32_t warmup_steps = 0;
+  std::string learning_rate_schedule = "constant";  // constant, cosine, linear
+  double weight_decay = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double clip_norm = 1.0;
+  double ema_decay = 0.999;
+  double class_dropout = 0.1;
+  int32_t checkpoint_every = 100;
+  int32_t keep_checkpoints = 2;
+  int32_t milestone_every = 0;
+  PrecisionSpec precision;
+  bool flip = false;
+  bool operator==(const TrainingSpec&) const = default;
+};
+
+struct PipelineSpec {
+  std::string schedule = "1f1b";  // gpipe, 1f1b
+  int32_t stages = 0;
+  int32_t micro_batches = 4;
+  bool operator==(const PipelineSpec&) const = default;
+};
+
+struct Requirements {
+  int32_t min_ranks = 1;
+  std::string device_kind;
+  int64_t min_memory_bytes = 0;
+  std::map<std::string, std::string> labels;
+  bool operator==(const Requirements&) const = default;
+};
+
+struct JobSpec {
+  std::string model_name;  // required
+  std::string dataset;     // required
+  int32_t experts = 0;     // required
+  uint64_t seed = 0;
+  FeatureSpec features;
+  ClusterSpec clustering;
+  ModelSpec model;
+  TrainingSpec training;
+  ModelSpec router_model{.patch = 2, .width = 64, .depth = 4, .heads = 4, .mlp_ratio = 4.0};
+  // As text and on the wire, a field of router_training that is not given takes the value of the same field of
+  // `training` (common/spec's reader and common/wire both start from a copy of it).
+  TrainingSpec router_training;
+  PipelineSpec pipeline;
+  Requirements requirements;
+  int32_t priority = 0;
+  int32_t failure_budget = 3;
+  bool operator==(const JobSpec&) const = default;
+};
+
+// Visit(v, s) calls v("field", s.field) for every field, in the proto's order. S is the struct or its const form.
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, PrecisionSpec>
+void Visit(V&& v, S& s) {
+  v("params", s.params);
+  v("compute", s.compute);
+  v("reduce", s.reduce);
+  v("ema", s.ema);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, FeatureSpec>
+void Visit(V&& v, S& s) {
+  v("kind", s.kind);
+  v("components", s.components);
+  v("column", s.column);
+  v("encoder_uri", s.encoder_uri);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, ClusterSpec>
+void Visit(V&& v, S& s) {
+  v("method", s.method);
+  v("fine_centroids", s.fine_centroids);
+  v("fine_iterations", s.fine_iterations);
+  v("coarse_iterations", s.coarse_iterations);
+  v("batch_size", s.batch_size);
+  v("normalize", s.normalize);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, ModelSpec>
+void Visit(V&& v, S& s) {
+  v("patch", s.patch);
+  v("width", s.width);
+  v("depth", s.depth);
+  v("heads", s.heads);
+  v("mlp_ratio", s.mlp_ratio);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, TrainingSpec>
+void Visit(V&& v, S& s) {
+  v("steps", s.steps);
+  v("batch_size", s.batch_size);
+  v("learning_rate", s.learning_rate);
+  v("warmup_steps", s.warmup_steps);
+  v("learning_rate_schedule", s.learning_rate_schedule);
+  v("weight_decay", s.weight_decay);
+  v("beta1", s.beta1);
+  v("beta2", s.beta2);
+  v("epsilon", s.epsilon);
+  v("clip_norm", s.clip_norm);
+  v("ema_decay", s.ema_decay);
+  v("class_dropout", s.class_dropout);
+  v("checkpoint_every", s.checkpoint_every);
+  v("keep_checkpoints", s.keep_checkpoints);
+  v("milestone_every", s.milestone_every);
+  v("precision", s.precision);
+  v("flip", s.flip);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, PipelineSpec>
+void Visit(V&& v, S& s) {
+  v("schedule", s.schedule);
+  v("stages", s.stages);
+  v("micro_batches", s.micro_batches);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, Requirements>
+void Visit(V&& v, S& s) {
+  v("min_ranks", s.min_ranks);
+  v("device_kind", s.device_kind);
+  v("min_memory_bytes", s.min_memory_bytes);
+  v("labels", s.labels);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, JobSpec>
+void Visit(V&& v, S& s) {
+  v("model_name", s.model_name);
+  v("dataset", s.dataset);
+  v("experts", s.experts);
+  v("seed", s.seed);
+  v("features", s.features);
+  v("clustering", s.clustering);
+  v("model", s.model);
+  v("training", s.training);
+  v("router_model", s.router_model);
+  v("router_training", s.router_training);
+  v("pipeline", s.pipeline);
+  v("requirements", s.requirements);
+  v("priority", s.priority);
+  v("failure_budget", s.failure_budget);
+}
+
+}  // namespace atl::spec

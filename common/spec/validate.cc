@@ -1,0 +1,249 @@
+// What makes a job spec valid. Checks run in the order of the fields; the first that fails is reported.
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/schedule/generators.h"
+#include "common/spec/nearest_name.h"
+#include "common/spec/spec_io.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace atl::spec {
+namespace {
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+bool IsLowerOrDigit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+absl::Status Required(std::string_view path) {
+  return FieldError(path, "REQUIRED_FIELD", "expected a value, found none");
+}
+
+absl::Status Range(std::string_view path, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  const std::string expected =
+      most == kMaxInt ? fmt::format("at least {}", least) : fmt::format("between {} and {}", least, most);
+  return FieldError(path, "OUT_OF_RANGE", fmt::format("expected {}, found {}", expected, value));
+}
+
+// [least, most), or [least, most] when `closed`; `open_below` leaves `least` itself out.
+absl::Status RealRange(std::string_view path, double value, double least, double most, bool open_below, bool closed) {
+  const bool above = open_below ? value > least : value >= least;
+  const bool below = closed ? value <= most : value < most;
+  if (above && below) return absl::OkStatus();
+  return FieldError(path, "OUT_OF_RANGE",
+                    fmt::format("expected a number in {}{}, {}{}, found {}", open_below ? "(" : "[", least, most,
+                                closed ? "]" : ")", value));
+}
+
+absl::Status OneOf(std::string_view path, const std::string& value, const std::vector<std::string>& known) {
+  if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
+  const std::string nearest = NearestName(value, known);
+  return FieldError(path, "UNKNOWN_VALUE",
+                    fmt::format("expected one of {}; found '{}'{}", fmt::join(known, ", "), value,
+                                nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
+}
+
+absl::Status Divides(std::string_view path, int64_t value, std::string_view by_path, int64_t by) {
+  if (value % by == 0) return absl::OkStatus();
+  return FieldError(path, "NOT_DIVISIBLE", fmt::format("expected a multiple of {} ({}), found {}", by_path, by, value));
+}
+
+// The rule of dataset::CheckDatasetName, which lies in a higher layer.
+absl::Status ValidateDatasetName(const std::string& name) {
+  constexpr size_t kLongest = 63;
+  if (name.empty()) return Required("dataset");
+  const auto allowed = [](char c) { return IsLowerOrDigit(c) || c == '.' || c == '_' || c == '-'; };
+  if (name.size() <= kLongest && IsLowerOrDigit(name.front()) && std::all_of(name.begin(), name.end(), allowed)) {
+    return absl::OkStatus();
+  }
+  return FieldError(
+      "dataset", "INVALID_NAME",
+      fmt::format("expected 1 to {} of a-z, 0-9, '.', '_' and '-', starting with a letter or digit; found "
+                  "'{}'",
+                  kLongest, name.substr(0, 2 * kLongest)));
+}
+
+absl::Status ValidateFeatures(const FeatureSpec& features, const DatasetFacts* dataset) {
+  ATOLL_RETURN_IF_ERROR(OneOf("features.kind", features.kind, {"pixels_pca", "column", "torchscript"}));
+  if (features.kind == "column") {
+    if (features.column.empty()) return Required("features.column");
+    if (dataset != nullptr &&
+        std::find(dataset->columns.begin(), dataset->columns.end(), features.column) == dataset->columns.end()) {
+      return FieldError(
+          "features.column", "UNKNOWN_COLUMN",
+          fmt::format("expected one of the dataset's columns ({}), found '{}'",
+                      dataset->columns.empty() ? "it has none" : fmt::format("{}", fmt::join(dataset->columns, ", ")),
+                      features.column));
+    }
+  }
+  if (features.kind == "torchscript" && features.encoder_uri.empty()) return Required("features.encoder_uri");
+  if (features.kind != "pixels_pca") return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(Range("features.components", features.components, 1, 65536));
+  if (dataset == nullptr) return absl::OkStatus();
+  const int64_t pixels = int64_t{dataset->channels} * dataset->height * dataset->width;
+  const int64_t most = std::min(pixels, dataset->training_samples);
+  if (features.components > most) {
+    return FieldError("features.components", "OUT_OF_RANGE",
+                      fmt::format("expected at most the dataset's pixels ({}) and training samples ({}), found {}",
+                                  pixels, dataset->training_samples, features.components));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateClustering(const JobSpec& spec, const DatasetFacts* dataset) {
+  const ClusterSpec& clustering = spec.clustering;
+  ATOLL_RETURN_IF_ERROR(OneOf("clustering.method", clustering.method, {"kmeans", "random"}));
+  ATOLL_RETURN_IF_ERROR(Range("clustering.fine_centroids", clustering.fine_centroids, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(Range("clustering.fine_iterations", clustering.fine_iterations, 1, 1'000'000));
+  ATOLL_RETURN_IF_ERROR(Range("clustering.coarse_iterations", clustering.coarse_iterations, 1, 1'000'000));
+  ATOLL_RETURN_IF_ERROR(Range("clustering.batch_size", clustering.batch_size, 1, 1 << 24));
+  if (clustering.method == "random") return absl::OkStatus();
+  if (clustering.fine_centroids < spec.experts) {
+    return FieldError(
+        "clustering.fine_centroids", "OUT_OF_RANGE",
+        fmt::format("expected at least the experts ({}), found {}", spec.experts, clustering.fine_centroids));
+  }
+  if (dataset != nullptr && clustering.fine_centroids > dataset->training_samples) {
+    return FieldError("clustering.fine_centroids", "OUT_OF_RANGE",
+                      fmt::format("expected at most the dataset's training samples ({}), found {}",
+                                  dataset->training_samples, clustering.fine_centroids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateModel(const std::string& path, const ModelSpec& model, const DatasetFacts* dataset) {
+  ATOLL_RETURN_IF_ERROR(Range(path + ".patch", model.patch, 1, 1024));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".width", model.width, 1, 65536));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".depth", model.depth, 1, 1024));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".heads", model.heads, 1, 1024));
+  ATOLL_RETURN_IF_ERROR(Divides(path + ".width", model.width, path + ".heads", model.heads));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".mlp_ratio", model.mlp_ratio, 0, 64, true, true));
+  if (model.mlp_ratio * model.width < 1) {
+    return FieldError(
+        path + ".mlp_ratio", "OUT_OF_RANGE",
+        fmt::format("expected mlp_ratio * width of at least 1, found {} * {}", model.mlp_ratio, model.width));
+  }
+  if (dataset == nullptr) return absl::OkStatus();
+  if (dataset->height % model.patch != 0 || dataset->width % model.patch != 0) {
+    return FieldError(path + ".patch", "NOT_DIVISIBLE",
+                      fmt::format("expected a patch that divides the dataset's images ({} x {}), found {}",
+                                  dataset->height, dataset->width, model.patch));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePrecision(const std::string& path, const PrecisionSpec& precision) {
+  // Master weights, sums over replicas and EMA stay in float32; only compute may be narrower.
+  ATOLL_RETURN_IF_ERROR(OneOf(path + ".params", precision.params, {"float32"}));
+  ATOLL_RETURN_IF_ERROR(OneOf(path + ".compute", precision.compute, {"float32", "bfloat16"}));
+  ATOLL_RETURN_IF_ERROR(OneOf(path + ".reduce", precision.reduce, {"float32"}));
+  return OneOf(path + ".ema", precision.ema, {"float32"});
+}
+
+absl::Status ValidateTraining(const std::string& path, const TrainingSpec& training) {
+  if (training.steps == 0) return Required(path + ".steps");
+  ATOLL_RETURN_IF_ERROR(Range(path + ".steps", training.steps, 1, kMaxInt));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".batch_size", training.batch_size, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".learning_rate", training.learning_rate, 0, 100, true, true));
+  if (training.warmup_steps < 0 || training.warmup_steps > training.steps) {
+    return FieldError(
+        path + ".warmup_steps", "OUT_OF_RANGE",
+        fmt::format("expected between 0 and {}.steps ({}), found {}", path, training.steps, training.warmup_steps));
+  }
+  ATOLL_RETURN_IF_ERROR(
+      OneOf(path + ".learning_rate_schedule", training.learning_rate_schedule, {"constant", "cosine", "linear"}));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".weight_decay", training.weight_decay, 0, 100, false, true));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".beta1", training.beta1, 0, 1, false, false));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".beta2", training.beta2, 0, 1, false, false));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".epsilon", training.epsilon, 0, 1, true, true));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".clip_norm", training.clip_norm, 0, 1e12, false, true));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".ema_decay", training.ema_decay, 0, 1, false, false));
+  ATOLL_RETURN_IF_ERROR(RealRange(path + ".class_dropout", training.class_dropout, 0, 1, false, true));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".checkpoint_every", training.checkpoint_every, 1, kMaxInt));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".keep_checkpoints", training.keep_checkpoints, 1, 1'000'000));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".milestone_every", training.milestone_every, 0, kMaxInt));
+  return ValidatePrecision(path + ".precision", training.precision);
+}
+
+absl::Status ValidateStages(const PipelineSpec& pipeline, const std::string& model_path, const ModelSpec& model) {
+  if (pipeline.stages <= LayerCount(model)) return absl::OkStatus();
+  return FieldError("pipeline.stages", "OUT_OF_RANGE",
+                    fmt::format("expected at most the layers of {} ({}: embedding, {} blocks, head), found {}",
+                                model_path, LayerCount(model), model.depth, pipeline.stages));
+}
+
+absl::Status ValidatePipeline(const JobSpec& spec) {
+  const PipelineSpec& pipeline = spec.pipeline;
+  const std::vector<std::string_view> schedules = schedule::GeneratorNames();
+  ATOLL_RETURN_IF_ERROR(OneOf("pipeline.schedule", pipeline.schedule, {schedules.begin(), schedules.end()}));
+  ATOLL_RETURN_IF_ERROR(Range("pipeline.stages", pipeline.stages, 0, kMaxInt));
+  ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "model", spec.model));
+  ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "router_model", spec.router_model));
+  ATOLL_RETURN_IF_ERROR(Range("pipeline.micro_batches", pipeline.micro_batches, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(
+      Divides("training.batch_size", spec.training.batch_size, "pipeline.micro_batches", pipeline.micro_batches));
+  return Divides("router_training.batch_size", spec.router_training.batch_size, "pipeline.micro_batches",
+                 pipeline.micro_batches);
+}
+
+absl::Status ValidateRequirements(const Requirements& requirements) {
+  ATOLL_RETURN_IF_ERROR(Range("requirements.min_ranks", requirements.min_ranks, 1, 1 << 16));
+  if (!requirements.device_kind.empty()) {
+    ATOLL_RETURN_IF_ERROR(OneOf("requirements.device_kind", requirements.device_kind, {"cpu", "cuda"}));
+  }
+  if (requirements.min_memory_bytes < 0) {
+    return FieldError("requirements.min_memory_bytes", "OUT_OF_RANGE",
+                      fmt::format("expected at least 0, found {}", requirements.min_memory_bytes));
+  }
+  return Range("requirements.labels", static_cast<int64_t>(requirements.labels.size()), 0, 64);
+}
+
+}  // namespace
+
+absl::Status ValidateName(std::string_view path, std::string_view name) {
+  constexpr size_t kLongest = 63;
+  if (name.empty()) return Required(path);
+  const bool good = name.size() <= kLongest && IsLowerOrDigit(name.front()) && IsLowerOrDigit(name.back()) &&
+                    std::all_of(name.begin(), name.end(), [](char c) { return IsLowerOrDigit(c) || c == '-'; });
+  if (good) return absl::OkStatus();
+  return FieldError(
+      path, "INVALID_NAME",
+      fmt::format("expected 1 to {} lower-case letters, digits and '-', starting and ending with a letter "
+                  "or digit; found '{}'",
+                  kLongest, name.substr(0, 2 * kLongest)));
+}
+
+int32_t LayerCount(const ModelSpec& model) {
+  return model.depth + 2;
+}
+
+absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
+  ATOLL_RETURN_IF_ERROR(ValidateName("model_name", spec.model_name));
+  ATOLL_RETURN_IF_ERROR(ValidateDatasetName(spec.dataset));
+  if (spec.experts == 0) return Required("experts");
+  ATOLL_RETURN_IF_ERROR(Range("experts", spec.experts, 1, 65536));
+  if (dataset != nullptr && spec.experts > dataset->training_samples) {
+    return FieldError("experts", "OUT_OF_RANGE",
+                      fmt::format("expected at most the dataset's training samples ({}), found {}",
+                                  dataset->training_samples, spec.experts));
+  }
+  ATOLL_RETURN_IF_ERROR(ValidateFeatures(spec.features, dataset));
+  ATOLL_RETURN_IF_ERROR(ValidateClustering(spec, dataset));
+  ATOLL_RETURN_IF_ERROR(ValidateModel("model", spec.model, dataset));
+  ATOLL_RETURN_IF_ERROR(ValidateTraining("training", spec.training));
+  ATOLL_RETURN_IF_ERROR(ValidateModel("router_model", spec.router_model, dataset));
+  ATOLL_RETURN_IF_ERROR(ValidateTraining("router_training", spec.router_training));
+  ATOLL_RETURN_IF_ERROR(ValidatePipeline(spec));
+  ATOLL_RETURN_IF_ERROR(ValidateRequirements(spec.requirements));
+  ATOLL_RETURN_IF_ERROR(Range("priority", spec.priority, -1'000'000, 1'000'000));
+  return Range("failure_budget", spec.failure_budget, 1, 1'000'000);
+}
+
+}  // namespace atl::spec

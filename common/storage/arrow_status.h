@@ -1,0 +1,37 @@
+// The boundary to Arrow: its statuses become ours.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace arrow {
+class Status;
+}
+
+namespace atl::storage {
+
+// `what` names the operation and the file. A missing file is NOT_FOUND (BLOB_NOT_FOUND), a full disk
+// RESOURCE_EXHAUSTED (DISK_FULL), malformed content DATA_LOSS (FILE_MALFORMED), other I/O UNAVAILABLE
+// (STORE_UNAVAILABLE).
+absl::Status FromArrow(const arrow::Status& status, std::string_view what);
+
+}  // namespace atl::storage
+
+// Returns from the enclosing function when `expr`, an arrow::Status, is not OK.
+#define ATOLL_RETURN_IF_ARROW_ERROR(expr, what)                                        \
+  do {                                                                                 \
+    if (const arrow::Status atoll_arrow_status_ = (expr); !atoll_arrow_status_.ok()) { \
+      return ::atl::storage::FromArrow(atoll_arrow_status_, what);                     \
+    }                                                                                  \
+  } while (false)
+
+// `ATOLL_ASSIGN_OR_RETURN_ARROW(auto x, F(), what)` for an arrow::Result.
+#define ATOLL_ASSIGN_OR_RETURN_ARROW(lhs, expr, what) \
+  ATOLL_ASSIGN_OR_RETURN_ARROW_IMPL_(ATOLL_ARROW_CONCAT_(atoll_result_, __LINE__), lhs, expr, what)
+#define ATOLL_ARROW_CONCAT_INNER_(a, b) a##b
+#define ATOLL_ARROW_CONCAT_(a, b) ATOLL_ARROW_CONCAT_INNER_(a, b)
+#define ATOLL_ASSIGN_OR_RETURN_ARROW_IMPL_(result, lhs, expr, what)          \
+  auto result = (expr);                                                      \
+  if (!result.ok()) return ::atl::storage::FromArrow(result.status(), what); \
+  lhs = std::move(result).ValueUnsafe()

@@ -1,0 +1,320 @@
+#include "common/storage/blob_store.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
+#include "arrow/buffer.h"
+#include "arrow/filesystem/filesystem.h"
+#include "arrow/filesystem/localfs.h"
+#include "arrow/io/interfaces.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/storage/arrow_status.h"
+#include "common/storage/local_files.h"
+#include "common/storage/remote_files.h"
+#include "fmt/format.h"
+
+namespace atl::storage {
+namespace {
+
+constexpr size_t kCopyBytes = size_t{1} << 20;
+constexpr absl::Duration kStalePartAge = absl::Hours(24);
+constexpr absl::Duration kDeadClaimAge = absl::Minutes(10);
+
+absl::Status Outside(std::string_view uri, std::string_view root, std::string_view why) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "BLOB_OUTSIDE_ROOT",
+                   fmt::format("'{}': expected a file below {}, found {}", uri, root, why));
+}
+
+absl::Status HashMismatch(std::string_view uri, std::string_view expected, std::string_view found) {
+  return MakeError(absl::StatusCode::kDataLoss, "HASH_MISMATCH",
+                   fmt::format("{}: expected SHA-256 {}, found {}", uri, expected, found));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root_uri) {
+  const std::string_view scheme = root_uri.substr(0, root_uri.find("://"));
+  if (scheme == "file") {
+    const std::string path(WithoutTrailingSlashes(root_uri.substr(7)));
+    if (!path.starts_with('/') || path == "/") {
+      return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
+                       fmt::format("'{}': expected file:// and an absolute folder", root_uri));
+    }
+    ATOLL_RETURN_IF_ERROR(CreateFolders(path));
+    if (!std::filesystem::is_directory(path)) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
+                       fmt::format("'{}': expected a folder, found a file", root_uri));
+    }
+    RemoveStaleParts(path + "/" + kPartsFolder, absl::Now() - kStalePartAge);
+    return std::unique_ptr<BlobStore>(
+        new BlobStore("file://" + path, path, std::make_shared<arrow::fs::LocalFileSystem>(), /*local=*/true));
+  }
+  if ((scheme != "s3" && scheme != "gs") || scheme.size() + 3 >= root_uri.size()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
+                     fmt::format("'{}': expected file:///folder, s3://bucket/prefix or gs://bucket/prefix", root_uri));
+  }
+  std::string path;
+  ATOLL_ASSIGN_OR_RETURN(auto filesystem, OpenRemote(std::string(root_uri), &path));
+  const std::string public_uri = PublicUri(root_uri);
+  const auto reached = filesystem->GetFileInfo(path);
+  if (!reached.ok()) {
+    return MakeError(absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE",
+                     fmt::format("{}: {}", public_uri, reached.status().message()));
+  }
+  return Over(public_uri, path, std::move(filesystem));
+}
+
+std::unique_ptr<BlobStore> BlobStore::Over(const std::string& root_uri, const std::string& root_path,
+                                           std::shared_ptr<arrow::fs::FileSystem> filesystem) {
+  return std::unique_ptr<BlobStore>(new BlobStore(std::string(WithoutTrailingSlashes(root_uri)),
+                                                  std::string(WithoutTrailingSlashes(root_path)), std::move(filesystem),
+                                                  /*local=*/false));
+}
+
+BlobStore::BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem,
+                     bool local)
+    : root_uri_(std::move(root_uri)),
+      root_path_(std::move(root_path)),
+      filesystem_(std::move(filesystem)),
+      local_(local) {}
+
+BlobStore::~BlobStore() {
+  absl::MutexLock lock(&cache_mutex_);
+  std::error_code error;
+  if (!cache_folder_.empty()) std::filesystem::remove_all(cache_folder_, error);
+}
+
+std::string BlobStore::UriOf(std::string_view path) const {
+  return fmt::format("{}/{}", root_uri_, path);
+}
+
+absl::StatusOr<std::string> BlobStore::PathOf(std::string_view uri) const {
+  uri = WithoutTrailingSlashes(uri);
+  if (!uri.starts_with(root_uri_)) return Outside(uri, root_uri_, "another root");
+  std::string_view rest = uri.substr(root_uri_.size());
+  if (rest.empty()) return root_path_;
+  if (rest.front() != '/') return Outside(uri, root_uri_, "another root");
+  if (rest.find('\0') != std::string_view::npos) return Outside(uri, root_uri_, "a zero byte");
+  for (size_t start = 1; start <= rest.size();) {
+    const size_t end = std::min(rest.find('/', start), rest.size());
+    const std::string_view part = rest.substr(start, end - start);
+    if (part.empty() || part == "." || part == "..") {
+      return Outside(uri, root_uri_, fmt::format("the path segment '{}'", part));
+    }
+    start = end + 1;
+  }
+  return root_path_ + std::string(rest);
+}
+
+absl::StatusOr<std::string> BlobStore::FilePathOf(std::string_view uri) const {
+  ATOLL_ASSIGN_OR_RETURN(std::string path, PathOf(uri));
+  if (path == root_path_) return Outside(uri, root_uri_, "the root itself");
+  return path;
+}
+
+absl::StatusOr<std::unique_ptr<BlobWriter>> BlobStore::OpenWriter(std::string_view uri) {
+  ATOLL_ASSIGN_OR_RETURN(std::string path, FilePathOf(uri));
+  if (local_) {
+    ATOLL_ASSIGN_OR_RETURN(auto writer,
+                           LocalWriter::Create(std::string(uri), path, root_path_ + "/" + kPartsFolder, false));
+    return writer;
+  }
+  const std::string what = fmt::format("cannot write {}", uri);
+  // Object stores have no folders; other filesystems want them first.
+  if (const std::string type = filesystem_->type_name(); type != "s3" && type != "gcs") {
+    ATOLL_RETURN_IF_ARROW_ERROR(filesystem_->CreateDir(path.substr(0, path.rfind('/'))), what);
+  }
+  ATOLL_ASSIGN_OR_RETURN_ARROW(auto stream, filesystem_->OpenOutputStream(path), what);
+  return std::make_unique<RemoteWriter>(std::string(uri), path, filesystem_.get(), std::move(stream));
+}
+
+absl::StatusOr<WrittenFile> BlobStore::Write(std::string_view uri, std::string_view bytes) {
+  ATOLL_ASSIGN_OR_RETURN(const auto writer, OpenWriter(uri));
+  ATOLL_RETURN_IF_ERROR(writer->Append(bytes));
+  return writer->Finish();
+}
+
+absl::StatusOr<WrittenFile> BlobStore::CreateOnce(std::string_view uri, std::string_view bytes) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
+  if (!local_) return CreateClaimed(uri, bytes);
+  ATOLL_ASSIGN_OR_RETURN(const auto writer,
+                         LocalWriter::Create(std::string(uri), path, root_path_ + "/" + kPartsFolder, true));
+  ATOLL_RETURN_IF_ERROR(writer->Append(bytes));
+  return writer->Finish();
+}
+
+// Object stores list and read what was just written, but Arrow offers no conditional write. A claim is written, then
+// the claims are listed: whoever sees a claim besides its own gives way, so that of two at once at most one goes on to
+// write the file, and the other, when it looks again, finds the file there.
+absl::StatusOr<WrittenFile> BlobStore::CreateClaimed(std::string_view uri, std::string_view bytes) {
+  const auto exists = [uri] {
+    return MakeError(absl::StatusCode::kAlreadyExists, "BLOB_EXISTS", fmt::format("{} exists already", uri));
+  };
+  const std::string claims = fmt::format("{}.claims", uri);
+  const std::string claim = fmt::format("{}/by-{}", claims, RandomSuffix());
+  ATOLL_ASSIGN_OR_RETURN(const bool before, Exists(uri));
+  if (before) return exists();
+  ATOLL_RETURN_IF_ERROR(Write(claim, "claimed").status());
+  const absl::Cleanup withdraw = [this, &claim] { (void)Delete(claim); };
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<FileInfo> others, List(claims));
+  const absl::Time dead = absl::Now() - kDeadClaimAge;
+  for (const FileInfo& other : others) {
+    if (other.uri == claim || other.modified < dead) continue;
+    return MakeError(absl::StatusCode::kAborted, "BLOB_CLAIMED",
+                     fmt::format("{}: another writer is creating it; try again", uri));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const bool since, Exists(uri));
+  if (since) return exists();
+  return Write(uri, bytes);
+}
+
+absl::StatusOr<std::string> BlobStore::Read(std::string_view uri, int64_t limit) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
+  const std::string what = fmt::format("cannot read {}", uri);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, filesystem_->OpenInputFile(path), what);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
+  if (size > limit) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "BLOB_TOO_LARGE",
+                     fmt::format("{}: expected at most {} bytes, found {}", uri, limit, size));
+  }
+  std::string bytes(static_cast<size_t>(size), '\0');
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t got, file->ReadAt(0, size, bytes.data()), what);
+  if (got != size) {
+    return MakeError(absl::StatusCode::kDataLoss, "FILE_CUT_SHORT",
+                     fmt::format("{}: expected {} bytes, found {}", uri, size, got));
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::string_view sha256) {
+  ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri));
+  const std::string found = Sha256(bytes);
+  if (found != sha256) return HashMismatch(uri, sha256, found);
+  return bytes;
+}
+
+absl::StatusOr<WrittenFile> BlobStore::Upload(std::string_view local_path, std::string_view uri) {
+  std::ifstream file{std::string(local_path), std::ios::binary};
+  if (!file) {
+    return MakeError(absl::StatusCode::kNotFound, "FILE_NOT_FOUND", fmt::format("cannot open {}", local_path));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const auto writer, OpenWriter(uri));
+  std::string buffer(kCopyBytes, '\0');
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
+    ATOLL_RETURN_IF_ERROR(writer->Append({buffer.data(), static_cast<size_t>(file.gcount())}));
+  }
+  if (file.bad()) {
+    return MakeError(absl::StatusCode::kUnavailable, "FILE_UNREADABLE", fmt::format("cannot read {}", local_path));
+  }
+  return writer->Finish();
+}
+
+absl::StatusOr<std::string> BlobStore::LocalPath(std::string_view uri, std::string_view sha256) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
+  if (!local_) return Download(uri, path, sha256);
+  ATOLL_ASSIGN_OR_RETURN(const bool exists, Exists(uri));
+  if (!exists) return FromErrno(ENOENT, fmt::format("cannot read {}", uri));
+  if (!sha256.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string found, HashLocalFile(path));
+    if (found != sha256) return HashMismatch(uri, sha256, found);
+  }
+  return path;
+}
+
+absl::StatusOr<std::string> BlobStore::Download(std::string_view uri, const std::string& path,
+                                                std::string_view sha256) {
+  const std::string key = fmt::format("{} {}", sha256, uri);
+  std::string copy;
+  {
+    absl::MutexLock lock(&cache_mutex_);
+    if (const auto found = cached_.find(key); !sha256.empty() && found != cached_.end()) return found->second;
+    if (cache_folder_.empty()) {
+      std::string folder = std::filesystem::temp_directory_path() / "atoll-cache-XXXXXX";
+      if (mkdtemp(folder.data()) == nullptr) return FromErrno(errno, "cannot create the cache folder " + folder);
+      cache_folder_ = folder;
+    }
+    copy = fmt::format("{}/{}", cache_folder_, RandomSuffix());
+  }
+  const std::string what = fmt::format("cannot read {}", uri);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto stream, filesystem_->OpenInputStream(path), what);
+  std::ofstream file(copy, std::ios::binary);
+  Sha256Hasher hasher;
+  std::string buffer(kCopyBytes, '\0');
+  for (;;) {
+    ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t got, stream->Read(kCopyBytes, buffer.data()), what);
+    if (got == 0) break;
+    hasher.Update({buffer.data(), static_cast<size_t>(got)});
+    file.write(buffer.data(), got);
+  }
+  file.close();
+  if (!file) return FromErrno(ENOSPC, fmt::format("cannot write the copy {} of {}", copy, uri));
+  const std::string found = hasher.FinishHex();
+  if (!sha256.empty() && found != sha256) {
+    std::filesystem::remove(copy);
+    return HashMismatch(uri, sha256, found);
+  }
+  absl::MutexLock lock(&cache_mutex_);
+  // Of two that downloaded at once both copies stay valid; later calls get one of them.
+  return cached_.try_emplace(sha256.empty() ? copy : key, copy).first->second;
+}
+
+absl::StatusOr<std::vector<FileInfo>> BlobStore::List(std::string_view uri_prefix) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, PathOf(uri_prefix));
+  const std::string what = fmt::format("cannot list {}", uri_prefix);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto self, filesystem_->GetFileInfo(path), what);
+  std::vector<arrow::fs::FileInfo> entries;
+  if (self.IsFile()) {
+    entries.push_back(self);
+  } else {
+    arrow::fs::FileSelector selector;
+    selector.base_dir = path;
+    selector.recursive = true;
+    selector.allow_not_found = true;
+    ATOLL_ASSIGN_OR_RETURN_ARROW(entries, filesystem_->GetFileInfo(selector), what);
+  }
+  const std::string parts = fmt::format("{}/{}/", root_path_, kPartsFolder);
+  std::vector<FileInfo> files;
+  for (const arrow::fs::FileInfo& entry : entries) {
+    if (!entry.IsFile() || entry.path().starts_with(parts)) continue;
+    files.push_back({.uri = root_uri_ + entry.path().substr(root_path_.size()),
+                     .bytes = entry.size(),
+                     .modified = absl::FromUnixNanos(entry.mtime().time_since_epoch().count())});
+  }
+  std::sort(files.begin(), files.end(), [](const FileInfo& a, const FileInfo& b) { return a.uri < b.uri; });
+  return files;
+}
+
+absl::Status BlobStore::Delete(std::string_view uri) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
+  if (local_) return DeleteLocalFile(path);
+  ATOLL_ASSIGN_OR_RETURN(const bool exists, Exists(uri));
+  if (!exists) return absl::OkStatus();
+  return FromArrow(filesystem_->DeleteFile(path), fmt::format("cannot delete {}", uri));
+}
+
+absl::Status BlobStore::DeleteTree(std::string_view uri_prefix) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri_prefix));
+  const std::string what = fmt::format("cannot delete {}", uri_prefix);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto info, filesystem_->GetFileInfo(path), what);
+  if (info.type() == arrow::fs::FileType::NotFound) return absl::OkStatus();
+  if (info.IsFile()) return Delete(uri_prefix);
+  ATOLL_RETURN_IF_ARROW_ERROR(filesystem_->DeleteDir(path), what);
+  return local_ ? SyncFolder(path.substr(0, path.rfind('/'))) : absl::OkStatus();
+}
+
+absl::StatusOr<bool> BlobStore::Exists(std::string_view uri) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto info, filesystem_->GetFileInfo(path), fmt::format("cannot look up {}", uri));
+  return info.IsFile();
+}
+
+}  // namespace atl::storage

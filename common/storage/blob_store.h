@@ -1,0 +1,116 @@
+// Everything large: files by URI, on a local folder or, through Arrow's filesystem layer, s3:// and gs://.
+//
+// URIs are literal text: nothing is percent-decoded below the root. The root may carry Arrow's options and credentials
+// ("s3://key:secret@bucket/prefix?endpoint_override=localhost:9000"); root() and every URI made from it do not.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/storage/sha256.h"
+
+namespace arrow::fs {
+class FileSystem;
+}
+
+namespace atl::storage {
+
+struct FileInfo {
+  std::string uri;
+  int64_t bytes = 0;
+  absl::Time modified;
+};
+
+// What a finished write was.
+struct WrittenFile {
+  std::string uri;
+  int64_t bytes = 0;
+  std::string sha256;  // lower-case hex
+};
+
+// A file in the making. Destroyed without Finish, or when the process dies, it leaves nothing a reader can see.
+// Not thread-safe.
+class BlobWriter {
+ public:
+  virtual ~BlobWriter() = default;
+  virtual absl::Status Append(std::string_view bytes) = 0;
+  virtual int64_t bytes() const = 0;
+  // Makes the file visible, whole and durable. Call once, last.
+  virtual absl::StatusOr<WrittenFile> Finish() = 0;
+};
+
+// Thread-safe; every call may block on the disk or the network. Every path is a full URI below the store's root
+// ("file:///data/atoll", "s3://bucket/prefix"); one outside it is INVALID_ARGUMENT, also by "..".
+class BlobStore {
+ public:
+  // Opens (and for file:// creates) the root. INVALID_ARGUMENT for an unknown scheme; UNAVAILABLE when it cannot be
+  // reached.
+  static absl::StatusOr<std::unique_ptr<BlobStore>> Open(std::string_view root_uri);
+  // A store over any Arrow filesystem, as for s3:// and gs://: `root_uri` stands for `root_path` in it.
+  static std::unique_ptr<BlobStore> Over(const std::string& root_uri, const std::string& root_path,
+                                         std::shared_ptr<arrow::fs::FileSystem> filesystem);
+
+  const std::string& root() const { return root_uri_; }
+  // root + "/" + path.
+  std::string UriOf(std::string_view path) const;
+
+  // Writes a whole file durably: a reader sees all of it or nothing, and it survives a power cut once this returned.
+  // Overwrites.
+  absl::StatusOr<WrittenFile> Write(std::string_view uri, std::string_view bytes);
+  // Like Write, but ALREADY_EXISTS when the file is there; of two at once, one wins. A local file is linked into
+  // place. Object stores are asked through claims beside the file ("<uri>.claims/"): a writer that sees another's
+  // claim gets ABORTED and may try again; a claim older than ten minutes counts as dead.
+  absl::StatusOr<WrittenFile> CreateOnce(std::string_view uri, std::string_view bytes);
+  // Like Write, in pieces. Must not outlive the store.
+  absl::StatusOr<std::unique_ptr<BlobWriter>> OpenWriter(std::string_view uri);
+  // A whole file. NOT_FOUND names it. RESOURCE_EXHAUSTED above `limit` bytes.
+  absl::StatusOr<std::string> Read(std::string_view uri, int64_t limit = int64_t{4} << 30);
+  // Read, and DATA_LOSS naming file, expected and found hash when they differ.
+  absl::StatusOr<std::string> ReadVerified(std::string_view uri, std::string_view sha256);
+  // Copies a local file in, durably, hashing it on the way.
+  absl::StatusOr<WrittenFile> Upload(std::string_view local_path, std::string_view uri);
+  // A local path of the file: itself for file://, else a copy in a cache folder that the store owns and removes.
+  // Verified when `sha256` is not empty; only then is a copy reused.
+  absl::StatusOr<std::string> LocalPath(std::string_view uri, std::string_view sha256 = "");
+
+  // All files below a folder, sorted by URI. An absent folder is empty; a file lists itself.
+  absl::StatusOr<std::vector<FileInfo>> List(std::string_view uri_prefix);
+  // NOT_FOUND is OK: deleting is idempotent.
+  absl::Status Delete(std::string_view uri);
+  // The folder and all below it. The root itself is INVALID_ARGUMENT.
+  absl::Status DeleteTree(std::string_view uri_prefix);
+  absl::StatusOr<bool> Exists(std::string_view uri);
+
+  ~BlobStore();
+  BlobStore(const BlobStore&) = delete;
+  BlobStore& operator=(const BlobStore&) = delete;
+
+ private:
+  BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem, bool local);
+  absl::StatusOr<std::string> PathOf(std::string_view uri) const;
+  // PathOf, and INVALID_ARGUMENT for the root itself.
+  absl::StatusOr<std::string> FilePathOf(std::string_view uri) const;
+  absl::StatusOr<WrittenFile> CreateClaimed(std::string_view uri, std::string_view bytes);
+  absl::StatusOr<std::string> Download(std::string_view uri, const std::string& path, std::string_view sha256);
+
+  const std::string root_uri_;
+  const std::string root_path_;
+  const std::shared_ptr<arrow::fs::FileSystem> filesystem_;
+  const bool local_;
+
+  absl::Mutex cache_mutex_;
+  std::string cache_folder_ ABSL_GUARDED_BY(cache_mutex_);
+  // Local copies by sha256 + uri.
+  std::map<std::string, std::string> cached_ ABSL_GUARDED_BY(cache_mutex_);
+};
+
+}  // namespace atl::storage

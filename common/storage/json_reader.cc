@@ -1,0 +1,158 @@
+#include "common/storage/json_reader.h"
+
+#include <set>
+#include <utility>
+
+#include "common/base/errors.h"
+#include "fmt/format.h"
+
+namespace atl::storage {
+namespace {
+
+using nlohmann::json;
+
+// What was found, short enough for a message.
+std::string Shown(const json& value) {
+  constexpr size_t kLongest = 60;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "a list";
+  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<json> ParseJsonObject(std::string_view text, std::string_view file_name) {
+  // The library keeps the last of repeated keys; a manifest with one is not what its writer meant.
+  std::vector<std::set<std::string>> open_objects;
+  std::string repeated;
+  const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second &&
+        repeated.empty()) {
+      repeated = parsed.get<std::string>();
+    }
+    return true;
+  };
+  json parsed = json::parse(text, watch, /*allow_exceptions=*/false);
+  if (parsed.is_discarded() || !parsed.is_object()) {
+    return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
+                     fmt::format("{}: expected a JSON object, found {}", file_name,
+                                 parsed.is_discarded() ? std::string("text that is no JSON") : Shown(parsed)));
+  }
+  if (!repeated.empty()) {
+    return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
+                     fmt::format("{}: expected each key once, found '{}' repeated", file_name, repeated));
+  }
+  return parsed;
+}
+
+void JsonReader::FailAt(const std::string& path, std::string_view expected, const json& found) {
+  if (!status_.ok()) return;
+  status_ = MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
+                      fmt::format("{}: {}: expected {}, found {}", file_name_, path, expected, Shown(found)));
+}
+
+const json* JsonReader::Field(const char* name, json::value_t type) {
+  if (!status_.ok()) return nullptr;
+  const auto field = object_.find(name);
+  const std::string expected = json(type).type_name();
+  if (field == object_.end()) {
+    status_ = MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
+                        fmt::format("{}: {}{}: expected {}, found none", file_name_, path_, name, expected));
+    return nullptr;
+  }
+  const bool number = type == json::value_t::number_float && field->is_number();
+  if (field->type() != type && !number) {
+    Fail(name, expected, *field);
+    return nullptr;
+  }
+  return &*field;
+}
+
+bool JsonReader::Integer(const std::string& path, const json& value, int64_t minimum, int64_t maximum, int64_t* out) {
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
+                        : value.is_number_integer();
+  const int64_t number = fits ? value.get<int64_t>() : 0;
+  if (!fits || number < minimum || number > maximum) {
+    FailAt(path, fmt::format("an integer from {} to {}", minimum, maximum), value);
+    return false;
+  }
+  *out = number;
+  return true;
+}
+
+void JsonReader::Read(const char* name, std::string* out) {
+  if (const json* field = Field(name, json::value_t::string)) *out = field->get<std::string>();
+}
+
+void JsonReader::Read(const char* name, double* out) {
+  if (const json* field = Field(name, json::value_t::number_float)) *out = field->get<double>();
+}
+
+void JsonReader::Read(const char* name, uint64_t* out) {
+  const json* field = Field(name, json::value_t::number_float);
+  if (field == nullptr) return;
+  if (!field->is_number_unsigned()) return Fail(name, "an unsigned integer", *field);
+  *out = field->get<uint64_t>();
+}
+
+void JsonReader::Read(const char* name, int64_t* out, int64_t minimum) {
+  if (const json* field = Field(name, json::value_t::number_float)) {
+    Integer(path_ + name, *field, minimum, std::numeric_limits<int64_t>::max(), out);
+  }
+}
+
+void JsonReader::Read(const char* name, int32_t* out, int32_t minimum) {
+  int64_t wide = 0;
+  const json* field = Field(name, json::value_t::number_float);
+  if (field != nullptr && Integer(path_ + name, *field, minimum, std::numeric_limits<int32_t>::max(), &wide)) {
+    *out = static_cast<int32_t>(wide);
+  }
+}
+
+void JsonReader::Read(const char* name, std::vector<std::string>* out) {
+  const json* field = Field(name, json::value_t::array);
+  if (field == nullptr) return;
+  for (const json& element : *field) {
+    if (!element.is_string()) return Fail(name, "a list of strings", element);
+    out->push_back(element.get<std::string>());
+  }
+}
+
+void JsonReader::Read(const char* name, std::vector<int64_t>* out) {
+  const json* field = Field(name, json::value_t::array);
+  if (field == nullptr) return;
+  for (const json& element : *field) {
+    if (!Integer(path_ + name, element, 0, std::numeric_limits<int64_t>::max(), &out->emplace_back())) return;
+  }
+}
+
+void JsonReader::Read(const char* name, std::map<std::string, std::string>* out) {
+  const json* field = Field(name, json::value_t::object);
+  if (field == nullptr) return;
+  for (const auto& [key, value] : field->items()) {
+    if (!value.is_string()) return FailAt(path_ + name + "." + key, "a string", value);
+    out->emplace(key, value.get<std::string>());
+  }
+}
+
+std::string ToText(const nlohmann::ordered_json& value) {
+  return value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+bool IsSafeRelativeName(std::string_view name) {
+  if (name.find('\0') != std::string_view::npos) return false;
+  for (size_t start = 0; start <= name.size();) {
+    const size_t end = std::min(name.find('/', start), name.size());
+    const std::string_view part = name.substr(start, end - start);
+    if (part.empty() || part == "." || part == "..") return false;
+    start = end + 1;
+  }
+  return true;
+}
+
+}  // namespace atl::storage

@@ -1,0 +1,74 @@
+// Reads JSON objects into structs: names, types and ranges checked, the first error kept.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::storage {
+
+// One JSON object. DATA_LOSS (FILE_MALFORMED) naming the file for text that is none, or that repeats a key.
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view file_name);
+
+// Reads fields of one object; fields it is not asked for are ignored. After the first error every Read does nothing
+// and status() says what was wrong where. Borrows its object and file name.
+class JsonReader {
+ public:
+  JsonReader(const nlohmann::json& object, std::string_view file_name, std::string path = "")
+      : object_(object), file_name_(file_name), path_(std::move(path)) {}
+
+  void Read(const char* name, std::string* out);
+  void Read(const char* name, double* out);
+  void Read(const char* name, uint64_t* out);
+  void Read(const char* name, int64_t* out, int64_t minimum = 0);
+  void Read(const char* name, int32_t* out, int32_t minimum = 0);
+  void Read(const char* name, std::vector<std::string>* out);
+  void Read(const char* name, std::vector<int64_t>* out);
+  void Read(const char* name, std::map<std::string, std::string>* out);
+
+  // A list of objects: read(element_reader, &element) for each.
+  template <typename T, typename F>
+  void ReadObjects(const char* name, std::vector<T>* out, F read) {
+    const nlohmann::json* list = Field(name, nlohmann::json::value_t::array);
+    for (size_t i = 0; list != nullptr && i < list->size() && status_.ok(); ++i) {
+      const std::string path = path_ + name + "[" + std::to_string(i) + "]";
+      if (!(*list)[i].is_object()) return FailAt(path, "an object", (*list)[i]);
+      JsonReader element((*list)[i], file_name_, path + ".");
+      read(element, &out->emplace_back());
+      status_ = element.status();
+    }
+  }
+
+  const absl::Status& status() const { return status_; }
+  // Records an error about a field of this object, unless there is one already.
+  void Fail(const char* name, std::string_view expected, const nlohmann::json& found) {
+    FailAt(path_ + name, expected, found);
+  }
+
+ private:
+  void FailAt(const std::string& path, std::string_view expected, const nlohmann::json& found);
+  // The field, or null after recording that it is absent or of another type.
+  const nlohmann::json* Field(const char* name, nlohmann::json::value_t type);
+  bool Integer(const std::string& path, const nlohmann::json& value, int64_t minimum, int64_t maximum, int64_t* out);
+
+  const nlohmann::json& object_;
+  const std::string_view file_name_;
+  const std::string path_;
+  absl::Status status_;
+};
+
+// Pretty JSON with a final newline; text that is not UTF-8 is written with replacement characters.
+std::string ToText(const nlohmann::ordered_json& json);
+
+// Whether `name` may be joined to a folder: relative, no empty, "." or ".." segment, no zero byte.
+bool IsSafeRelativeName(std::string_view name);
+
+}  // namespace atl::storage

@@ -1,0 +1,94 @@
+#include "common/wire/plan_wire.h"
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/schedule/action.h"
+#include "fmt/format.h"
+
+namespace atl::wire {
+namespace {
+
+absl::Status Mismatch(std::string_view field, std::string_view expected_of, int64_t expected, int64_t found) {
+  return FieldError(field, "PLAN_MISMATCH", fmt::format("expected {} ({}), found {}", expected_of, expected, found));
+}
+
+absl::Status CheckStages(const planner::Plan& plan) {
+  int32_t next_layer = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const planner::StagePlacement& stage = plan.stages[s];
+    const std::string field = fmt::format("stages[{}]", s);
+    if (stage.rank != plan.schedule.rank_of_stage[s]) {
+      return Mismatch(field + ".rank", "the schedule's rank", plan.schedule.rank_of_stage[s], stage.rank);
+    }
+    if (stage.first_layer != next_layer) {
+      return Mismatch(field + ".first_layer", "the end of the stage before", next_layer, stage.first_layer);
+    }
+    if (stage.end_layer <= stage.first_layer) {
+      return Mismatch(field + ".end_layer", "more than first_layer", stage.first_layer, stage.end_layer);
+    }
+    next_layer = stage.end_layer;
+  }
+  return absl::OkStatus();
+}
+
+// Unset names mean the default, as in a spec.
+spec::PrecisionSpec FromProto(const atlpb::plan::v1::Precision& proto) {
+  spec::PrecisionSpec precision;
+  if (!proto.params().empty()) precision.params = proto.params();
+  if (!proto.compute().empty()) precision.compute = proto.compute();
+  if (!proto.reduce().empty()) precision.reduce = proto.reduce();
+  if (!proto.ema().empty()) precision.ema = proto.ema();
+  return precision;
+}
+
+}  // namespace
+
+atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
+  atlpb::plan::v1::Plan proto;
+  proto.set_ranks(plan.rank_count());
+  proto.set_micro_batches(plan.micro_batches);
+  proto.set_micro_batch_size(plan.micro_batch_size);
+  proto.set_generator(plan.generator);
+  for (const planner::StagePlacement& stage : plan.stages) {
+    atlpb::plan::v1::Stage* out = proto.add_stages();
+    out->set_rank(stage.rank);
+    out->set_first_layer(stage.first_layer);
+    out->set_end_layer(stage.end_layer);
+  }
+  proto.set_schedule(schedule::ToText(plan.schedule));
+  proto.mutable_precision()->set_params(plan.precision.params);
+  proto.mutable_precision()->set_compute(plan.precision.compute);
+  proto.mutable_precision()->set_reduce(plan.precision.reduce);
+  proto.mutable_precision()->set_ema(plan.precision.ema);
+  proto.set_reason(plan.reason);
+  return proto;
+}
+
+absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
+  planner::Plan plan;
+  plan.micro_batches = proto.micro_batches();
+  plan.micro_batch_size = proto.micro_batch_size();
+  plan.generator = proto.generator();
+  for (const auto& stage : proto.stages()) {
+    plan.stages.push_back({.rank = stage.rank(), .first_layer = stage.first_layer(), .end_layer = stage.end_layer()});
+  }
+  auto schedule = schedule::ParseText(proto.schedule());
+  if (!schedule.ok()) {
+    return FieldError("schedule", "INVALID_SCHEDULE", std::string(schedule.status().message()));
+  }
+  plan.schedule = *std::move(schedule);
+  plan.precision = FromProto(proto.precision());
+  plan.reason = proto.reason();
+  const auto stages = static_cast<int64_t>(plan.stages.size());
+  if (stages != plan.schedule.stages) return Mismatch("stages", "the schedule's stages", plan.schedule.stages, stages);
+  if (proto.ranks() != plan.rank_count()) {
+    return Mismatch("ranks", "the schedule's ranks", plan.rank_count(), proto.ranks());
+  }
+  if (plan.micro_batches != plan.schedule.micro_batches) {
+    return Mismatch("micro_batches", "the schedule's micro-batches", plan.schedule.micro_batches, plan.micro_batches);
+  }
+  ATOLL_RETURN_IF_ERROR(CheckStages(plan));
+  return plan;
+}
+
+}  // namespace atl::wire

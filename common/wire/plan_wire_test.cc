@@ -1,0 +1,52 @@
+#include "common/wire/plan_wire.h"
+
+#include <functional>
+
+#include "common/base/errors.h"
+#include "common/schedule/generators.h"
+#include "gtest/gtest.h"
+
+namespace atl::wire {
+namespace {
+
+planner::Plan TwoStages() {
+  planner::Plan plan;
+  plan.micro_batches = 4;
+  plan.micro_batch_size = 16;
+  plan.generator = "1f1b";
+  plan.stages = {{.rank = 0, .first_layer = 0, .end_layer = 4}, {.rank = 1, .first_layer = 4, .end_layer = 8}};
+  plan.schedule = schedule::Generate1F1B(2, 4).value();
+  plan.precision.compute = "bfloat16";
+  plan.reason = "two ranks";
+  return plan;
+}
+
+TEST(PlanWireTest, APlanSurvivesTheRoundTrip) {
+  const auto back = FromProto(ToProto(TwoStages()));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, TwoStages());
+}
+
+TEST(PlanWireTest, WhatDisagreesIsNamed) {
+  using Proto = atlpb::plan::v1::Plan;
+  const std::vector<std::pair<std::function<void(Proto&)>, std::string>> cases = {
+      {[](Proto& p) { p.set_schedule("0F0,what\n"); }, "schedule"},
+      {[](Proto& p) { p.set_schedule(""); }, "schedule"},
+      {[](Proto& p) { p.set_ranks(3); }, "ranks"},
+      {[](Proto& p) { p.set_micro_batches(5); }, "micro_batches"},
+      {[](Proto& p) { p.mutable_stages()->RemoveLast(); }, "stages"},
+      {[](Proto& p) { p.mutable_stages(1)->set_rank(0); }, "stages[1].rank"},
+      {[](Proto& p) { p.mutable_stages(1)->set_first_layer(5); }, "stages[1].first_layer"},
+      {[](Proto& p) { p.mutable_stages(0)->set_end_layer(0); }, "stages[0].end_layer"},
+  };
+  for (const auto& [change, field] : cases) {
+    Proto proto = ToProto(TwoStages());
+    change(proto);
+    const auto plan = FromProto(proto);
+    ASSERT_FALSE(plan.ok()) << field;
+    EXPECT_EQ(ErrorField(plan.status()), field) << plan.status();
+  }
+}
+
+}  // namespace
+}  // namespace atl::wire

@@ -1,0 +1,17 @@
+// Job specs between domain and proto, by reflection over the names that spec::Visit gives: a field is named once.
+#pragma once
+
+#include "atoll/job/v1/job.pb.h"
+#include "common/spec/spec.h"
+
+namespace atl::wire {
+
+// Sets every field.
+void ToProto(const spec::JobSpec& spec, atlpb::job::v1::JobSpec* proto);
+atlpb::job::v1::JobSpec ToProto(const spec::JobSpec& spec);
+
+// A field that is not set keeps its default; one of router_training takes the value of the same field of training.
+// Never fails: what makes no sense is for spec::Validate to say.
+spec::JobSpec FromProto(const atlpb::job::v1::JobSpec& proto);
+
+}  // namespace atl::wire

@@ -1,0 +1,81 @@
+#include "coordinator/jobs/job.h"
+
+#include <algorithm>
+
+namespace atl::jobs {
+
+std::string_view ToString(JobState state) {
+  switch (state) {
+    case JobState::kPending:
+      return "PENDING";
+    case JobState::kRunning:
+      return "RUNNING";
+    case JobState::kSucceeded:
+      return "SUCCEEDED";
+    case JobState::kFailed:
+      return "FAILED";
+    case JobState::kCancelled:
+      return "CANCELLED";
+  }
+  return "INVALID";
+}
+
+std::string_view ToString(TaskState state) {
+  switch (state) {
+    case TaskState::kBlocked:
+      return "BLOCKED";
+    case TaskState::kReady:
+      return "READY";
+    case TaskState::kLeased:
+      return "LEASED";
+    case TaskState::kSucceeded:
+      return "SUCCEEDED";
+    case TaskState::kFailed:
+      return "FAILED";
+    case TaskState::kCancelled:
+      return "CANCELLED";
+  }
+  return "INVALID";
+}
+
+std::string_view ToString(AttemptOutcome outcome) {
+  switch (outcome) {
+    case AttemptOutcome::kActive:
+      return "ACTIVE";
+    case AttemptOutcome::kSucceeded:
+      return "SUCCEEDED";
+    case AttemptOutcome::kFailed:
+      return "FAILED";
+    case AttemptOutcome::kReleased:
+      return "RELEASED";
+    case AttemptOutcome::kExpired:
+      return "EXPIRED";
+    case AttemptOutcome::kReplaced:
+      return "REPLACED";
+    case AttemptOutcome::kCancelled:
+      return "CANCELLED";
+    case AttemptOutcome::kRestored:
+      return "RESTORED";
+  }
+  return "INVALID";
+}
+
+bool IsFinal(JobState state) {
+  return state >= JobState::kSucceeded;
+}
+
+bool IsFinal(TaskState state) {
+  return state >= TaskState::kSucceeded;
+}
+
+const Task* FindTask(const JobRecord& record, std::string_view task_id) {
+  const auto it = std::find_if(record.tasks.begin(), record.tasks.end(),
+                               [task_id](const Task& task) { return task.task_id == task_id; });
+  return it == record.tasks.end() ? nullptr : &*it;
+}
+
+Task* FindTask(JobRecord& record, std::string_view task_id) {
+  return const_cast<Task*>(FindTask(static_cast<const JobRecord&>(record), task_id));
+}
+
+}  // namespace atl::jobs

@@ -1,0 +1,89 @@
+// Jobs, tasks and attempts as the coordinator knows them. Plain values: no threads, no clock, no proto.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/spec/spec.h"
+#include "common/spec/task.h"
+
+namespace atl::jobs {
+
+// PENDING -> RUNNING | CANCELLED; RUNNING -> SUCCEEDED | FAILED | CANCELLED. The last three are final.
+// The numbers are stored and equal those of proto/atoll/job/v1/job.proto.
+enum class JobState : uint8_t { kPending = 1, kRunning, kSucceeded, kFailed, kCancelled };
+
+// BLOCKED -> READY | CANCELLED; READY -> LEASED | CANCELLED; LEASED -> READY | SUCCEEDED | FAILED | CANCELLED.
+// The last three are final. A lease that ran out is still LEASED: its attempt is ended when another one is granted.
+enum class TaskState : uint8_t { kBlocked = 1, kReady, kLeased, kSucceeded, kFailed, kCancelled };
+
+// How an attempt stands. ACTIVE until one of the others ends it for good. The numbers are stored.
+enum class AttemptOutcome : uint8_t {
+  kActive = 1,
+  kSucceeded,
+  kFailed,     // the island reported an error of the task
+  kReleased,   // the island gave the task back: drain, lost ranks
+  kExpired,    // the lease ran out and another attempt was granted
+  kReplaced,   // the island came back with a higher incarnation
+  kCancelled,  // the job was cancelled or failed elsewhere
+  kRestored,   // the store was restored: its tokens are void
+};
+
+std::string_view ToString(JobState state);
+std::string_view ToString(TaskState state);
+std::string_view ToString(AttemptOutcome outcome);
+
+bool IsFinal(JobState state);
+bool IsFinal(TaskState state);
+
+struct Task {
+  std::string task_id;
+  spec::TaskKind kind = spec::TaskKind::kFeaturize;
+  int32_t index = 0;
+  TaskState state = TaskState::kBlocked;
+  // The newest attempt, 0 before the first; only grows.
+  int64_t attempt = 0;
+  // Island of the newest attempt.
+  std::string island_id;
+  // The last committed checkpoint's step; 0 before the first.
+  int64_t committed_step = 0;
+  // Whether the newest attempt committed a checkpoint: its end then costs nothing of the failure budget.
+  bool attempt_committed = false;
+  // Attempts that counted against the failure budget.
+  int32_t failures = 0;
+  // Why the task failed or lost its last attempt.
+  std::string message;
+  std::vector<std::string> depends_on;
+  std::vector<spec::Artifact> outputs;
+  bool operator==(const Task&) const = default;
+};
+
+struct Job {
+  std::string job_id;
+  spec::JobSpec spec;
+  std::string dataset_manifest_uri;
+  JobState state = JobState::kPending;
+  absl::Time create_time = absl::UnixEpoch();
+  absl::Time end_time = absl::InfinitePast();  // InfinitePast while the job goes on
+  std::string message;
+  std::string model_version;
+  // Of the whole store: grows with every durable change of any job.
+  int64_t revision = 0;
+  bool operator==(const Job&) const = default;
+};
+
+// A job with all of its tasks, in graph order.
+struct JobRecord {
+  Job job;
+  std::vector<Task> tasks;
+  bool operator==(const JobRecord&) const = default;
+};
+
+// Null when the job has no such task.
+Task* FindTask(JobRecord& record, std::string_view task_id);
+const Task* FindTask(const JobRecord& record, std::string_view task_id);
+
+}  // namespace atl::jobs

@@ -1,0 +1,201 @@
+#include "coordinator/jobs/job_machine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::jobs {
+namespace {
+
+template <typename State>
+struct Transition {
+  State from;
+  State to;
+};
+
+constexpr Transition<TaskState> kTaskTransitions[] = {
+    {TaskState::kBlocked, TaskState::kReady}, {TaskState::kBlocked, TaskState::kCancelled},
+    {TaskState::kReady, TaskState::kLeased},  {TaskState::kReady, TaskState::kCancelled},
+    {TaskState::kLeased, TaskState::kReady},  {TaskState::kLeased, TaskState::kSucceeded},
+    {TaskState::kLeased, TaskState::kFailed}, {TaskState::kLeased, TaskState::kCancelled},
+};
+
+constexpr Transition<JobState> kJobTransitions[] = {
+    {JobState::kPending, JobState::kRunning},   {JobState::kPending, JobState::kCancelled},
+    {JobState::kRunning, JobState::kSucceeded}, {JobState::kRunning, JobState::kFailed},
+    {JobState::kRunning, JobState::kCancelled},
+};
+
+void Move(Task& task, TaskState to, Effect& effect) {
+  // An illegal move is a bug of this file: every public function checks the state first.
+  if (!MayBecome(task.state, to)) std::abort();
+  task.state = to;
+  effect.changed_tasks.insert(task.task_id);
+}
+
+void Move(Job& job, JobState to, Effect& effect) {
+  if (!MayBecome(job.state, to)) std::abort();
+  job.state = to;
+  effect.job_changed = true;
+}
+
+absl::Status NotAllowed(std::string_view reason, std::string_view message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
+}
+
+// The task, when the job goes on and the task has not ended.
+absl::StatusOr<Task*> OpenTask(JobRecord& record, std::string_view task_id) {
+  Task* task = FindTask(record, task_id);
+  if (task == nullptr) {
+    return MakeError(absl::StatusCode::kNotFound, "TASK_UNKNOWN",
+                     fmt::format("job {} has no task {}", record.job.job_id, task_id));
+  }
+  if (IsFinal(record.job.state)) {
+    return NotAllowed("JOB_ENDED", fmt::format("job {} is {}", record.job.job_id, ToString(record.job.state)));
+  }
+  if (IsFinal(task->state)) {
+    return NotAllowed("TASK_ENDED", fmt::format("task {} is {}", task_id, ToString(task->state)));
+  }
+  return task;
+}
+
+absl::StatusOr<Task*> LeasedTask(JobRecord& record, std::string_view task_id) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, OpenTask(record, task_id));
+  if (task->state != TaskState::kLeased) {
+    return NotAllowed("TASK_NOT_LEASED", fmt::format("task {} is {}, expected LEASED", task_id, ToString(task->state)));
+  }
+  return task;
+}
+
+// Ends every task that has not ended, and with it the job.
+void CloseJob(JobRecord& record, JobState state, std::string_view message, absl::Time now, Effect& effect) {
+  for (Task& task : record.tasks) {
+    if (IsFinal(task.state)) continue;
+    if (task.state == TaskState::kLeased) {
+      effect.ended_attempts.push_back({task.task_id, task.attempt, AttemptOutcome::kCancelled, std::string(message)});
+    }
+    Move(task, TaskState::kCancelled, effect);
+  }
+  Move(record.job, state, effect);
+  record.job.message = message;
+  record.job.end_time = now;
+}
+
+void UnblockDependents(JobRecord& record, Effect& effect) {
+  std::map<std::string_view, TaskState> states;
+  for (const Task& task : record.tasks) states[task.task_id] = task.state;
+  for (Task& task : record.tasks) {
+    if (task.state != TaskState::kBlocked) continue;
+    const bool ready = std::all_of(task.depends_on.begin(), task.depends_on.end(), [&](const std::string& id) {
+      const auto it = states.find(id);
+      return it != states.end() && it->second == TaskState::kSucceeded;
+    });
+    if (ready) Move(task, TaskState::kReady, effect);
+  }
+}
+
+bool CountsAgainstBudget(const Task& task, AttemptOutcome outcome) {
+  if (outcome == AttemptOutcome::kRestored) return false;
+  return outcome == AttemptOutcome::kFailed || !task.attempt_committed;
+}
+
+}  // namespace
+
+bool MayBecome(TaskState from, TaskState to) {
+  return std::any_of(std::begin(kTaskTransitions), std::end(kTaskTransitions),
+                     [&](const auto& t) { return t.from == from && t.to == to; });
+}
+
+bool MayBecome(JobState from, JobState to) {
+  return std::any_of(std::begin(kJobTransitions), std::end(kJobTransitions),
+                     [&](const auto& t) { return t.from == from && t.to == to; });
+}
+
+absl::StatusOr<Effect> Grant(JobRecord& record, std::string_view task_id, int64_t attempt, std::string_view island_id) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, OpenTask(record, task_id));
+  if (task->state != TaskState::kReady || attempt <= task->attempt) {
+    return NotAllowed("TASK_NOT_CLAIMABLE",
+                      fmt::format("task {} is {} with attempt {}, expected READY and an attempt below {}", task_id,
+                                  ToString(task->state), task->attempt, attempt));
+  }
+  Effect effect;
+  Move(*task, TaskState::kLeased, effect);
+  task->attempt = attempt;
+  task->island_id = island_id;
+  task->attempt_committed = false;
+  if (record.job.state == JobState::kPending) Move(record.job, JobState::kRunning, effect);
+  effect.reason = fmt::format("attempt {} of task {} granted to island {}", attempt, task_id, island_id);
+  return effect;
+}
+
+absl::StatusOr<Effect> CommitStep(JobRecord& record, std::string_view task_id, int64_t step) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, LeasedTask(record, task_id));
+  if (step <= task->committed_step) {
+    return NotAllowed("STEP_NOT_NEWER", fmt::format("task {}: expected a step above the committed {}, found {}",
+                                                    task_id, task->committed_step, step));
+  }
+  task->committed_step = step;
+  task->attempt_committed = true;
+  Effect effect;
+  effect.changed_tasks.insert(task->task_id);
+  effect.reason = fmt::format("attempt {} of task {} committed step {}", task->attempt, task_id, step);
+  return effect;
+}
+
+absl::StatusOr<Effect> Succeed(JobRecord& record, std::string_view task_id, std::vector<spec::Artifact> outputs,
+                               absl::Time now) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, LeasedTask(record, task_id));
+  Effect effect;
+  Move(*task, TaskState::kSucceeded, effect);
+  task->outputs = std::move(outputs);
+  task->message.clear();
+  effect.ended_attempts.push_back({task->task_id, task->attempt, AttemptOutcome::kSucceeded, ""});
+  UnblockDependents(record, effect);
+  if (task->kind == spec::TaskKind::kPublish) {
+    Move(record.job, JobState::kSucceeded, effect);
+    record.job.model_version = record.job.job_id;
+    record.job.end_time = now;
+  }
+  effect.reason = fmt::format("attempt {} finished task {}", task->attempt, task_id);
+  return effect;
+}
+
+absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, const AttemptEnd& end, absl::Time now) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, LeasedTask(record, task_id));
+  Effect effect;
+  effect.ended_attempts.push_back({task->task_id, task->attempt, end.outcome, end.message});
+  const bool counts = CountsAgainstBudget(*task, end.outcome);
+  if (counts) ++task->failures;
+  task->message = end.message;
+  const int32_t budget = std::max(1, record.job.spec.failure_budget);
+  if (!end.permanent && task->failures < budget) {
+    Move(*task, TaskState::kReady, effect);
+    effect.reason = fmt::format("attempt {} of task {} ended {}, {}: {} of {} failures", task->attempt, task_id,
+                                ToString(end.outcome), counts ? "counted" : "not counted", task->failures, budget);
+    return effect;
+  }
+  Move(*task, TaskState::kFailed, effect);
+  const std::string why =
+      end.permanent ? std::string("permanently") : fmt::format("{} times of {} allowed", task->failures, budget);
+  effect.reason = fmt::format("task {} failed {}: {}", task_id, why, end.message);
+  CloseJob(record, JobState::kFailed, effect.reason, now, effect);
+  return effect;
+}
+
+absl::StatusOr<Effect> Cancel(JobRecord& record, std::string_view reason, absl::Time now) {
+  if (IsFinal(record.job.state)) {
+    return NotAllowed("JOB_ENDED", fmt::format("job {} cannot be cancelled: it is {}", record.job.job_id,
+                                               ToString(record.job.state)));
+  }
+  Effect effect;
+  const std::string message = reason.empty() ? std::string("cancelled") : fmt::format("cancelled: {}", reason);
+  CloseJob(record, JobState::kCancelled, message, now, effect);
+  effect.reason = fmt::format("job {} {}", record.job.job_id, message);
+  return effect;
+}
+
+}  // namespace atl::jobs

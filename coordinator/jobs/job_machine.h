@@ -1,0 +1,68 @@
+// What an event does to a job: the only code that changes the state of a job or a task. Pure: each function changes the
+// record that it is given and says what changed and why, so that the caller can write the rows in one transaction.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/jobs/job.h"
+
+namespace atl::jobs {
+
+struct EndedAttempt {
+  std::string task_id;
+  int64_t attempt = 0;
+  AttemptOutcome outcome = AttemptOutcome::kReleased;
+  std::string message;
+  bool operator==(const EndedAttempt&) const = default;
+};
+
+struct Effect {
+  std::set<std::string> changed_tasks;
+  bool job_changed = false;
+  std::vector<EndedAttempt> ended_attempts;
+  // One line for the log and for tests.
+  std::string reason;
+};
+
+// Whether a task or a job may go from one state to the other.
+bool MayBecome(TaskState from, TaskState to);
+bool MayBecome(JobState from, JobState to);
+
+// All of them: NOT_FOUND (TASK_UNKNOWN) for a task that the job does not have, FAILED_PRECONDITION (TASK_ENDED,
+// JOB_ENDED, TASK_NOT_LEASED, TASK_NOT_CLAIMABLE, STEP_NOT_NEWER) for an event that the state does not allow; the
+// record is then unchanged.
+
+// A new attempt of a READY task. One that is still LEASED has its old attempt ended first, by EndAttempt.
+absl::StatusOr<Effect> Grant(JobRecord& record, std::string_view task_id, int64_t attempt, std::string_view island_id);
+
+// The active attempt committed a checkpoint at `step`, which must be above the last committed one.
+absl::StatusOr<Effect> CommitStep(JobRecord& record, std::string_view task_id, int64_t step);
+
+// The active attempt finished the task. Tasks that waited for it alone become READY; after `publish` the job has
+// SUCCEEDED and its id is the model's version.
+absl::StatusOr<Effect> Succeed(JobRecord& record, std::string_view task_id, std::vector<spec::Artifact> outputs,
+                               absl::Time now);
+
+struct AttemptEnd {
+  AttemptOutcome outcome = AttemptOutcome::kReleased;
+  // The same input would fail again: the budget is not asked.
+  bool permanent = false;
+  std::string message;
+};
+
+// The active attempt ended without finishing the task. It counts against the failure budget when the island reported an
+// error of the task, or when the attempt committed no checkpoint; a restored store is nobody's failure. Within the
+// budget the task is READY again; beyond it task and job have FAILED and every other task is CANCELLED.
+absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, const AttemptEnd& end, absl::Time now);
+
+// Ends the job and every task that has not ended.
+absl::StatusOr<Effect> Cancel(JobRecord& record, std::string_view reason, absl::Time now);
+
+}  // namespace atl::jobs

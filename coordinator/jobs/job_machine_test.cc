@@ -1,0 +1,159 @@
+#include "coordinator/jobs/job_machine.h"
+
+#include "common/base/errors.h"
+#include "coordinator/jobs/task_graph.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace atl::jobs {
+namespace {
+
+using ::testing::HasSubstr;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
+
+JobRecord NewJob(int32_t budget = 2) {
+  JobRecord record;
+  record.job.job_id = "j";
+  record.job.spec.experts = 2;
+  record.job.spec.features.kind = "column";
+  record.job.spec.failure_budget = budget;
+  record.tasks = ExpandTasks("j", record.job.spec, 1);
+  return record;
+}
+
+// Grants and finishes a task.
+void Finish(JobRecord& record, std::string_view task_id) {
+  const int64_t attempt = FindTask(record, task_id)->attempt + 1;
+  ASSERT_TRUE(Grant(record, task_id, attempt, "i").ok()) << task_id;
+  ASSERT_TRUE(Succeed(record, task_id, {}, kNow).ok()) << task_id;
+}
+
+TEST(JobMachineTest, FinishingTasksUnblocksExactlyTheirDependents) {
+  JobRecord record = NewJob();
+  EXPECT_EQ(record.job.state, JobState::kPending);
+  Finish(record, "j/featurize-0");
+  EXPECT_EQ(record.job.state, JobState::kRunning);
+  EXPECT_EQ(FindTask(record, "j/cluster")->state, TaskState::kReady);
+  EXPECT_EQ(FindTask(record, "j/partition-0")->state, TaskState::kBlocked);
+  Finish(record, "j/cluster");
+  Finish(record, "j/partition-0");
+  for (const char* id : {"j/train_expert-0", "j/train_expert-1", "j/train_router"}) {
+    EXPECT_EQ(FindTask(record, id)->state, TaskState::kReady);
+    Finish(record, id);
+  }
+  Finish(record, "j/publish");
+  EXPECT_EQ(record.job.state, JobState::kSucceeded);
+  EXPECT_EQ(record.job.model_version, "j");
+  EXPECT_EQ(record.job.end_time, kNow);
+}
+
+TEST(JobMachineTest, OnlyAttemptsWithoutProgressOrWithAnErrorCount) {
+  struct Case {
+    AttemptOutcome outcome;
+    bool committed;
+    bool permanent;
+    int32_t failures;
+    TaskState state;
+  };
+  const Case cases[] = {
+      {AttemptOutcome::kReleased, false, false, 1, TaskState::kReady},
+      {AttemptOutcome::kReleased, true, false, 0, TaskState::kReady},
+      {AttemptOutcome::kExpired, false, false, 1, TaskState::kReady},
+      {AttemptOutcome::kExpired, true, false, 0, TaskState::kReady},
+      {AttemptOutcome::kReplaced, false, false, 1, TaskState::kReady},
+      {AttemptOutcome::kReplaced, true, false, 0, TaskState::kReady},
+      {AttemptOutcome::kFailed, false, false, 1, TaskState::kReady},
+      {AttemptOutcome::kFailed, true, false, 1, TaskState::kReady},
+      {AttemptOutcome::kFailed, true, true, 1, TaskState::kFailed},
+      {AttemptOutcome::kRestored, false, false, 0, TaskState::kReady},
+  };
+  for (const Case& c : cases) {
+    JobRecord record = NewJob();
+    ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "i").ok());
+    if (c.committed) {
+      ASSERT_TRUE(CommitStep(record, "j/featurize-0", 10).ok());
+    }
+    const auto effect = EndAttempt(record, "j/featurize-0", {c.outcome, c.permanent, "why"}, kNow);
+    ASSERT_TRUE(effect.ok()) << effect.status();
+    const Task& task = *FindTask(record, "j/featurize-0");
+    EXPECT_EQ(task.failures, c.failures) << ToString(c.outcome) << c.committed;
+    EXPECT_EQ(task.state, c.state) << effect->reason;
+    ASSERT_FALSE(effect->ended_attempts.empty());
+    EXPECT_EQ(effect->ended_attempts[0], (EndedAttempt{"j/featurize-0", 1, c.outcome, "why"}));
+  }
+}
+
+TEST(JobMachineTest, SpentBudgetFailsTaskAndJobAndCancelsTheRest) {
+  JobRecord record = NewJob(2);
+  for (int64_t attempt = 1; attempt <= 2; ++attempt) {
+    ASSERT_TRUE(Grant(record, "j/featurize-0", attempt, "i").ok());
+    ASSERT_TRUE(EndAttempt(record, "j/featurize-0", {AttemptOutcome::kFailed, false, "disk"}, kNow).ok());
+  }
+  EXPECT_EQ(FindTask(record, "j/featurize-0")->state, TaskState::kFailed);
+  EXPECT_EQ(FindTask(record, "j/publish")->state, TaskState::kCancelled);
+  EXPECT_EQ(record.job.state, JobState::kFailed);
+  EXPECT_THAT(record.job.message, HasSubstr("j/featurize-0 failed 2 times of 2 allowed: disk"));
+}
+
+TEST(JobMachineTest, ProgressOfAnEarlierAttemptDoesNotExcuseTheNext) {
+  JobRecord record = NewJob(5);
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "i").ok());
+  ASSERT_TRUE(CommitStep(record, "j/featurize-0", 10).ok());
+  ASSERT_TRUE(EndAttempt(record, "j/featurize-0", {AttemptOutcome::kReleased, false, ""}, kNow).ok());
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 2, "i").ok());
+  ASSERT_TRUE(EndAttempt(record, "j/featurize-0", {AttemptOutcome::kReleased, false, ""}, kNow).ok());
+  EXPECT_EQ(FindTask(record, "j/featurize-0")->failures, 1);
+}
+
+TEST(JobMachineTest, CancelEndsEveryOpenTaskAndItsAttempt) {
+  JobRecord record = NewJob();
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "i").ok());
+  const auto effect = Cancel(record, "wrong data", kNow);
+  ASSERT_TRUE(effect.ok());
+  EXPECT_EQ(record.job.state, JobState::kCancelled);
+  EXPECT_EQ(record.job.message, "cancelled: wrong data");
+  ASSERT_EQ(effect->ended_attempts.size(), 1u);
+  EXPECT_EQ(effect->ended_attempts[0].outcome, AttemptOutcome::kCancelled);
+  EXPECT_EQ(effect->changed_tasks.size(), record.tasks.size());
+  EXPECT_EQ(ErrorReason(Cancel(record, "", kNow).status()), "JOB_ENDED");
+}
+
+TEST(JobMachineTest, EventsThatTheStateDoesNotAllowChangeNothing) {
+  JobRecord record = NewJob();
+  const JobRecord before = record;
+  EXPECT_EQ(ErrorReason(Grant(record, "j/none", 1, "i").status()), "TASK_UNKNOWN");
+  EXPECT_EQ(ErrorReason(Grant(record, "j/publish", 1, "i").status()), "TASK_NOT_CLAIMABLE");
+  EXPECT_EQ(ErrorReason(CommitStep(record, "j/featurize-0", 1).status()), "TASK_NOT_LEASED");
+  EXPECT_EQ(ErrorReason(Succeed(record, "j/featurize-0", {}, kNow).status()), "TASK_NOT_LEASED");
+  EXPECT_EQ(record, before);
+  Finish(record, "j/featurize-0");
+  EXPECT_EQ(ErrorReason(Succeed(record, "j/featurize-0", {}, kNow).status()), "TASK_ENDED");
+}
+
+TEST(JobMachineTest, StepsOnlyGrow) {
+  JobRecord record = NewJob();
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "i").ok());
+  ASSERT_TRUE(CommitStep(record, "j/featurize-0", 20).ok());
+  for (const int64_t step : {0, 10, 20}) {
+    EXPECT_EQ(ErrorReason(CommitStep(record, "j/featurize-0", step).status()), "STEP_NOT_NEWER");
+  }
+  EXPECT_TRUE(CommitStep(record, "j/featurize-0", 21).ok());
+}
+
+TEST(JobMachineTest, FinalStatesHaveNoWayOut) {
+  for (int from = 1; from <= 6; ++from) {
+    for (int to = 1; to <= 6; ++to) {
+      const auto state = static_cast<TaskState>(from);
+      if (IsFinal(state)) {
+        EXPECT_FALSE(MayBecome(state, static_cast<TaskState>(to)));
+      }
+    }
+  }
+  for (int from = 3; from <= 5; ++from) {
+    for (int to = 1; to <= 5; ++to) EXPECT_FALSE(MayBecome(static_cast<JobState>(from), static_cast<JobState>(to)));
+  }
+}
+
+}  // namespace
+}  // namespace atl::jobs

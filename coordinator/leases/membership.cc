@@ -1,0 +1,109 @@
+#include "coordinator/leases/membership.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::leases {
+namespace {
+
+constexpr size_t kMaxIslandIdLength = 128;
+constexpr size_t kMaxLabels = 64;
+
+bool IsIslandId(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxIslandIdLength && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  });
+}
+
+absl::Status CheckRange(std::string_view path, const VersionRange& range) {
+  if (range.min >= 1 && range.min <= range.max) return absl::OkStatus();
+  return FieldError(path, "INVALID_CAPABILITIES",
+                    fmt::format("expected 1 <= min <= max, found min {} and max {}", range.min, range.max));
+}
+
+absl::Status CheckCapabilities(const Capabilities& capabilities) {
+  ATOLL_RETURN_IF_ERROR(CheckRange("capabilities.protocol", capabilities.protocol));
+  ATOLL_RETURN_IF_ERROR(CheckRange("capabilities.format", capabilities.format));
+  if (capabilities.ranks < 1) {
+    return FieldError("capabilities.ranks", "INVALID_CAPABILITIES",
+                      fmt::format("expected at least 1, found {}", capabilities.ranks));
+  }
+  if (capabilities.memory_bytes_per_rank < 0) {
+    return FieldError("capabilities.memory_bytes_per_rank", "INVALID_CAPABILITIES",
+                      fmt::format("expected at least 0, found {}", capabilities.memory_bytes_per_rank));
+  }
+  if (capabilities.device_kind != "cpu" && capabilities.device_kind != "cuda") {
+    return FieldError("capabilities.device_kind", "INVALID_CAPABILITIES",
+                      fmt::format("expected 'cpu' or 'cuda', found '{}'", capabilities.device_kind));
+  }
+  if (capabilities.labels.size() > kMaxLabels) {
+    return FieldError("capabilities.labels", "INVALID_CAPABILITIES",
+                      fmt::format("expected at most {}, found {}", kMaxLabels, capabilities.labels.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool Overlap(const VersionRange& a, const VersionRange& b) {
+  return a.min <= b.max && b.min <= a.max;
+}
+
+absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string_view island_id,
+                                                std::string_view request_id, const Capabilities& capabilities,
+                                                absl::Duration now, const MembershipOptions& options) {
+  if (!IsIslandId(island_id)) {
+    return FieldError(
+        "island_id", "INVALID_ISLAND_ID",
+        fmt::format("expected 1 to {} letters, digits, '-', '_' or '.', found '{}'", kMaxIslandIdLength, island_id));
+  }
+  if (request_id.empty()) {
+    return FieldError("request_id", "REQUEST_ID_REQUIRED", "expected an id of this process's start, found none");
+  }
+  ATOLL_RETURN_IF_ERROR(CheckCapabilities(capabilities));
+  if (!Overlap(capabilities.protocol, options.protocol)) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "PROTOCOL_UNSUPPORTED",
+        fmt::format("island {}: expected a protocol version in [{}, {}], found [{}, {}]", island_id,
+                    options.protocol.min, options.protocol.max, capabilities.protocol.min, capabilities.protocol.max));
+  }
+  RegisterDecision decision;
+  decision.island = Island{std::string(island_id), 1, std::string(request_id), capabilities, now, 0};
+  if (known == nullptr) {
+    decision.durable_change = true;
+    decision.reason = fmt::format("island {} is new", island_id);
+    return decision;
+  }
+  if (known->request_id == request_id) {
+    decision.island.incarnation = known->incarnation;
+    decision.island.heartbeat_sequence = known->heartbeat_sequence;
+    decision.durable_change = known->capabilities != capabilities;
+    decision.reason = fmt::format("island {} repeated its registration", island_id);
+    return decision;
+  }
+  decision.island.incarnation = known->incarnation + 1;
+  decision.releases_leases = true;
+  decision.durable_change = true;
+  decision.reason = fmt::format("island {} started again: incarnation {} replaces {}", island_id,
+                                decision.island.incarnation, known->incarnation);
+  return decision;
+}
+
+absl::Status CheckIncarnation(const Island* known, std::string_view island_id, int64_t incarnation) {
+  if (known == nullptr) {
+    return MakeError(absl::StatusCode::kNotFound, "ISLAND_UNKNOWN",
+                     fmt::format("island {} has not registered with this coordinator", island_id));
+  }
+  if (known->incarnation != incarnation) {
+    return MakeError(
+        absl::StatusCode::kAborted, "STALE_INCARNATION",
+        fmt::format("island {}: expected incarnation {}, found {}", island_id, known->incarnation, incarnation));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::leases

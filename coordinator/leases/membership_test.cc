@@ -1,0 +1,78 @@
+#include "coordinator/leases/membership.h"
+
+#include "common/base/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace atl::leases {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Island kKnown{"a", 3, "start-1", Capabilities{}, absl::Seconds(5), 9};
+
+TEST(MembershipTest, RegistrationDecidesTheIncarnation) {
+  struct Case {
+    const Island* known;
+    std::string request_id;
+    int64_t incarnation;
+    bool releases;
+    bool durable;
+    std::string reason;
+  };
+  const Case cases[] = {
+      {nullptr, "start-1", 1, false, true, "is new"},
+      {&kKnown, "start-1", 3, false, false, "repeated"},
+      {&kKnown, "start-2", 4, true, true, "incarnation 4 replaces 3"},
+  };
+  for (const Case& c : cases) {
+    const auto decision = DecideRegister(c.known, "a", c.request_id, Capabilities{}, absl::Seconds(7), {});
+    ASSERT_TRUE(decision.ok()) << decision.status();
+    EXPECT_EQ(decision->island.incarnation, c.incarnation);
+    EXPECT_EQ(decision->releases_leases, c.releases);
+    EXPECT_EQ(decision->durable_change, c.durable);
+    EXPECT_THAT(decision->reason, HasSubstr(c.reason));
+    EXPECT_EQ(decision->island.last_seen, absl::Seconds(7));
+  }
+}
+
+TEST(MembershipTest, ARegistrationThatCanNeverWorkNamesItsField) {
+  struct Case {
+    std::string island_id;
+    std::string request_id;
+    Capabilities capabilities;
+    std::string reason;
+    std::string field;
+  };
+  const Case cases[] = {
+      {"", "r", {}, "INVALID_ISLAND_ID", "island_id"},
+      {"a/b", "r", {}, "INVALID_ISLAND_ID", "island_id"},
+      {std::string(129, 'a'), "r", {}, "INVALID_ISLAND_ID", "island_id"},
+      {"a", "", {}, "REQUEST_ID_REQUIRED", "request_id"},
+      {"a", "r", {.ranks = 0}, "INVALID_CAPABILITIES", "capabilities.ranks"},
+      {"a", "r", {.protocol = {2, 1}}, "INVALID_CAPABILITIES", "capabilities.protocol"},
+      {"a", "r", {.device_kind = "tpu"}, "INVALID_CAPABILITIES", "capabilities.device_kind"},
+      {"a", "r", {.protocol = {5, 6}}, "PROTOCOL_UNSUPPORTED", ""},
+  };
+  for (const Case& c : cases) {
+    const auto decision = DecideRegister(nullptr, c.island_id, c.request_id, c.capabilities, absl::Seconds(1), {});
+    EXPECT_EQ(ErrorReason(decision.status()), c.reason) << decision.status();
+    EXPECT_EQ(ErrorField(decision.status()), c.field);
+  }
+}
+
+TEST(MembershipTest, OnlyTheNewestIncarnationIsObeyed) {
+  EXPECT_TRUE(CheckIncarnation(&kKnown, "a", 3).ok());
+  EXPECT_EQ(ErrorReason(CheckIncarnation(&kKnown, "a", 2)), "STALE_INCARNATION");
+  EXPECT_EQ(ErrorReason(CheckIncarnation(&kKnown, "a", 4)), "STALE_INCARNATION");
+  EXPECT_EQ(ErrorReason(CheckIncarnation(nullptr, "a", 1)), "ISLAND_UNKNOWN");
+}
+
+TEST(MembershipTest, RangesOverlapWhenTheyShareAVersion) {
+  EXPECT_TRUE(Overlap({1, 2}, {2, 3}));
+  EXPECT_TRUE(Overlap({1, 5}, {2, 3}));
+  EXPECT_FALSE(Overlap({1, 2}, {3, 4}));
+}
+
+}  // namespace
+}  // namespace atl::leases

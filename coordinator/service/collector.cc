@@ -1,0 +1,135 @@
+#include "coordinator/service/collector.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "coordinator/jobs/retention.h"
+#include "coordinator/service/epoch.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+absl::Status Stopped() {
+  return MakeError(absl::StatusCode::kUnavailable, "COORDINATOR_STOPPING", "collection stopped");
+}
+
+}  // namespace
+
+Collector::Collector(storage::BlobStore* blobs, Clock* clock, WithCore with_core, std::string store_id,
+                     CoreMetrics* metrics, CollectorOptions options)
+    : blobs_(*blobs),
+      clock_(*clock),
+      with_core_(std::move(with_core)),
+      store_id_(std::move(store_id)),
+      metrics_(*metrics),
+      options_(options) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Collector::~Collector() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void Collector::Run() {
+  absl::Duration next = clock_.Monotonic() + options_.interval;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (clock_.AwaitUntil(&mutex_, absl::Condition(&stopping_), next)) return;
+    }
+    if (absl::Status status = CollectOnce(); !status.ok()) {
+      metrics_.collection_failures->Increment();
+      spdlog::warn("collection: {}", status.ToString());
+    }
+    next = clock_.Monotonic() + options_.interval;
+  }
+}
+
+absl::Status Collector::CollectOnce() {
+  ATOLL_RETURN_IF_ERROR(CheckEpoch());
+  // Listed first and judged afterwards, in one turn of the core: a file that gets its row in between is then needed.
+  Listing listing;
+  ATOLL_RETURN_IF_ERROR(List(&listing));
+  absl::StatusOr<Core::CollectionFacts> facts = Stopped();
+  std::vector<jobs::AttemptFacts> attempts;
+  const bool ran = with_core_([&](Core& core) {
+    facts = core.GatherCollectionFacts();
+    attempts = core.FactsOf(listing.folders);
+  });
+  if (!ran) return Stopped();
+  ATOLL_RETURN_IF_ERROR(facts.status());
+  for (size_t i = 0; i < listing.files.size(); ++i) listing.files[i].attempt = attempts[i];
+  ATOLL_RETURN_IF_ERROR(DeleteCheckpoints(facts->deleting));
+  ATOLL_RETURN_IF_ERROR(DeleteFiles(listing.files, *facts));
+  ATOLL_RETURN_IF_ERROR(ForgetEmptyJobs(facts->deleted_jobs));
+  absl::Status forgotten = Stopped();
+  if (!with_core_([&](Core& core) { forgotten = core.ForgetOldAnswers(); })) return Stopped();
+  metrics_.last_collection_time->Set(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
+  return forgotten;
+}
+
+absl::Status Collector::CheckEpoch() {
+  ATOLL_ASSIGN_OR_RETURN(const EpochHolder newest, NewestEpoch(blobs_));
+  if (newest.store_id == store_id_) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
+      fmt::format("store {} took epoch {}; this store deletes nothing any more", newest.store_id, newest.epoch));
+}
+
+absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows) {
+  for (const store::CheckpointRow& row : rows) {
+    const std::string& manifest = row.checkpoint.manifest_uri;
+    // Files first, then the row: a process that dies in between tries again.
+    ATOLL_RETURN_IF_ERROR(blobs_.DeleteTree(jobs::FolderOf(manifest)));
+    absl::Status forgotten = Stopped();
+    if (!with_core_([&](Core& core) { forgotten = core.ForgetCheckpoint(manifest); })) return Stopped();
+    ATOLL_RETURN_IF_ERROR(forgotten);
+    metrics_.collected_files->Increment();
+    spdlog::info("collected checkpoint {}: no longer kept", manifest);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Collector::List(Listing* listing) {
+  const std::string jobs_root = blobs_.UriOf("jobs/");
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> files, blobs_.List(jobs_root));
+  for (const storage::FileInfo& file : files) {
+    jobs::AttemptFolder folder;
+    if (!jobs::ParseAttemptFolder(jobs_root, file.uri, &folder)) continue;
+    listing->files.push_back({file.uri, file.modified, {}});
+    listing->folders.push_back(std::move(folder));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Collector::DeleteFiles(const std::vector<jobs::StoredFile>& files, const Core::CollectionFacts& facts) {
+  for (const jobs::Collection& file :
+       jobs::CollectableFiles(files, facts.needed_files, facts.needed_folders, clock_.Now(), options_.min_age)) {
+    ATOLL_RETURN_IF_ERROR(blobs_.Delete(file.uri));
+    metrics_.collected_files->Increment();
+    spdlog::info("collected {}: {}", file.uri, file.reason);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Collector::ForgetEmptyJobs(const std::vector<store::DeletedJob>& deleted) {
+  for (const store::DeletedJob& job : deleted) {
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> left,
+                           blobs_.List(blobs_.UriOf(fmt::format("jobs/{}/", job.job_id))));
+    if (!left.empty()) continue;
+    absl::Status forgotten = Stopped();
+    if (!with_core_([&](Core& core) { forgotten = core.ForgetDeletedJob(job.job_id); })) return Stopped();
+    ATOLL_RETURN_IF_ERROR(forgotten);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::coordinator

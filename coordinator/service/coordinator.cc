@@ -1,0 +1,110 @@
+#include "coordinator/service/coordinator.h"
+
+#include <openssl/rand.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/status_macros.h"
+#include "coordinator/service/epoch.h"
+#include "coordinator/store/sqlite_store.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+// Bounded, so that a slow blob store refuses instead of hoarding.
+constexpr size_t kWaitingSubmits = 64;
+
+std::string RandomBytes(size_t size) {
+  std::string bytes(size, '\0');
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(size)) != 1) {
+    spdlog::critical("the system has no random bytes");
+    std::abort();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
+  std::unique_ptr<Coordinator> coordinator(new Coordinator);
+  ATOLL_RETURN_IF_ERROR(coordinator->Open(options, clock));
+  ATOLL_RETURN_IF_ERROR(coordinator->Serve(options, clock));
+  return coordinator;
+}
+
+absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) {
+  registry_ = metrics::Registry::Create("coordinator");
+  metrics_ = std::make_unique<CoreMetrics>(registry_.get());
+  ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store_path, .on_point = options.on_point}));
+  ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
+  ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
+  CoreOptions core;
+  core.lease = options.lease;
+  core.blob_root = blobs_->root();
+  core.watch_interval = options.watch_interval;
+  core.random_bytes = RandomBytes;
+  ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock) {
+  Core* const core = core_.get();
+  Executor::Options core_thread;
+  core_thread.after_each = [core] {
+    core->Deliver();
+    core->Tick();
+    core->Deliver();
+  };
+  core_thread.next_wake = [core] { return core->NextWake(); };
+  core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
+  blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingSubmits});
+
+  const ServiceContext context{core, core_thread_.get(), clock, registry_.get()};
+  job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
+  island_service_ = std::make_unique<IslandServiceImpl>(context);
+  model_service_ = std::make_unique<ModelServiceImpl>(context);
+  rpc::ServerOptions server;
+  server.listen = options.listen;
+  server.services = {{atlpb::job::v1::JobService::service_full_name(), job_service_.get()},
+                     {atlpb::island::v1::IslandService::service_full_name(), island_service_.get()},
+                     {atlpb::model::v1::ModelService::service_full_name(), model_service_.get()}};
+  ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server));
+  collector_ = std::make_unique<Collector>(
+      blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },
+      store_->store_id(), metrics_.get(), options.collector);
+  if (!options.metrics_listen.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(registry_.get(), options.metrics_listen));
+  }
+  server_->SetServing(true);
+  return absl::OkStatus();
+}
+
+Coordinator::~Coordinator() {
+  if (server_ != nullptr) Stop(absl::ZeroDuration());
+  if (core_thread_ != nullptr) core_thread_->Stop();
+}
+
+bool Coordinator::WithCore(const std::function<void(Core&)>& function) {
+  absl::Notification done;
+  const bool posted = core_thread_->Post([&] {
+    function(*core_);
+    done.Notify();
+  });
+  if (posted) done.WaitForNotification();
+  return posted;
+}
+
+void Coordinator::Stop(absl::Duration grace) {
+  server_->SetServing(false);
+  // Ends what would otherwise last as long as its callers wish.
+  core_thread_->Post([this] { core_->EndAllWaits(); });
+  server_->Shutdown(grace);
+  collector_.reset();
+  blob_thread_->Stop();
+  core_thread_->Stop();
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,85 @@
+// A whole coordinator: store, core, services, collection and metrics, wired together. One per process in main.cc;
+// tests start it in process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/metrics/exposer.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "common/storage/blob_store.h"
+#include "coordinator/service/collector.h"
+#include "coordinator/service/core.h"
+#include "coordinator/service/executor.h"
+#include "coordinator/service/island_service.h"
+#include "coordinator/service/job_service.h"
+#include "coordinator/service/model_service.h"
+#include "coordinator/store/store.h"
+
+namespace atl::coordinator {
+
+struct CoordinatorOptions {
+  std::string listen = "127.0.0.1:0";
+  // Empty: no metrics over HTTP.
+  std::string metrics_listen;
+  std::string store_path;
+  std::string blob_store;
+  // The store is a restored copy: take a higher epoch.
+  bool restored = false;
+  leases::LeaseOptions lease;
+  CollectorOptions collector;
+  absl::Duration watch_interval = absl::Milliseconds(100);
+  // Called at "<transaction>.before_commit" and "<transaction>.after_commit", for tests.
+  std::function<void(std::string_view point)> on_point;
+};
+
+// Thread-safe.
+class Coordinator {
+ public:
+  // Opens store and blob store, loads, listens, and serves. Errors as in SqliteStore, BlobStore, EstablishEpoch and
+  // rpc::Server.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options, Clock* clock = Clock::Real());
+  ~Coordinator();  // Stop without grace
+
+  // "host:port", as bound.
+  const std::string& address() const { return server_->address(); }
+  // Empty without metrics over HTTP.
+  std::string metrics_address() const { return exposer_ ? exposer_->address() : ""; }
+  const metrics::Registry& registry() const { return *registry_; }
+  Collector& collector() { return *collector_; }
+
+  // Runs a function with the core on its thread and waits for it; false when it has stopped.
+  bool WithCore(const std::function<void(Core&)>& function);
+
+  // Health turns NOT_SERVING, waiting claims and watches end with UNAVAILABLE, running calls get `grace`. Safe to call
+  // twice.
+  void Stop(absl::Duration grace);
+
+ private:
+  Coordinator() = default;
+  absl::Status Open(const CoordinatorOptions& options, Clock* clock);
+  absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
+
+  // In order of construction; destroyed in reverse.
+  std::unique_ptr<metrics::Registry> registry_;
+  std::unique_ptr<CoreMetrics> metrics_;
+  std::unique_ptr<storage::BlobStore> blobs_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<Core> core_;
+  std::unique_ptr<Executor> core_thread_;
+  std::unique_ptr<Executor> blob_thread_;
+  std::unique_ptr<JobServiceImpl> job_service_;
+  std::unique_ptr<IslandServiceImpl> island_service_;
+  std::unique_ptr<ModelServiceImpl> model_service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<Collector> collector_;
+  std::unique_ptr<metrics::Exposer> exposer_;
+};
+
+}  // namespace atl::coordinator

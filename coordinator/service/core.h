@@ -1,0 +1,274 @@
+// The coordinator's core: applies the decisions of coordinator/jobs and coordinator/leases, writes them through the
+// store, and only then changes what it holds in memory and answers. Knows neither proto nor gRPC.
+//
+// Not thread-safe: owned by one executor (executor.h), or by a test. Methods may block on the store's disk, never on
+// the network. Callbacks never run inside a method: they gather until the owner calls Deliver.
+//
+// In memory: unfinished jobs, islands and leases, all rebuilt from the store at start; and what is volatile: when
+// leases run out, progress, waiting claims, watches.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/spec/spec_io.h"
+#include "coordinator/jobs/job_machine.h"
+#include "coordinator/jobs/retention.h"
+#include "coordinator/leases/claim.h"
+#include "coordinator/leases/lease.h"
+#include "coordinator/leases/membership.h"
+#include "coordinator/service/core_metrics.h"
+#include "coordinator/service/watch_list.h"
+#include "coordinator/store/store.h"
+
+namespace atl::coordinator {
+
+struct CoreOptions {
+  leases::LeaseOptions lease;
+  leases::MembershipOptions membership;
+  // Root of the blob store, without a trailing '/'.
+  std::string blob_root;
+  // How long answers to creating calls are kept for their repetition.
+  absl::Duration answer_retention = absl::Hours(24 * 7);
+  // Least time between two messages of one watch.
+  absl::Duration watch_interval = absl::Milliseconds(100);
+  // Longest that a claim may wait, whatever it asks for.
+  absl::Duration max_claim_wait = absl::Minutes(1);
+  // Unguessable bytes, for secrets and ids.
+  std::function<std::string(size_t bytes)> random_bytes;
+};
+
+// A job with what is volatile of its tasks.
+struct JobView {
+  jobs::JobRecord record;
+  std::map<std::string, spec::Progress, std::less<>> progress;  // by task
+};
+
+// Who repeats what: the key of an idempotent call. Without `request_id` nothing is recorded.
+struct CallKey {
+  std::string caller;
+  std::string method;
+  std::string request_id;
+  std::string payload_hash;
+};
+
+// What SubmitJob must know of the dataset; read from the blob store before, on another thread.
+struct DatasetInfo {
+  std::string manifest_uri;
+  int32_t training_shards = 0;
+  spec::DatasetFacts facts;
+};
+
+struct ClaimRequest {
+  std::string island_id;
+  int64_t incarnation = 0;
+  absl::Duration wait = absl::ZeroDuration();
+  std::set<std::string> cached_uris;
+};
+
+struct ClaimAnswer {
+  std::optional<spec::TaskGrant> grant;
+  // Why each waiting task does not fit; empty when one was granted or none waits.
+  std::vector<std::string> unmet;
+};
+
+struct Registration {
+  int64_t incarnation = 0;
+  int64_t store_epoch = 0;
+  leases::LeaseOptions lease;
+};
+
+struct LeaseVerdict {
+  std::string task_id;
+  std::string reason;
+};
+
+class Core {
+ public:
+  using ClaimCallback = std::function<void(absl::StatusOr<ClaimAnswer>)>;
+  // `last`: the job or the coordinator has ended; no further call follows.
+  using JobCallback = std::function<void(absl::StatusOr<JobView>, bool last)>;
+  using ModelCallback = std::function<void(absl::StatusOr<store::Model>, bool last)>;
+  // Makes the answer that a repeated call gets, byte for byte.
+  using EncodeJob = std::function<std::string(const JobView&)>;
+  using EncodeModel = std::function<std::string(const store::Model&)>;
+
+  // Loads the store. Attempts of an earlier store epoch end; all others live on with a period of grace. `store`,
+  // `clock` and `metrics` must outlive it.
+  static absl::StatusOr<std::unique_ptr<Core>> Load(store::Store* store, Clock* clock, CoreOptions options,
+                                                    CoreMetrics* metrics);
+
+  // Jobs (core_jobs.cc). The strings are encoded answers.
+  absl::StatusOr<std::string> SubmitJob(const CallKey& key, const spec::JobSpec& spec, const DatasetInfo& dataset,
+                                        bool validate_only, const EncodeJob& encode);
+  absl::StatusOr<std::string> CancelJob(const CallKey& key, std::string_view job_id, std::string_view reason,
+                                        const EncodeJob& encode);
+  absl::Status DeleteJob(const CallKey& key, std::string_view job_id);
+  absl::StatusOr<JobView> GetJob(std::string_view job_id);
+  absl::StatusOr<store::Store::JobPage> ListJobs(int64_t before, int32_t limit);
+  // The answer to a call made before, or unset. INVALID_ARGUMENT (REQUEST_ID_REUSED) for another payload.
+  absl::StatusOr<std::optional<std::string>> FindAnswer(const CallKey& key);
+
+  // Islands (core_islands.cc).
+  absl::StatusOr<Registration> RegisterIsland(std::string_view island_id, std::string_view request_id,
+                                              const leases::Capabilities& capabilities);
+  absl::StatusOr<std::vector<LeaseVerdict>> Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
+                                                      const std::vector<spec::LeaseToken>& leases);
+  // Answers through `done`: at the next Deliver when something fits or nothing is waited for, else when something fits
+  // or the wait is over. Returns a ticket for CancelClaim. A second claim of the same island ends the first.
+  int64_t ClaimTask(const ClaimRequest& request, ClaimCallback done);
+  // Forgets the claim, which is then never answered. Unknown tickets are fine.
+  void CancelClaim(int64_t ticket);
+
+  // Attempts (core_attempts.cc). All are safe to repeat with the same arguments.
+  absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
+  // Returns the steps that are no longer kept.
+  absl::StatusOr<std::vector<int64_t>> CommitCheckpoint(const spec::LeaseToken& token,
+                                                        const spec::CommittedCheckpoint& checkpoint);
+  // `progress` is what GetJob shows of the task from now on, until the job is deleted.
+  absl::Status CompleteTask(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
+                            const spec::Progress& progress = {});
+  absl::Status FailTask(const spec::LeaseToken& token, std::string_view code, std::string_view message, bool permanent);
+  absl::Status ReleaseTask(const spec::LeaseToken& token, std::string_view reason);
+
+  // Models (core_models.cc).
+  absl::StatusOr<store::Model> GetModel(std::string_view name);
+  absl::StatusOr<std::vector<store::Model>> ListModels(std::string_view after, int32_t limit);
+  absl::StatusOr<std::string> SetServingVersion(const CallKey& key, std::string_view name, std::string_view version,
+                                                int64_t expected_generation, const EncodeModel& encode);
+
+  // Watches (core_watches.cc). Tickets are for CancelWatch. A job that does not exist is answered with NOT_FOUND; a
+  // model that does not exist is waited for.
+  int64_t WatchJob(std::string_view job_id, int64_t after_revision, JobCallback send);
+  int64_t WatchModel(std::string_view name, int64_t after_generation, ModelCallback send);
+  void CancelWatch(int64_t ticket);
+
+  // Collection (core_collection.cc), for collector.h.
+  struct CollectionFacts {
+    std::vector<store::CheckpointRow> deleting;
+    std::set<std::string> needed_files;
+    std::set<std::string> needed_folders;
+    std::vector<store::DeletedJob> deleted_jobs;
+  };
+  absl::StatusOr<CollectionFacts> GatherCollectionFacts();
+  // What the store knows of each attempt's folder.
+  std::vector<jobs::AttemptFacts> FactsOf(const std::vector<jobs::AttemptFolder>& folders);
+  absl::Status ForgetCheckpoint(std::string_view manifest_uri);
+  absl::Status ForgetDeletedJob(std::string_view job_id);
+  absl::Status ForgetOldAnswers();
+
+  // Answers claims whose wait is over, sends what watches are due, updates gauges. To be called when NextWake (on the
+  // clock's monotonic time) is reached; calling it early is harmless.
+  void Tick();
+  absl::Duration NextWake() const;
+
+  // Runs the callbacks gathered so far. The owner calls it after every call of the methods above.
+  void Deliver();
+
+  // Ends every waiting claim and watch with UNAVAILABLE (COORDINATOR_STOPPING).
+  void EndAllWaits();
+
+  size_t waiting_claims() const { return claims_.size(); }
+  size_t watches() const { return job_watches_.size() + model_watches_.size(); }
+  int64_t store_epoch() const { return store_.epoch(); }
+
+ private:
+  struct WaitingClaim {
+    ClaimRequest request;
+    absl::Duration deadline;
+    ClaimCallback done;
+    std::vector<std::string> unmet;
+  };
+  struct TaskProgress {
+    int64_t attempt = 0;
+    int64_t sequence = 0;
+    spec::Progress progress;
+  };
+  using TransactionBody = std::function<absl::Status(store::Transaction&)>;
+
+  Core(store::Store* store, Clock* clock, CoreOptions options, CoreMetrics* metrics);
+  absl::Status LoadState();
+  absl::Status RestoreAttempts();
+
+  absl::Duration Now() const { return clock_.Monotonic(); }
+  std::string RandomHex(size_t bytes) const;
+
+  // Writes what `effect` changed of `record`, with `before` and `after` in the same transaction (either may be empty),
+  // and then takes the record over. `name` is the transaction's.
+  absl::Status Apply(std::string_view name, jobs::JobRecord record, const jobs::Effect& effect,
+                     const TransactionBody& before, const TransactionBody& after);
+  void TakeOver(jobs::JobRecord record, const jobs::Effect& effect);
+
+  // The record of an unfinished job; null when there is none.
+  const jobs::JobRecord* Active(std::string_view job_id) const;
+  // The record of the token's task when its attempt is the active one; ABORTED (STALE_ATTEMPT) otherwise.
+  absl::StatusOr<jobs::JobRecord> ActiveRecord(const spec::LeaseToken& token) const;
+  // Whether the token's attempt already ended with `outcome`: a repeated call, to be answered as the first one was.
+  absl::StatusOr<bool> EndedAs(const spec::LeaseToken& token, jobs::AttemptOutcome outcome);
+  absl::Status EndAttempt(std::string_view name, const spec::LeaseToken& token, const jobs::AttemptEnd& end);
+
+  // With the last progress of tasks that ended and the newest of those that run.
+  JobView ViewOf(jobs::JobRecord record);
+  absl::Status RecordAnswer(store::Transaction& transaction, const CallKey& key, std::string response);
+
+  // Claims (core_claims.cc).
+  absl::StatusOr<std::optional<ClaimAnswer>> TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet);
+  absl::StatusOr<std::optional<spec::TaskGrant>> GrantTask(const leases::Island& island, std::string_view task_id);
+  absl::StatusOr<spec::TaskGrant> GrantOf(const leases::Lease& lease);
+  const std::vector<leases::Candidate>& Candidates();
+  void ServeWaitingClaims();
+  void AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer);
+  std::string WritePrefix(std::string_view task_id, int64_t attempt) const;
+
+  absl::Status CheckCheckpoint(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint) const;
+  absl::Status CheckCompletion(const jobs::JobRecord& record, const jobs::Task& task, const spec::LeaseToken& token,
+                               const std::vector<spec::Artifact>& outputs);
+  absl::Status Publish(store::Transaction& transaction, const jobs::JobRecord& record,
+                       const std::vector<spec::Artifact>& outputs);
+  std::string VerdictOf(const spec::LeaseToken& token) const;
+
+  void JobChanged(std::string_view job_id) { job_watches_.MarkDirty(job_id); }
+  void SendDueWatches();
+  void SendJob(WatchList::Watch& watch);
+  void SendModel(WatchList::Watch& watch);
+  void UpdateGauges();
+
+  store::Store& store_;
+  Clock& clock_;
+  const CoreOptions options_;
+  CoreMetrics& metrics_;
+
+  std::map<std::string, jobs::JobRecord, std::less<>> active_;
+  // Position of unfinished jobs by age, for claims: oldest first.
+  std::vector<std::string> active_order_;
+  std::map<std::string, leases::Island, std::less<>> islands_;
+  leases::LeaseTable leases_;
+  std::map<std::string, TaskProgress, std::less<>> progress_;
+
+  std::vector<leases::Candidate> candidates_;
+  bool candidates_stale_ = true;
+  absl::Duration candidates_until_ = absl::InfiniteDuration();
+
+  int64_t next_ticket_ = 1;
+  std::map<int64_t, WaitingClaim> claims_;
+  std::map<std::string, int64_t, std::less<>> claim_of_island_;
+  WatchList job_watches_;
+  WatchList model_watches_;
+  std::map<int64_t, JobCallback> job_callbacks_;
+  std::map<int64_t, ModelCallback> model_callbacks_;
+  std::vector<std::function<void()>> outbox_;
+  absl::Duration gauges_due_ = absl::ZeroDuration();
+};
+
+}  // namespace atl::coordinator

@@ -1,0 +1,224 @@
+// What an island does with an attempt: progress, commits, and its end.
+#include <algorithm>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "coordinator/jobs/retention.h"
+#include "coordinator/jobs/task_graph.h"
+#include "coordinator/service/core.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+constexpr size_t kMaxMetrics = 32;
+constexpr size_t kMaxMessage = 4096;
+
+bool StartsWith(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+// Whether `uri` stays below `prefix`, with nothing that a store could take as "up".
+bool LiesBelow(std::string_view uri, const std::string& prefix) {
+  return StartsWith(uri, prefix + "/") && uri.find("/../") == std::string_view::npos && uri.size() > prefix.size() + 1;
+}
+
+// Marks what is no longer kept of a task's committed checkpoints for deletion; returns their steps.
+absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transaction, std::string_view task_id,
+                                                      int32_t keep) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, transaction.Checkpoints(task_id));
+  std::vector<jobs::RetainedCheckpoint> committed;
+  for (const store::CheckpointRow& row : rows) {
+    if (row.state != store::CheckpointState::kCommitted) continue;
+    // Nothing refers to a checkpoint of a task that goes on: only its last one becomes an output, at the end.
+    committed.push_back(
+        {row.attempt, row.checkpoint.step, row.checkpoint.manifest_uri, row.checkpoint.milestone, false});
+  }
+  std::vector<int64_t> steps;
+  for (const jobs::RetainedCheckpoint& old : jobs::SupersededCheckpoints(std::move(committed), keep)) {
+    steps.push_back(old.step);
+    ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpointDeleting(old.manifest_uri));
+  }
+  return steps;
+}
+
+const spec::Artifact* FindArtifact(const std::vector<spec::Artifact>& artifacts, std::string_view name) {
+  const auto it = std::find_if(artifacts.begin(), artifacts.end(), [&](const auto& a) { return a.name == name; });
+  return it == artifacts.end() ? nullptr : &*it;
+}
+
+}  // namespace
+
+absl::StatusOr<jobs::JobRecord> Core::ActiveRecord(const spec::LeaseToken& token) const {
+  if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
+    metrics_.stale_attempts->Increment();
+    return status;
+  }
+  return *Active(leases_.Find(token.task_id)->job_id);
+}
+
+absl::StatusOr<bool> Core::EndedAs(const spec::LeaseToken& token, jobs::AttemptOutcome outcome) {
+  if (token.store_epoch != store_.epoch()) return false;
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<store::AttemptRow> row, store_.GetAttempt(token.task_id, token.attempt));
+  return row && row->outcome == outcome && row->secret == token.attempt_secret && row->store_epoch == token.store_epoch;
+}
+
+absl::Status Core::ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress) {
+  if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
+    metrics_.stale_attempts->Increment();
+    return status;
+  }
+  if (progress.metrics.size() > kMaxMetrics) {
+    return FieldError("progress.metrics", "TOO_MANY_METRICS",
+                      fmt::format("expected at most {}, found {}", kMaxMetrics, progress.metrics.size()));
+  }
+  TaskProgress& known = progress_[token.task_id];
+  if (known.attempt == token.attempt && sequence <= known.sequence) return absl::OkStatus();
+  known = {token.attempt, sequence, progress};
+  JobChanged(leases_.Find(token.task_id)->job_id);
+  return absl::OkStatus();
+}
+
+absl::Status Core::CheckCheckpoint(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint) const {
+  if (checkpoint.step < 1) {
+    return FieldError("checkpoint.step", "INVALID_CHECKPOINT",
+                      fmt::format("expected at least 1, found {}", checkpoint.step));
+  }
+  if (checkpoint.manifest_sha256.size() != 64) {
+    return FieldError("checkpoint.manifest_sha256", "INVALID_CHECKPOINT",
+                      fmt::format("expected 64 hex digits, found '{}'", checkpoint.manifest_sha256));
+  }
+  // A folder of its own: deleting the checkpoint deletes the folder.
+  const std::string prefix = WritePrefix(token.task_id, token.attempt);
+  const std::string folder = jobs::FolderOf(checkpoint.manifest_uri);
+  if (!LiesBelow(checkpoint.manifest_uri, prefix) || folder.size() <= prefix.size() + 1) {
+    return FieldError("checkpoint.manifest_uri", "OUTSIDE_WRITE_PREFIX",
+                      fmt::format("expected {}/<step>-<nonce>/<file>, found {}", prefix, checkpoint.manifest_uri));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> Core::CommitCheckpoint(const spec::LeaseToken& token,
+                                                            const spec::CommittedCheckpoint& checkpoint) {
+  std::vector<int64_t> superseded;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(token.task_id));
+  const bool known = std::any_of(rows.begin(), rows.end(), [&](const store::CheckpointRow& row) {
+    return row.attempt == token.attempt && row.checkpoint.step == checkpoint.step &&
+           row.checkpoint.manifest_sha256 == checkpoint.manifest_sha256 &&
+           row.checkpoint.manifest_uri == checkpoint.manifest_uri;
+  });
+  if (known && token.store_epoch == store_.epoch()) {
+    if (leases_.Check(token, store_.epoch()).ok()) leases_.Renew(token.task_id, Now());
+    return superseded;
+  }
+  ATOLL_ASSIGN_OR_RETURN(jobs::JobRecord record, ActiveRecord(token));
+  ATOLL_RETURN_IF_ERROR(CheckCheckpoint(token, checkpoint));
+  ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect, jobs::CommitStep(record, token.task_id, checkpoint.step));
+
+  const jobs::Task& task = *jobs::FindTask(record, token.task_id);
+  const spec::TrainingSpec& training =
+      task.kind == spec::TaskKind::kTrainRouter ? record.job.spec.router_training : record.job.spec.training;
+  store::CheckpointRow row{token.task_id, token.attempt, checkpoint, store::CheckpointState::kCommitted, clock_.Now()};
+  row.checkpoint.milestone |= training.milestone_every > 0 && checkpoint.step % training.milestone_every == 0;
+  const int32_t keep = training.keep_checkpoints;
+  const auto commit = [&](store::Transaction& transaction) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(transaction.InsertCheckpoint(row));
+    ATOLL_ASSIGN_OR_RETURN(superseded, PruneCheckpoints(transaction, token.task_id, keep));
+    return absl::OkStatus();
+  };
+  ATOLL_RETURN_IF_ERROR(Apply(
+      "commit_checkpoint", std::move(record), effect, [&](store::Transaction& t) { return t.CheckFence(token); },
+      commit));
+  leases_.Renew(token.task_id, Now());
+  metrics_.checkpoints_committed->Increment();
+  return superseded;
+}
+
+absl::Status Core::CheckCompletion(const jobs::JobRecord& record, const jobs::Task& task, const spec::LeaseToken& token,
+                                   const std::vector<spec::Artifact>& outputs) {
+  ATOLL_RETURN_IF_ERROR(jobs::CheckOutputs(task, outputs));
+  if (jobs::IsTraining(task.kind)) {
+    const spec::Artifact& last = *FindArtifact(outputs, "checkpoint");
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(task.task_id));
+    const bool committed = std::any_of(rows.begin(), rows.end(), [&](const store::CheckpointRow& row) {
+      return row.state == store::CheckpointState::kCommitted && row.checkpoint.manifest_uri == last.uri &&
+             row.checkpoint.manifest_sha256 == last.sha256;
+    });
+    if (committed) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_NOT_COMMITTED",
+                     fmt::format("task {}: expected a committed checkpoint as its result, found {}, which no row names",
+                                 task.task_id, last.uri));
+  }
+  const std::string prefix =
+      task.kind == spec::TaskKind::kPublish
+          ? fmt::format("{}/models/{}/{}", options_.blob_root, record.job.spec.model_name, record.job.job_id)
+          : WritePrefix(token.task_id, token.attempt);
+  for (const spec::Artifact& artifact : outputs) {
+    if (LiesBelow(artifact.uri, prefix)) continue;
+    return FieldError("outputs", "OUTSIDE_WRITE_PREFIX",
+                      fmt::format("expected '{}' below {}/, found {}", artifact.name, prefix, artifact.uri));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Core::Publish(store::Transaction& transaction, const jobs::JobRecord& record,
+                           const std::vector<spec::Artifact>& outputs) {
+  const spec::Artifact& index = *FindArtifact(outputs, "model_index");
+  const jobs::Job& job = record.job;
+  std::string folder = jobs::FolderOf(index.uri);
+  folder.pop_back();
+  ATOLL_RETURN_IF_ERROR(transaction.InsertModelVersion(
+      {job.spec.model_name, job.job_id, job.job_id, folder, index.sha256, job.spec.experts, clock_.Now()}));
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<store::ServingRow> serving, transaction.Serving(job.spec.model_name));
+  const int64_t generation = serving ? serving->generation + 1 : 1;
+  return transaction.PutServing({job.spec.model_name, job.job_id, generation, clock_.Now(), "published"});
+}
+
+absl::Status Core::CompleteTask(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
+                                const spec::Progress& progress) {
+  ATOLL_ASSIGN_OR_RETURN(const bool repeated, EndedAs(token, jobs::AttemptOutcome::kSucceeded));
+  if (repeated) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(jobs::JobRecord record, ActiveRecord(token));
+  const jobs::Task task = *jobs::FindTask(record, token.task_id);
+  ATOLL_RETURN_IF_ERROR(CheckCompletion(record, task, token, outputs));
+  ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect, jobs::Succeed(record, token.task_id, outputs, clock_.Now()));
+  const bool publishes = task.kind == spec::TaskKind::kPublish;
+  const std::string model_name = record.job.spec.model_name;
+  const bool reported = progress.step > 0 && progress.metrics.size() <= kMaxMetrics;
+  const TransactionBody finish = [&](store::Transaction& transaction) -> absl::Status {
+    if (reported) ATOLL_RETURN_IF_ERROR(transaction.InsertFinalProgress(token.task_id, progress));
+    return publishes ? Publish(transaction, record, outputs) : absl::OkStatus();
+  };
+  ATOLL_RETURN_IF_ERROR(Apply(
+      publishes ? "publish" : "complete_task", record, effect,
+      [&](store::Transaction& t) { return t.CheckFence(token); }, finish));
+  if (publishes) {
+    metrics_.models_published->Increment();
+    model_watches_.MarkDirty(model_name);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Core::EndAttempt(std::string_view name, const spec::LeaseToken& token, const jobs::AttemptEnd& end) {
+  ATOLL_ASSIGN_OR_RETURN(const bool repeated, EndedAs(token, end.outcome));
+  if (repeated) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(jobs::JobRecord record, ActiveRecord(token));
+  ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect, jobs::EndAttempt(record, token.task_id, end, clock_.Now()));
+  return Apply(
+      name, std::move(record), effect, [&](store::Transaction& t) { return t.CheckFence(token); }, nullptr);
+}
+
+absl::Status Core::FailTask(const spec::LeaseToken& token, std::string_view code, std::string_view message,
+                            bool permanent) {
+  const std::string text = code.empty() ? std::string(message) : fmt::format("{}: {}", code, message);
+  return EndAttempt("fail_task", token, {jobs::AttemptOutcome::kFailed, permanent, text.substr(0, kMaxMessage)});
+}
+
+absl::Status Core::ReleaseTask(const spec::LeaseToken& token, std::string_view reason) {
+  return EndAttempt(
+      "release_task", token,
+      {jobs::AttemptOutcome::kReleased, false, fmt::format("released: {}", reason.substr(0, kMaxMessage))});
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,189 @@
+// Claims: granting at once, waiting, answering later.
+#include <algorithm>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "coordinator/jobs/task_graph.h"
+#include "coordinator/service/core.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+constexpr size_t kSecretBytes = 16;
+
+}  // namespace
+
+std::string Core::WritePrefix(std::string_view task_id, int64_t attempt) const {
+  return fmt::format("{}/jobs/{}/{}-{}", options_.blob_root, task_id, store_.epoch(), attempt);
+}
+
+const std::vector<leases::Candidate>& Core::Candidates() {
+  const absl::Duration now = Now();
+  if (!candidates_stale_ && now < candidates_until_) return candidates_;
+  candidates_.clear();
+  for (const std::string& job_id : active_order_) {
+    const jobs::JobRecord& record = active_.at(job_id);
+    for (const jobs::Task& task : record.tasks) {
+      const bool expired = task.state == jobs::TaskState::kLeased && leases_.Expired(task.task_id, now);
+      if (task.state != jobs::TaskState::kReady && !expired) continue;
+      leases::Candidate& candidate = candidates_.emplace_back();
+      candidate.task_id = task.task_id;
+      candidate.kind = task.kind;
+      candidate.priority = record.job.spec.priority;
+      candidate.requirements = record.job.spec.requirements;
+      candidate.format = options_.membership.format;
+      if (expired) candidate.expired_island = task.island_id;
+      if (!jobs::IsTraining(task.kind)) continue;
+      for (const spec::TaskInput& input : jobs::InputsOf(record, task)) {
+        for (const spec::Artifact& artifact : input.artifacts) candidate.input_uris.push_back(artifact.uri);
+      }
+    }
+  }
+  candidates_stale_ = false;
+  candidates_until_ = leases_.NextExpiry(now);
+  return candidates_;
+}
+
+absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
+  const jobs::JobRecord* record = Active(lease.job_id);
+  const jobs::Task* task = record == nullptr ? nullptr : jobs::FindTask(*record, lease.task_id);
+  if (task == nullptr) {
+    return MakeError(absl::StatusCode::kInternal, "LEASE_WITHOUT_TASK",
+                     fmt::format("a lease names task {}, which no job has", lease.task_id));
+  }
+  spec::TaskGrant grant;
+  grant.token = {lease.task_id, store_.epoch(), lease.attempt, lease.secret};
+  grant.job_id = lease.job_id;
+  grant.kind = task->kind;
+  grant.index = task->index;
+  grant.spec = record->job.spec;
+  grant.dataset_manifest_uri = record->job.dataset_manifest_uri;
+  grant.inputs = jobs::InputsOf(*record, *task);
+  grant.write_prefix = WritePrefix(lease.task_id, lease.attempt);
+  grant.lease_duration = options_.lease.lease_duration;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(lease.task_id));
+  for (const store::CheckpointRow& row : rows) {
+    // In step order: the last committed one wins.
+    if (row.state == store::CheckpointState::kCommitted) grant.resume_from = row.checkpoint;
+  }
+  return grant;
+}
+
+absl::StatusOr<std::optional<spec::TaskGrant>> Core::GrantTask(const leases::Island& island, std::string_view task_id) {
+  jobs::JobRecord record = *Active(jobs::JobIdOf(task_id));
+  jobs::Effect effect;
+  const jobs::Task* task = jobs::FindTask(record, task_id);
+  if (task->state == jobs::TaskState::kLeased) {
+    const std::string message = fmt::format("the lease of island {} ran out", task->island_id);
+    ATOLL_ASSIGN_OR_RETURN(
+        effect, jobs::EndAttempt(record, task_id, {jobs::AttemptOutcome::kExpired, false, message}, clock_.Now()));
+    if (task->state != jobs::TaskState::kReady) {
+      ATOLL_RETURN_IF_ERROR(Apply("expire", std::move(record), effect, nullptr, nullptr));
+      return std::optional<spec::TaskGrant>();
+    }
+  }
+  const int64_t attempt = task->attempt + 1;
+  ATOLL_ASSIGN_OR_RETURN(jobs::Effect granted, jobs::Grant(record, task_id, attempt, island.island_id));
+  effect.changed_tasks.insert(granted.changed_tasks.begin(), granted.changed_tasks.end());
+  effect.job_changed |= granted.job_changed;
+  effect.reason = granted.reason;
+
+  store::AttemptRow row;
+  row.task_id = task_id;
+  row.attempt = attempt;
+  row.store_epoch = store_.epoch();
+  row.island_id = island.island_id;
+  row.incarnation = island.incarnation;
+  row.secret = options_.random_bytes(kSecretBytes);
+  row.start_time = clock_.Now();
+  const std::string job_id = record.job.job_id;
+  ATOLL_RETURN_IF_ERROR(Apply("grant", std::move(record), effect, nullptr,
+                              [&](store::Transaction& transaction) { return transaction.InsertAttempt(row); }));
+  leases_.Grant({row.task_id, job_id, row.island_id, row.incarnation, attempt, row.secret, {}}, Now());
+  metrics_.grants->Increment();
+  ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*leases_.Find(task_id)));
+  return std::optional<spec::TaskGrant>(std::move(grant));
+}
+
+absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& request,
+                                                          std::vector<std::string>* unmet) {
+  const auto it = islands_.find(request.island_id);
+  ATOLL_RETURN_IF_ERROR(
+      leases::CheckIncarnation(it == islands_.end() ? nullptr : &it->second, request.island_id, request.incarnation));
+  it->second.last_seen = Now();
+  if (const leases::Lease* held = leases_.HeldBy(request.island_id)) {
+    if (leases_.Expired(held->task_id, Now())) candidates_stale_ = true;
+    leases_.Renew(held->task_id, Now());
+    ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*held));
+    return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
+  }
+  // Each turn either grants, finds nothing that fits, or takes a task out of the candidates for good.
+  while (true) {
+    const leases::ClaimDecision decision = leases::DecideClaim(it->second, Candidates(), request.cached_uris);
+    if (!decision.candidate) {
+      *unmet = decision.unmet;
+      return std::optional<ClaimAnswer>();
+    }
+    const std::string task_id = candidates_[*decision.candidate].task_id;
+    spdlog::debug("claim of island {}: {}", request.island_id, decision.reason);
+    ATOLL_ASSIGN_OR_RETURN(std::optional<spec::TaskGrant> grant, GrantTask(it->second, task_id));
+    if (grant) return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
+  }
+}
+
+int64_t Core::ClaimTask(const ClaimRequest& request, ClaimCallback done) {
+  const int64_t ticket = next_ticket_++;
+  if (const auto earlier = claim_of_island_.find(request.island_id); earlier != claim_of_island_.end()) {
+    // The island lost its first call and asks again.
+    AnswerClaim(earlier->second, MakeError(absl::StatusCode::kAborted, "CLAIM_REPLACED",
+                                           fmt::format("island {} claimed again", request.island_id)));
+  }
+  WaitingClaim& claim = claims_[ticket];
+  claim.request = request;
+  claim.done = std::move(done);
+  claim.deadline = Now() + std::clamp(request.wait, absl::ZeroDuration(), options_.max_claim_wait);
+  claim_of_island_[request.island_id] = ticket;
+  absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(request, &claim.unmet);
+  if (!answer.ok()) {
+    AnswerClaim(ticket, answer.status());
+  } else if (*answer) {
+    AnswerClaim(ticket, **std::move(answer));
+  } else if (claim.deadline <= Now()) {
+    AnswerClaim(ticket, ClaimAnswer{std::nullopt, claim.unmet});
+  }
+  return ticket;
+}
+
+void Core::CancelClaim(int64_t ticket) {
+  const auto it = claims_.find(ticket);
+  if (it == claims_.end()) return;
+  claim_of_island_.erase(it->second.request.island_id);
+  claims_.erase(it);
+}
+
+void Core::AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer) {
+  const auto it = claims_.find(ticket);
+  outbox_.push_back([done = std::move(it->second.done), answer = std::move(answer)] { done(answer); });
+  CancelClaim(ticket);
+}
+
+void Core::ServeWaitingClaims() {
+  if (claims_.empty() || (!candidates_stale_ && Now() < candidates_until_)) return;
+  std::vector<int64_t> tickets;
+  for (const auto& [ticket, claim] : claims_) tickets.push_back(ticket);
+  for (const int64_t ticket : tickets) {
+    // First come, first served; a ticket may be gone when an earlier answer ended it.
+    const auto it = claims_.find(ticket);
+    if (it == claims_.end()) continue;
+    absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(it->second.request, &it->second.unmet);
+    if (!answer.ok()) {
+      AnswerClaim(ticket, answer.status());
+    } else if (*answer) {
+      AnswerClaim(ticket, **std::move(answer));
+    }
+  }
+}
+
+}  // namespace atl::coordinator

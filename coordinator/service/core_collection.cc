@@ -1,0 +1,65 @@
+// What collection needs to know of the store, and the rows that it ends.
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "coordinator/jobs/retention.h"
+#include "coordinator/jobs/task_graph.h"
+#include "coordinator/service/core.h"
+
+namespace atl::coordinator {
+
+absl::StatusOr<Core::CollectionFacts> Core::GatherCollectionFacts() {
+  CollectionFacts facts;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(""));
+  for (const store::CheckpointRow& row : rows) {
+    // Those being deleted go with their row, not as files without one.
+    facts.needed_folders.insert(jobs::FolderOf(row.checkpoint.manifest_uri));
+    if (row.state == store::CheckpointState::kDeleting) facts.deleting.push_back(row);
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> uris, store_.ArtifactUris());
+  facts.needed_files.insert(uris.begin(), uris.end());
+  ATOLL_ASSIGN_OR_RETURN(facts.deleted_jobs, store_.DeletedJobs());
+  return facts;
+}
+
+std::vector<jobs::AttemptFacts> Core::FactsOf(const std::vector<jobs::AttemptFolder>& folders) {
+  std::set<std::string, std::less<>> deleted;
+  if (const auto jobs = store_.DeletedJobs(); jobs.ok()) {
+    for (const store::DeletedJob& job : *jobs) deleted.insert(job.job_id);
+  }
+  std::map<std::string, absl::StatusOr<jobs::JobRecord>, std::less<>> records;
+  std::vector<jobs::AttemptFacts> all;
+  for (const jobs::AttemptFolder& folder : folders) {
+    jobs::AttemptFacts& facts = all.emplace_back();
+    const std::string job_id(jobs::JobIdOf(folder.task_id));
+    if (deleted.contains(job_id)) {
+      facts = {.known = true, .job_deleted = true};
+      continue;
+    }
+    auto it = records.find(job_id);
+    if (it == records.end()) {
+      const jobs::JobRecord* active = Active(job_id);
+      it = records.emplace(job_id, active != nullptr ? *active : store_.GetJob(job_id)).first;
+    }
+    const jobs::Task* task = it->second.ok() ? jobs::FindTask(*it->second, folder.task_id) : nullptr;
+    if (task == nullptr || folder.store_epoch > store_.epoch()) continue;
+    facts.known = true;
+    facts.task_over = jobs::IsFinal(task->state);
+    facts.superseded = folder.store_epoch < store_.epoch() || folder.attempt < task->attempt;
+  }
+  return all;
+}
+
+absl::Status Core::ForgetCheckpoint(std::string_view manifest_uri) {
+  return store_.Write("forget_checkpoint", [&](store::Transaction& t) { return t.DeleteCheckpoint(manifest_uri); });
+}
+
+absl::Status Core::ForgetDeletedJob(std::string_view job_id) {
+  return store_.Write("forget_job", [&](store::Transaction& t) { return t.ForgetDeletedJob(job_id); });
+}
+
+absl::Status Core::ForgetOldAnswers() {
+  const absl::Time oldest = clock_.Now() - options_.answer_retention;
+  return store_.Write("forget_answers", [&](store::Transaction& t) { return t.DeleteAnswersBefore(oldest); });
+}
+
+}  // namespace atl::coordinator

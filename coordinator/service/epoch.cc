@@ -1,0 +1,77 @@
+#include "coordinator/service/epoch.h"
+
+#include <charconv>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+constexpr std::string_view kFolder = "coordinator/epochs/";
+constexpr int kMaxRaces = 100;
+
+// Fixed width, so that names sort as numbers do.
+std::string EpochUri(storage::BlobStore& blobs, int64_t epoch) {
+  return blobs.UriOf(fmt::format("{}{:012d}", kFolder, epoch));
+}
+
+int64_t EpochOf(std::string_view uri) {
+  const std::string_view name = uri.substr(uri.rfind('/') + 1);
+  int64_t epoch = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), epoch);
+  return error == std::errc() && end == name.data() + name.size() ? epoch : 0;
+}
+
+absl::Status TakeEpoch(storage::BlobStore& blobs, store::Store& store, int64_t epoch) {
+  for (int race = 0; race < kMaxRaces; ++race, ++epoch) {
+    const auto written = blobs.CreateOnce(EpochUri(blobs, epoch), store.store_id());
+    if (written.ok()) {
+      spdlog::info("store {} takes epoch {}", store.store_id(), epoch);
+      return store.AdoptEpoch(epoch);
+    }
+    if (written.status().code() != absl::StatusCode::kAlreadyExists) return written.status();
+  }
+  return MakeError(absl::StatusCode::kUnavailable, "EPOCH_CONTENDED",
+                   fmt::format("{} other stores took epochs before this one could", kMaxRaces));
+}
+
+}  // namespace
+
+absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs) {
+  EpochHolder newest;
+  std::string uri;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> files, blobs.List(blobs.UriOf(kFolder)));
+  for (const storage::FileInfo& file : files) {
+    const int64_t epoch = EpochOf(file.uri);
+    if (epoch <= newest.epoch) continue;
+    newest.epoch = epoch;
+    uri = file.uri;
+  }
+  if (newest.epoch == 0) return newest;
+  ATOLL_ASSIGN_OR_RETURN(newest.store_id, blobs.Read(uri, 1024));
+  return newest;
+}
+
+absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool restored) {
+  ATOLL_ASSIGN_OR_RETURN(const EpochHolder newest, NewestEpoch(blobs));
+  const int64_t next = std::max(newest.epoch, store.epoch()) + 1;
+  // A process that died between taking an epoch and writing it down left one that is its own and that no token bears.
+  const bool unused = newest.epoch > store.epoch() && newest.store_id == store.store_id();
+  if (store.epoch() == 0 || restored || unused) return TakeEpoch(blobs, store, next);
+  if (newest.epoch > store.epoch()) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
+        fmt::format("this store has epoch {}, but store {} took epoch {} at {}; if this store is to take over, "
+                    "start with --restored",
+                    store.epoch(), newest.store_id, newest.epoch, blobs.root()));
+  }
+  if (newest.epoch == store.epoch() && newest.store_id == store.store_id()) return absl::OkStatus();
+  // Another blob store than last time, or epochs that collide: tokens of before must not pass here.
+  return TakeEpoch(blobs, store, next);
+}
+
+}  // namespace atl::coordinator

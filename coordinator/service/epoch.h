@@ -1,0 +1,29 @@
+// The store epoch: the first half of every fencing token, taken from create-once objects in the blob store, so that a
+// restored or promoted store never reuses one and a replaced one finds out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/storage/blob_store.h"
+#include "coordinator/store/store.h"
+
+namespace atl::coordinator {
+
+struct EpochHolder {
+  int64_t epoch = 0;     // 0: none was ever taken
+  std::string store_id;  // of the store that holds the newest epoch
+};
+
+// The newest epoch in the blob store. Blocks on the network.
+absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs);
+
+// Gives `store` an epoch when it has none, or a new one when `restored`: the file is a copy from the past, and tokens
+// that were granted since must not pass. FAILED_PRECONDITION (STORE_SUPERSEDED) when another store took a higher epoch
+// in this blob store since.
+absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool restored);
+
+}  // namespace atl::coordinator

@@ -1,0 +1,49 @@
+#include "coordinator/service/executor.h"
+
+#include <utility>
+
+namespace atl::coordinator {
+
+Executor::Executor(Clock* clock, Options options) : clock_(*clock), options_(std::move(options)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Executor::~Executor() {
+  Stop();
+}
+
+bool Executor::Post(std::function<void()> function) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || queue_.size() >= options_.capacity) return false;
+  queue_.push_back(std::move(function));
+  return true;
+}
+
+void Executor::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Executor::Run() {
+  while (true) {
+    const absl::Duration wake = options_.next_wake ? options_.next_wake() : absl::InfiniteDuration();
+    std::function<void()> function;
+    {
+      absl::MutexLock lock(&mutex_);
+      clock_.AwaitUntil(&mutex_, absl::Condition(this, &Executor::HasWork), wake);
+      if (!queue_.empty()) {
+        function = std::move(queue_.front());
+        queue_.pop_front();
+      } else if (stopping_) {
+        return;
+      }
+    }
+    if (function) function();
+    if (options_.after_each) options_.after_each();
+  }
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,50 @@
+// One thread that runs what is posted to it, in order: the owner of an object that is not thread-safe, and the place
+// for work that blocks and so must not run on a gRPC thread.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace atl::coordinator {
+
+// Thread-safe.
+class Executor {
+ public:
+  struct Options {
+    // What waits at most; Post refuses more.
+    size_t capacity = 4096;
+    // Both run on the thread. `after_each` runs after every posted function and whenever `next_wake`, on the clock's
+    // monotonic time, is reached.
+    std::function<void()> after_each;
+    std::function<absl::Duration()> next_wake;
+  };
+
+  Executor(Clock* clock, Options options);
+  ~Executor();  // Stop
+
+  // False, with nothing done, when the queue is full or the executor stopped.
+  bool Post(std::function<void()> function);
+
+  // Runs what was posted, then ends and joins the thread. Not to be called on it.
+  void Stop();
+
+ private:
+  void Run();
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+
+  Clock& clock_;
+  const Options options_;
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace atl::coordinator

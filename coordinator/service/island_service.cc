@@ -1,0 +1,167 @@
+#include "coordinator/service/island_service.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/wire/task_wire.h"
+#include "common/wire/time_wire.h"
+#include "coordinator/service/messages.h"
+
+namespace atl::coordinator {
+namespace {
+
+namespace pb = atlpb::island::v1;
+
+// A long poll. The core answers it from its own thread, or the caller gives up, whichever comes first; only then does
+// gRPC let go of request and response.
+class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
+ public:
+  ClaimReactor(const ServiceContext& context, pb::ClaimTaskResponse* response)
+      : context_(context), timer_(context, "ClaimTask"), response_(response) {}
+
+  void Start(const pb::ClaimTaskRequest& request) {
+    self_ = shared_from_this();
+    ClaimRequest claim;
+    claim.island_id = request.island_id();
+    claim.incarnation = request.incarnation();
+    claim.wait = wire::FromProto(request.wait());
+    claim.cached_uris = {request.cached_uris().begin(), request.cached_uris().end()};
+    const auto self = self_;
+    const bool posted = context_.core_thread->Post([self, claim = std::move(claim)] {
+      // Cancelled before its turn: nothing must be granted to a caller that is gone.
+      if (self->finished()) return;
+      self->ticket_ = self->context_.core->ClaimTask(
+          claim, [self](absl::StatusOr<ClaimAnswer> answer) { self->Answer(std::move(answer)); });
+    });
+    if (!posted) FinishOnce(Busy(), nullptr);
+  }
+
+  void OnCancel() override {
+    FinishOnce(absl::CancelledError("the caller went away"), nullptr);
+    const auto self = shared_from_this();
+    context_.core_thread->Post([self] { self->context_.core->CancelClaim(self->ticket_); });
+  }
+
+  void OnDone() override { const auto self = std::move(self_); }
+
+ private:
+  bool finished() {
+    absl::MutexLock lock(&mutex_);
+    return finished_;
+  }
+
+  void Answer(absl::StatusOr<ClaimAnswer> answer) { FinishOnce(answer.status(), answer.ok() ? &*answer : nullptr); }
+
+  void FinishOnce(const absl::Status& status, const ClaimAnswer* answer) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    if (answer != nullptr) {
+      if (answer->grant) *response_->mutable_grant() = wire::ToProto(*answer->grant);
+      for (const std::string& line : answer->unmet) response_->add_unmet(line);
+    }
+    timer_.End(status);
+    Finish(rpc::ToGrpc(status));
+  }
+
+  const ServiceContext context_;
+  const CallTimer timer_;
+  pb::ClaimTaskResponse* const response_;
+  std::shared_ptr<ClaimReactor> self_;
+  int64_t ticket_ = 0;  // used on the core's thread only
+  absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServerContext* call,
+                                                            const pb::RegisterIslandRequest* request,
+                                                            pb::RegisterIslandResponse* response) {
+  return Serve(context_, call, "RegisterIsland", [request, response](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const Registration registration,
+                           core.RegisterIsland(request->island_id(), request->request_id(),
+                                               CapabilitiesFromProto(request->capabilities())));
+    response->set_incarnation(registration.incarnation);
+    response->set_store_epoch(registration.store_epoch);
+    *response->mutable_heartbeat_interval() = wire::ToProto(registration.lease.heartbeat_interval);
+    *response->mutable_lease_duration() = wire::ToProto(registration.lease.lease_duration);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
+                                                       const pb::HeartbeatRequest* request,
+                                                       pb::HeartbeatResponse* response) {
+  return Serve(context_, call, "Heartbeat", [request, response](Core& core) -> absl::Status {
+    std::vector<spec::LeaseToken> tokens;
+    for (const pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<LeaseVerdict> revoked,
+                           core.Heartbeat(request->island_id(), request->incarnation(), request->sequence(), tokens));
+    for (const LeaseVerdict& verdict : revoked) {
+      pb::LeaseVerdict* added = response->add_revoked();
+      added->set_task_id(verdict.task_id);
+      added->set_reason(verdict.reason);
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerContext*,
+                                                       const pb::ClaimTaskRequest* request,
+                                                       pb::ClaimTaskResponse* response) {
+  const auto reactor = std::make_shared<ClaimReactor>(context_, response);
+  reactor->Start(*request);
+  return reactor.get();
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::ReportProgress(grpc::CallbackServerContext* call,
+                                                            const pb::ReportProgressRequest* request,
+                                                            pb::ReportProgressResponse*) {
+  return Serve(context_, call, "ReportProgress", [request](Core& core) {
+    return core.ReportProgress(wire::FromProto(request->token()), request->sequence(),
+                               wire::FromProto(request->progress()));
+  });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::CommitCheckpoint(grpc::CallbackServerContext* call,
+                                                              const pb::CommitCheckpointRequest* request,
+                                                              pb::CommitCheckpointResponse* response) {
+  return Serve(context_, call, "CommitCheckpoint", [request, response](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(
+        const std::vector<int64_t> superseded,
+        core.CommitCheckpoint(wire::FromProto(request->token()), wire::FromProto(request->checkpoint())));
+    for (const int64_t step : superseded) response->add_superseded_steps(step);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::CompleteTask(grpc::CallbackServerContext* call,
+                                                          const pb::CompleteTaskRequest* request,
+                                                          pb::CompleteTaskResponse*) {
+  return Serve(context_, call, "CompleteTask", [request](Core& core) {
+    std::vector<spec::Artifact> outputs;
+    for (const auto& artifact : request->outputs()) outputs.push_back(wire::FromProto(artifact));
+    return core.CompleteTask(wire::FromProto(request->token()), outputs, wire::FromProto(request->progress()));
+  });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContext* call,
+                                                      const pb::FailTaskRequest* request, pb::FailTaskResponse*) {
+  return Serve(context_, call, "FailTask", [request](Core& core) {
+    return core.FailTask(wire::FromProto(request->token()), request->code(), request->message(), request->permanent());
+  });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerContext* call,
+                                                         const pb::ReleaseTaskRequest* request,
+                                                         pb::ReleaseTaskResponse*) {
+  return Serve(context_, call, "ReleaseTask", [request](Core& core) {
+    return core.ReleaseTask(wire::FromProto(request->token()), request->reason());
+  });
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,179 @@
+// IslandService, collection and epochs over real gRPC and a real blob store.
+#include <future>
+
+#include "absl/time/clock.h"
+#include "common/base/errors.h"
+#include "coordinator/service/epoch.h"
+#include "coordinator/service/test_support.h"
+#include "coordinator/store/sqlite_store.h"
+#include "gmock/gmock.h"
+
+namespace atl::coordinator {
+namespace {
+
+using atlpb::island::v1::IslandService;
+using ::testing::HasSubstr;
+
+class IslandServiceTest : public CoordinatorFixture {
+ protected:
+  // Until the core has as many waiting claims; whether it came so.
+  bool AwaitWaitingClaims(size_t expected) {
+    for (int tries = 0; tries < 2000; ++tries) {
+      size_t found = 0;
+      coordinator_->WithCore([&](Core& core) { found = core.waiting_claims(); });
+      if (found == expected) return true;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return false;
+  }
+};
+
+TEST_F(IslandServiceTest, AClaimWaitsUntilAJobIsSubmitted) {
+  ASSERT_TRUE(Register("a").ok());
+  auto claim = std::async(std::launch::async, [this] { return Claim("a", absl::Seconds(15)); });
+  ASSERT_TRUE(AwaitWaitingClaims(1));
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  const auto answer = claim.get();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->grant().token().task_id(), job->job_id() + "/fit_features");
+  EXPECT_EQ(answer->grant().token().attempt_secret().size(), 16u);
+  EXPECT_EQ(answer->grant().storage().write_prefix(), blobs_->UriOf("jobs/" + job->job_id() + "/fit_features/1-1"));
+}
+
+TEST_F(IslandServiceTest, ACancelledClaimLeavesNoWaiter) {
+  ASSERT_TRUE(Register("a").ok());
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(20));
+  auto claim = std::async(std::launch::async, [&] {
+    atlpb::island::v1::ClaimTaskResponse response;
+    return islands_->ClaimTask(&context, ClaimRequestOf("a", absl::Seconds(15)), &response);
+  });
+  ASSERT_TRUE(AwaitWaitingClaims(1));
+  context.TryCancel();
+  EXPECT_EQ(claim.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(AwaitWaitingClaims(0));
+}
+
+TEST_F(IslandServiceTest, ACallWithoutDeadlineIsServed) {
+  grpc::ClientContext context;
+  atlpb::job::v1::ListJobsResponse response;
+  EXPECT_TRUE(jobs_->ListJobs(&context, {}, &response).ok());
+}
+
+TEST_F(IslandServiceTest, StaleTokensAreAbortedWithTheirReason) {
+  ASSERT_TRUE(Submit(SubmitRequest()).ok());
+  ASSERT_TRUE(Register("a").ok());
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  ASSERT_EQ(Register("a", "second start").value(), 2);
+  const auto committed = Commit(claim->grant(), 10);
+  EXPECT_EQ(committed.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ErrorReason(committed.status()), "STALE_ATTEMPT");
+  EXPECT_EQ(ErrorReason(Claim("a").status()), "STALE_INCARNATION");
+  EXPECT_EQ(ErrorReason(Claim("b").status()), "ISLAND_UNKNOWN");
+}
+
+TEST_F(IslandServiceTest, ResultsOutsideTheWritePrefixAreRefused) {
+  ASSERT_TRUE(Submit(SubmitRequest()).ok());
+  ASSERT_TRUE(Register("a").ok());
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  const std::string prefix = claim->grant().storage().write_prefix();
+  for (const std::string& uri : {blobs_->UriOf("datasets/digits/manifest.json"), prefix + "/../x", prefix}) {
+    const absl::Status status = Complete(claim->grant(), "pca", {uri, 1, std::string(64, 'a')});
+    EXPECT_EQ(ErrorReason(status), "OUTSIDE_WRITE_PREFIX") << uri;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(prefix));
+  }
+}
+
+TEST_F(IslandServiceTest, TheLastProgressOfATaskStaysWithIt) {
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE(Register("a").ok());
+  const std::string task_id = FinishNext("a");
+  coordinator_.reset();
+  StartCoordinator();
+  atlpb::job::v1::GetJobRequest request;
+  request.set_job_id(job->job_id());
+  atlpb::job::v1::GetJobResponse response;
+  ASSERT_TRUE(Call(*jobs_, &atlpb::job::v1::JobService::Stub::GetJob, request, &response).ok());
+  ASSERT_EQ(response.job().tasks(0).task_id(), task_id);
+  EXPECT_EQ(response.job().tasks(0).state(), atlpb::job::v1::Task::STATE_SUCCEEDED);
+  EXPECT_EQ(response.job().tasks(0).progress().step(), 40);
+  EXPECT_EQ(response.job().tasks(0).progress().loss(), 0.25);
+}
+
+TEST_F(IslandServiceTest, CollectionDeletesWhatNothingNeedsAndNothingElse) {
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE(Register("a").ok());
+  for (int task = 0; task < 4; ++task) FinishNext("a");
+  const auto claim = Claim("a");  // train_expert-0, keeps one checkpoint
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  const auto old_checkpoint = Commit(claim->grant(), 10);
+  const auto kept_checkpoint = Commit(claim->grant(), 20);
+  ASSERT_TRUE(old_checkpoint.ok() && kept_checkpoint.ok());
+  const std::string uncommitted = claim->grant().storage().write_prefix() + "/30-y/stage-0.safetensors";
+  ASSERT_TRUE(blobs_->Write(uncommitted, "on its way").ok());
+  const std::string foreign = blobs_->UriOf("jobs/of-another-store/train_expert-0/1-1/10-z/manifest.json");
+  ASSERT_TRUE(blobs_->Write(foreign, "not ours").ok());
+
+  ASSERT_TRUE(coordinator_->collector().CollectOnce().ok());
+  EXPECT_FALSE(blobs_->Exists(old_checkpoint->uri).value()) << "no longer kept";
+  EXPECT_TRUE(blobs_->Exists(kept_checkpoint->uri).value());
+  EXPECT_TRUE(blobs_->Exists(uncommitted).value()) << "its attempt is still valid";
+  EXPECT_TRUE(blobs_->Exists(foreign).value());
+  EXPECT_TRUE(blobs_->Exists(blobs_->UriOf("jobs/" + job->job_id() + "/fit_features/1-1/result")).value());
+
+  ASSERT_TRUE(Complete(claim->grant(), "checkpoint", *kept_checkpoint).ok());
+  ASSERT_TRUE(coordinator_->collector().CollectOnce().ok());
+  EXPECT_FALSE(blobs_->Exists(uncommitted).value()) << "its task is over and no row names it";
+  EXPECT_TRUE(blobs_->Exists(kept_checkpoint->uri).value());
+
+  for (int task = 0; task < 2; ++task) FinishNext("a");
+  atlpb::job::v1::DeleteJobRequest request;
+  request.set_job_id(job->job_id());
+  atlpb::job::v1::DeleteJobResponse response;
+  ASSERT_TRUE(Call(*jobs_, &atlpb::job::v1::JobService::Stub::DeleteJob, request, &response).ok());
+  ASSERT_TRUE(coordinator_->collector().CollectOnce().ok());
+  EXPECT_FALSE(blobs_->Exists(kept_checkpoint->uri).value()) << "its job was deleted";
+  EXPECT_TRUE(blobs_->Exists(blobs_->UriOf("models/digits/" + job->job_id() + "/model_index.json")).value());
+  EXPECT_TRUE(blobs_->Exists(foreign).value());
+}
+
+TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
+  const auto open = [&](const std::string& name) {
+    auto store = store::SqliteStore::Open({.path = folder_.File(name)});
+    EXPECT_TRUE(store.ok()) << store.status();
+    return *std::move(store);
+  };
+  const auto first = open("first.db");
+  ASSERT_TRUE(EstablishEpoch(*blobs_, *first, false).ok());
+  EXPECT_EQ(first->epoch(), 2) << "the fixture's coordinator has epoch 1";
+  ASSERT_TRUE(EstablishEpoch(*blobs_, *first, false).ok());
+  EXPECT_EQ(first->epoch(), 2) << "a restart keeps it";
+  const auto second = open("second.db");
+  ASSERT_TRUE(EstablishEpoch(*blobs_, *second, false).ok());
+  EXPECT_EQ(second->epoch(), 3);
+  const absl::Status superseded = EstablishEpoch(*blobs_, *first, false);
+  EXPECT_EQ(ErrorReason(superseded), "STORE_SUPERSEDED");
+  EXPECT_THAT(std::string(superseded.message()), HasSubstr("--restored"));
+  ASSERT_TRUE(EstablishEpoch(*blobs_, *first, true).ok());
+  EXPECT_EQ(first->epoch(), 4);
+  EXPECT_EQ(ErrorReason(coordinator_->collector().CollectOnce()), "STORE_SUPERSEDED") << "epoch 1 deletes nothing";
+}
+
+TEST_F(IslandServiceTest, MetricsCountWhatHappened) {
+  ASSERT_TRUE(Submit(SubmitRequest()).ok());
+  ASSERT_TRUE(Register("a").ok());
+  FinishNext("a");
+  const std::string text = coordinator_->registry().Text();
+  EXPECT_THAT(text, HasSubstr("atoll_coordinator_grants_total 1"));
+  EXPECT_THAT(text, HasSubstr("atoll_coordinator_attempts_ended_total{outcome=\"succeeded\"} 1"));
+  EXPECT_THAT(text, HasSubstr("atoll_coordinator_requests_total{method=\"SubmitJob\"} 1"));
+  EXPECT_THAT(text, HasSubstr("atoll_coordinator_store_epoch 1"));
+}
+
+}  // namespace
+}  // namespace atl::coordinator

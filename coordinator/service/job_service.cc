@@ -1,0 +1,157 @@
+#include "coordinator/service/job_service.h"
+
+#include <charconv>
+#include <memory>
+#include <utility>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/wire/spec_wire.h"
+#include "coordinator/service/dataset_lookup.h"
+#include "coordinator/service/messages.h"
+#include "coordinator/service/stream_writer.h"
+#include "fmt/format.h"
+
+namespace atl::coordinator {
+namespace {
+
+namespace pb = atlpb::job::v1;
+
+template <typename Request>
+CallKey KeyOf(const grpc::CallbackServerContext& call, std::string_view method, const Request& request) {
+  CallKey key{CallerOf(call), std::string(method), request.request_id(), ""};
+  if (!key.request_id.empty()) key.payload_hash = PayloadHash(request);
+  return key;
+}
+
+template <typename Response>
+std::string EncodeJobAs(const JobView& view) {
+  Response response;
+  *response.mutable_job() = JobToProto(view);
+  return response.SerializeAsString();
+}
+
+template <typename Response>
+absl::Status Decode(const absl::StatusOr<std::string>& bytes, Response* response) {
+  ATOLL_RETURN_IF_ERROR(bytes.status());
+  if (response->ParseFromString(*bytes)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
+}
+
+absl::Status RequireField(std::string_view path, const std::string& value) {
+  if (!value.empty()) return absl::OkStatus();
+  return FieldError(path, "FIELD_REQUIRED", "expected a value, found none");
+}
+
+// What cannot work whatever the dataset is said first, without reading it.
+absl::StatusOr<DatasetInfo> DatasetOf(storage::BlobStore& blobs, const spec::JobSpec& spec) {
+  ATOLL_RETURN_IF_ERROR(spec::Validate(spec, nullptr));
+  return LookUpDataset(blobs, spec.dataset);
+}
+
+// The position in a list of jobs that a token stands for.
+absl::StatusOr<int64_t> JobsBefore(const std::string& token) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string position, PagePosition("jobs", token));
+  int64_t before = 0;
+  if (position.empty()) return before;
+  const auto [end, error] = std::from_chars(position.data(), position.data() + position.size(), before);
+  if (error == std::errc() && end == position.data() + position.size()) return before;
+  return FieldError("page_token", "INVALID_PAGE_TOKEN", "expected a next_page_token of ListJobs");
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext* call,
+                                                    const pb::SubmitJobRequest* request,
+                                                    pb::SubmitJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  auto timer = std::make_shared<CallTimer>(context_, "SubmitJob");
+  const auto finish = [reactor, timer](const absl::Status& status) {
+    timer->End(status);
+    reactor->Finish(rpc::ToGrpc(status));
+  };
+  const CallKey key = KeyOf(*call, "SubmitJob", *request);
+  const bool posted = blob_thread_.Post([this, finish, key, request, response] {
+    const spec::JobSpec spec = wire::FromProto(request->spec());
+    const absl::StatusOr<DatasetInfo> dataset = DatasetOf(blobs_, spec);
+    if (!dataset.ok()) return finish(dataset.status());
+    const auto submit = [this, finish, key, spec, dataset = *dataset, request, response] {
+      finish(Decode(
+          context_.core->SubmitJob(key, spec, dataset, request->validate_only(), EncodeJobAs<pb::SubmitJobResponse>),
+          response));
+    };
+    if (!context_.core_thread->Post(submit)) finish(Busy());
+  });
+  if (!posted) finish(Busy());
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* call, const pb::GetJobRequest* request,
+                                                 pb::GetJobResponse* response) {
+  return Serve(context_, call, "GetJob", [request, response](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
+    ATOLL_ASSIGN_OR_RETURN(const JobView view, core.GetJob(request->job_id()));
+    *response->mutable_job() = JobToProto(view);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* call,
+                                                   const pb::ListJobsRequest* request, pb::ListJobsResponse* response) {
+  return Serve(context_, call, "ListJobs", [request, response](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const int32_t size, PageSize(request->page_size()));
+    ATOLL_ASSIGN_OR_RETURN(const int64_t before, JobsBefore(request->page_token()));
+    ATOLL_ASSIGN_OR_RETURN(const store::Store::JobPage page, core.ListJobs(before, size));
+    for (const jobs::Job& job : page.jobs) *response->add_jobs() = JobToProto(job);
+    if (page.next != 0) response->set_next_page_token(PageToken("jobs", std::to_string(page.next)));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext* call,
+                                                    const pb::CancelJobRequest* request,
+                                                    pb::CancelJobResponse* response) {
+  const CallKey key = KeyOf(*call, "CancelJob", *request);
+  return Serve(context_, call, "CancelJob", [key, request, response](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
+    return Decode(core.CancelJob(key, request->job_id(), request->reason(), EncodeJobAs<pb::CancelJobResponse>),
+                  response);
+  });
+}
+
+grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext* call,
+                                                    const pb::DeleteJobRequest* request, pb::DeleteJobResponse*) {
+  const CallKey key = KeyOf(*call, "DeleteJob", *request);
+  return Serve(context_, call, "DeleteJob", [key, request](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
+    return core.DeleteJob(key, request->job_id());
+  });
+}
+
+grpc::ServerWriteReactor<pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext*,
+                                                                         const pb::WatchJobRequest* request) {
+  auto timer = std::make_shared<CallTimer>(context_, "WatchJob");
+  auto ticket = std::make_shared<int64_t>(0);
+  const ServiceContext context = context_;
+  auto writer = StreamWriter<pb::WatchJobResponse>::Create([context, timer, ticket](const grpc::Status& status) {
+    timer->End(rpc::FromGrpc(status));
+    context.core_thread->Post([context, ticket] { context.core->CancelWatch(*ticket); });
+  });
+  const auto send = [writer](const absl::StatusOr<JobView>& view, bool last) {
+    if (view.ok()) {
+      pb::WatchJobResponse message;
+      *message.mutable_job() = JobToProto(*view);
+      writer->Send("", std::move(message));
+    }
+    if (last) writer->End(rpc::ToGrpc(view.status()));
+  };
+  // Copied: the request is gone once this returned.
+  const std::string job_id = request->job_id();
+  const int64_t after = request->after_revision();
+  const bool posted = context_.core_thread->Post(
+      [context, ticket, job_id, after, send] { *ticket = context.core->WatchJob(job_id, after, send); });
+  if (!posted) writer->End(rpc::ToGrpc(Busy()));
+  return writer.get();
+}
+
+}  // namespace atl::coordinator

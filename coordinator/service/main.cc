@@ -1,0 +1,154 @@
+// atoll-coordinator: jobs, islands and models; durable state in one SQLite file.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+#include "coordinator/service/coordinator.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace {
+
+struct Flags {
+  atl::coordinator::CoordinatorOptions options;
+  std::string port_file;
+  std::string log_level = "info";
+  std::string lease = "10s";
+  std::string heartbeat = "2s";
+  std::string restart_grace = "1m";
+  std::string collect_every = "10m";
+  std::string collect_age = "24h";
+  std::string stop_grace = "2s";
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.description("Coordinates jobs, islands and models. Durable state lies in one SQLite file.");
+  app.add_option("--listen", flags.options.listen, "Address to serve gRPC at; port 0 takes a free one")
+      ->envname("ATOLL_LISTEN")
+      ->capture_default_str();
+  app.add_option("--port-file", flags.port_file, "Write the bound address to this file once it serves");
+  app.add_option("--store", flags.options.store_path, "SQLite file with the coordinator's state")
+      ->envname("ATOLL_STORE")
+      ->required();
+  app.add_option("--blob-store", flags.options.blob_store,
+                 "Root of the blob store: file:///path, s3://bucket/prefix, …")
+      ->envname("ATOLL_BLOB_STORE")
+      ->required();
+  app.add_flag("--restored", flags.options.restored, "The store is a restored copy: take a higher epoch");
+  app.add_option("--metrics-listen", flags.options.metrics_listen, "Address of /metrics and /healthz; none by default")
+      ->envname("ATOLL_METRICS_LISTEN");
+  app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
+  app.add_option("--heartbeat", flags.heartbeat, "How often islands send heartbeats")->capture_default_str();
+  app.add_option("--restart-grace", flags.restart_grace, "How long leases live on after a restart")
+      ->capture_default_str();
+  app.add_option("--collect-every", flags.collect_every, "How often unneeded files are deleted")->capture_default_str();
+  app.add_option("--collect-age", flags.collect_age, "How old a file without a row must be")->capture_default_str();
+  app.add_option("--stop-grace", flags.stop_grace, "How long running calls get after SIGTERM")->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "debug, info, warn, error")->envname("ATOLL_LOG_LEVEL");
+}
+
+bool Parse(const char* flag, const std::string& text, absl::Duration* duration) {
+  if (absl::ParseDuration(text, duration) && *duration > absl::ZeroDuration()) return true;
+  std::fprintf(stderr, "%s: expected a duration such as 10s or 500ms, found '%s'\n", flag, text.c_str());
+  return false;
+}
+
+bool ParseDurations(Flags& flags, absl::Duration* stop_grace) {
+  auto& lease = flags.options.lease;
+  if (!Parse("--lease", flags.lease, &lease.lease_duration) ||
+      !Parse("--heartbeat", flags.heartbeat, &lease.heartbeat_interval) ||
+      !Parse("--restart-grace", flags.restart_grace, &lease.restart_grace) ||
+      !Parse("--collect-every", flags.collect_every, &flags.options.collector.interval) ||
+      !Parse("--collect-age", flags.collect_age, &flags.options.collector.min_age) ||
+      !Parse("--stop-grace", flags.stop_grace, stop_grace)) {
+    return false;
+  }
+  if (lease.heartbeat_interval * 2 <= lease.lease_duration) return true;
+  std::fprintf(stderr, "--lease: expected at least twice --heartbeat (%s), found %s\n", flags.heartbeat.c_str(),
+               flags.lease.c_str());
+  return false;
+}
+
+// ATOLL_FAILPOINT="<transaction>.<before_commit|after_commit>[:<n>]": the process kills itself with SIGKILL when it
+// reaches the point for the n-th time; "*" is any point. For tests of recovery.
+std::function<void(std::string_view)> FailpointFromEnvironment() {
+  const char* text = std::getenv("ATOLL_FAILPOINT");
+  if (text == nullptr || *text == '\0') return nullptr;
+  std::string point = text;
+  int hit = 1;
+  if (const size_t colon = point.find(':'); colon != std::string::npos) {
+    if (!absl::SimpleAtoi(point.substr(colon + 1), &hit)) hit = 1;
+    point.resize(colon);
+  }
+  spdlog::warn("failpoint {}: this process will kill itself there at hit {}", point, hit);
+  return [point, left = hit](std::string_view reached) mutable {
+    if ((point == "*" || reached == point) && --left == 0) kill(getpid(), SIGKILL);
+  };
+}
+
+// Readers see the whole address or no file.
+bool WriteAddress(const std::string& path, const std::string& address) {
+  const std::string temporary = path + ".new";
+  std::ofstream file(temporary);
+  file << address << "\n";
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  return static_cast<bool>(file) && !error;
+}
+
+// SIGTERM and SIGINT, blocked in every thread so that only sigwait sees them.
+sigset_t BlockStopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signals;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app;
+  Flags flags;
+  AddFlags(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  absl::Duration stop_grace;
+  if (!ParseDurations(flags, &stop_grace)) return 2;
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
+  spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  signal(SIGPIPE, SIG_IGN);
+  const sigset_t stop_signals = BlockStopSignals();
+  flags.options.on_point = FailpointFromEnvironment();
+
+  auto coordinator = atl::coordinator::Coordinator::Start(flags.options);
+  if (!coordinator.ok()) {
+    std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(coordinator.status().message()).c_str());
+    return 1;
+  }
+  const std::string& address = (*coordinator)->address();
+  if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {
+    std::fprintf(stderr, "atoll-coordinator: cannot write %s\n", flags.port_file.c_str());
+    return 1;
+  }
+  std::printf("atoll-coordinator serves at %s\n", address.c_str());
+  if (const std::string metrics = (*coordinator)->metrics_address(); !metrics.empty()) {
+    std::printf("metrics at http://%s/metrics\n", metrics.c_str());
+  }
+  std::fflush(stdout);
+
+  int signal_number = 0;
+  sigwait(&stop_signals, &signal_number);
+  spdlog::info("{}: stopping", signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
+  (*coordinator)->Stop(stop_grace);
+  return 0;
+}

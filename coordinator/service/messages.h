@@ -1,0 +1,34 @@
+// Jobs, models and islands between the coordinator's structs and proto; what common/wire does not know.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "atoll/island/v1/island_service.pb.h"
+#include "atoll/job/v1/job_service.pb.h"
+#include "atoll/model/v1/model_service.pb.h"
+#include "coordinator/service/core.h"
+#include "coordinator/store/store.h"
+#include "google/protobuf/message.h"
+
+namespace atl::coordinator {
+
+// Without tasks.
+atlpb::job::v1::Job JobToProto(const jobs::Job& job);
+atlpb::job::v1::Job JobToProto(const JobView& view);
+atlpb::model::v1::Model ModelToProto(const store::Model& model);
+leases::Capabilities CapabilitiesFromProto(const atlpb::island::v1::Capabilities& proto);
+
+// 0 gives the default (50), more than 1000 gives 1000; negative is INVALID_ARGUMENT (INVALID_PAGE_SIZE).
+absl::StatusOr<int32_t> PageSize(int32_t requested);
+// Opaque tokens: `kind` keeps one list's token from another's. An empty token gives an empty position;
+// INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that PageToken did not make.
+std::string PageToken(std::string_view kind, std::string_view position);
+absl::StatusOr<std::string> PagePosition(std::string_view kind, std::string_view token);
+
+// SHA-256 of the request without its request_id: what a repeated call must equal.
+std::string PayloadHash(const google::protobuf::Message& request);
+
+}  // namespace atl::coordinator

@@ -1,0 +1,90 @@
+#include "coordinator/service/model_service.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "coordinator/service/messages.h"
+#include "coordinator/service/stream_writer.h"
+
+namespace atl::coordinator {
+namespace {
+
+namespace pb = atlpb::model::v1;
+
+std::string EncodeServing(const store::Model& model) {
+  pb::SetServingVersionResponse response;
+  *response.mutable_model() = ModelToProto(model);
+  return response.SerializeAsString();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ModelServiceImpl::ListModels(grpc::CallbackServerContext* call,
+                                                       const pb::ListModelsRequest* request,
+                                                       pb::ListModelsResponse* response) {
+  return Serve(context_, call, "ListModels", [request, response](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const int32_t size, PageSize(request->page_size()));
+    ATOLL_ASSIGN_OR_RETURN(const std::string after, PagePosition("models", request->page_token()));
+    // One more than asked for tells whether there is a next page.
+    ATOLL_ASSIGN_OR_RETURN(std::vector<store::Model> models, core.ListModels(after, size + 1));
+    const bool more = models.size() > static_cast<size_t>(size);
+    if (more) models.pop_back();
+    for (const store::Model& model : models) *response->add_models() = ModelToProto(model);
+    if (more) response->set_next_page_token(PageToken("models", models.back().name));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* ModelServiceImpl::GetModel(grpc::CallbackServerContext* call,
+                                                     const pb::GetModelRequest* request,
+                                                     pb::GetModelResponse* response) {
+  return Serve(context_, call, "GetModel", [request, response](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const store::Model model, core.GetModel(request->name()));
+    *response->mutable_model() = ModelToProto(model);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServerContext* call,
+                                                              const pb::SetServingVersionRequest* request,
+                                                              pb::SetServingVersionResponse* response) {
+  CallKey key{CallerOf(*call), "SetServingVersion", request->request_id(), ""};
+  if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
+  return Serve(context_, call, "SetServingVersion", [key, request, response](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const std::string bytes,
+                           core.SetServingVersion(key, request->name(), request->version(),
+                                                  request->expected_generation(), EncodeServing));
+    if (response->ParseFromString(bytes)) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
+  });
+}
+
+grpc::ServerWriteReactor<pb::WatchModelResponse>* ModelServiceImpl::WatchModel(grpc::CallbackServerContext*,
+                                                                               const pb::WatchModelRequest* request) {
+  auto timer = std::make_shared<CallTimer>(context_, "WatchModel");
+  auto ticket = std::make_shared<int64_t>(0);
+  const ServiceContext context = context_;
+  auto writer = StreamWriter<pb::WatchModelResponse>::Create([context, timer, ticket](const grpc::Status& status) {
+    timer->End(rpc::FromGrpc(status));
+    context.core_thread->Post([context, ticket] { context.core->CancelWatch(*ticket); });
+  });
+  const auto send = [writer](const absl::StatusOr<store::Model>& model, bool last) {
+    if (model.ok()) {
+      pb::WatchModelResponse message;
+      *message.mutable_model() = ModelToProto(*model);
+      writer->Send(model->name, std::move(message));
+    }
+    if (last) writer->End(rpc::ToGrpc(model.status()));
+  };
+  const std::string name = request->name();
+  const int64_t after = request->after_generation();
+  const bool posted = context_.core_thread->Post(
+      [context, ticket, name, after, send] { *ticket = context.core->WatchModel(name, after, send); });
+  if (!posted) writer->End(rpc::ToGrpc(Busy()));
+  return writer.get();
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,17 @@
+// The schema and how older files become it. Version N of the schema is what the first N migrations make; the version
+// lies in table schema_version.
+#pragma once
+
+#include "absl/status/status.h"
+#include "coordinator/store/sqlite_database.h"
+
+namespace atl::store {
+
+// What this build writes.
+int SchemaVersion();
+
+// Brings the database to SchemaVersion(), each step in its own transaction. FAILED_PRECONDITION (STORE_TOO_NEW) for a
+// file of a newer build, which is left untouched; DATA_LOSS (STORE_CORRUPT) for a database that is none of Atoll's.
+absl::Status Migrate(Database& database);
+
+}  // namespace atl::store

@@ -1,0 +1,145 @@
+#include "coordinator/store/sqlite_database.h"
+
+#include <sqlite3.h>
+
+#include <utility>
+
+#include "common/base/errors.h"
+#include "fmt/format.h"
+
+namespace atl::store {
+
+absl::Status SqliteError(int code, std::string_view doing, std::string_view message) {
+  const std::string text = fmt::format("{}: {} ({})", doing, message, sqlite3_errstr(code));
+  switch (code & 0xff) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return MakeError(absl::StatusCode::kUnavailable, "STORE_LOCKED", text + "; another process holds the database");
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+      return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_READ_ONLY", text);
+    case SQLITE_CANTOPEN:
+      return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN", text);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", text);
+    case SQLITE_FULL:
+      return MakeError(absl::StatusCode::kUnavailable, "STORE_FULL", text);
+    case SQLITE_IOERR:
+      return MakeError(absl::StatusCode::kUnavailable, "STORE_IO", text);
+    default:
+      return MakeError(absl::StatusCode::kInternal, "STORE_ERROR", text);
+  }
+}
+
+Statement::Statement(Statement&& other) noexcept
+    : database_(other.database_), statement_(std::exchange(other.statement_, nullptr)), bound_(other.bound_) {}
+
+Statement::~Statement() {
+  if (statement_ == nullptr) return;
+  sqlite3_reset(statement_);
+  sqlite3_clear_bindings(statement_);
+}
+
+Statement& Statement::Bind(int64_t value) {
+  sqlite3_bind_int64(statement_, ++bound_, value);
+  return *this;
+}
+
+Statement& Statement::Bind(std::string_view text) {
+  const int code = sqlite3_bind_text64(statement_, ++bound_, text.data() == nullptr ? "" : text.data(), text.size(),
+                                       SQLITE_TRANSIENT, SQLITE_UTF8);
+  if (code != SQLITE_OK) bind_error_ = SqliteError(code, "binding text", sqlite3_errmsg(database_));
+  return *this;
+}
+
+Statement& Statement::BindBlob(std::string_view bytes) {
+  const int code = sqlite3_bind_blob64(statement_, ++bound_, bytes.data() == nullptr ? "" : bytes.data(), bytes.size(),
+                                       SQLITE_TRANSIENT);
+  if (code != SQLITE_OK) bind_error_ = SqliteError(code, "binding bytes", sqlite3_errmsg(database_));
+  return *this;
+}
+
+Statement& Statement::Bind(absl::Time time) {
+  if (time == absl::InfinitePast()) {
+    sqlite3_bind_null(statement_, ++bound_);
+    return *this;
+  }
+  return Bind(absl::ToUnixMicros(time));
+}
+
+absl::StatusOr<bool> Statement::Step() {
+  if (statement_ == nullptr) return SqliteError(SQLITE_ERROR, "preparing", sqlite3_errmsg(database_));
+  if (!bind_error_.ok()) return bind_error_;
+  read_ = 0;
+  const int code = sqlite3_step(statement_);
+  if (code == SQLITE_ROW) return true;
+  if (code == SQLITE_DONE) return false;
+  return SqliteError(code, sqlite3_sql(statement_), sqlite3_errmsg(database_));
+}
+
+absl::Status Statement::Run() {
+  const absl::StatusOr<bool> row = Step();
+  return row.status();
+}
+
+int64_t Statement::Int() {
+  return sqlite3_column_int64(statement_, read_++);
+}
+
+std::string Statement::Text() {
+  const int column = read_++;
+  const void* bytes = sqlite3_column_blob(statement_, column);
+  const int size = sqlite3_column_bytes(statement_, column);
+  return bytes == nullptr ? std::string() : std::string(static_cast<const char*>(bytes), static_cast<size_t>(size));
+}
+
+absl::Time Statement::Time() {
+  if (sqlite3_column_type(statement_, read_) == SQLITE_NULL) {
+    ++read_;
+    return absl::InfinitePast();
+  }
+  return absl::FromUnixMicros(Int());
+}
+
+absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, absl::Duration busy_timeout) {
+  sqlite3* handle = nullptr;
+  const int code =
+      sqlite3_open_v2(path.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  std::unique_ptr<Database> database(new Database(path, handle));
+  if (code != SQLITE_OK) {
+    return SqliteError(code, fmt::format("opening store {}", path), handle ? sqlite3_errmsg(handle) : "no memory");
+  }
+  sqlite3_extended_result_codes(handle, 1);
+  sqlite3_busy_timeout(handle, static_cast<int>(absl::ToInt64Milliseconds(busy_timeout)));
+  return database;
+}
+
+Database::~Database() {
+  for (auto& [sql, statement] : statements_) sqlite3_finalize(statement);
+  sqlite3_close(database_);
+}
+
+absl::Status Database::Execute(const std::string& sql) {
+  char* message = nullptr;
+  const int code = sqlite3_exec(database_, sql.c_str(), nullptr, nullptr, &message);
+  if (code == SQLITE_OK) return absl::OkStatus();
+  const std::string text = message == nullptr ? sqlite3_errmsg(database_) : message;
+  sqlite3_free(message);
+  return SqliteError(code, fmt::format("store {}: {}", path_, sql.substr(0, 60)), text);
+}
+
+Statement Database::Prepare(std::string_view sql) {
+  auto [it, inserted] = statements_.try_emplace(std::string(sql), nullptr);
+  if (inserted || it->second == nullptr) {
+    sqlite3_prepare_v3(database_, it->first.c_str(), -1, SQLITE_PREPARE_PERSISTENT, &it->second, nullptr);
+  }
+  return Statement(database_, it->second);
+}
+
+int64_t Database::changes() const {
+  return sqlite3_changes64(database_);
+}
+
+}  // namespace atl::store

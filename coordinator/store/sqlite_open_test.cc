@@ -1,0 +1,138 @@
+// What opening says of a file that is in use, locked, read-only, corrupt, foreign or of a newer build.
+#include <unistd.h>
+
+#include <fstream>
+
+#include "common/base/errors.h"
+#include "coordinator/store/migrations.h"
+#include "coordinator/store/sqlite_store.h"
+#include "coordinator/store/test_support.h"
+#include "gmock/gmock.h"
+
+namespace atl::store {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status OpenStatus(const std::string& path) {
+  return SqliteStore::Open({path, absl::Milliseconds(20), nullptr}).status();
+}
+
+TEST(SqliteOpenTest, ASecondCoordinatorIsRefusedAndToldWhoHasTheStore) {
+  TemporaryFolder folder;
+  const auto store = OpenOrDie(folder.File("s.db"));
+  const absl::Status status = OpenStatus(folder.File("s.db"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "STORE_IN_USE");
+  EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(getpid())));
+}
+
+TEST(SqliteOpenTest, ALockedDatabaseIsUnavailable) {
+  TemporaryFolder folder;
+  { OpenOrDie(folder.File("s.db")); }
+  auto other = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE((*other)->Execute("BEGIN EXCLUSIVE").ok());
+  const absl::Status status = OpenStatus(folder.File("s.db"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), "STORE_LOCKED") << status;
+}
+
+TEST(SqliteOpenTest, AFileThatIsNoDatabaseIsDataLoss) {
+  TemporaryFolder folder;
+  std::ofstream(folder.File("s.db")) << std::string(8192, 'x');
+  const absl::Status status = OpenStatus(folder.File("s.db"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ErrorReason(status), "STORE_CORRUPT");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("s.db"));
+}
+
+TEST(SqliteOpenTest, DamagedPagesAreFoundAtOpening) {
+  TemporaryFolder folder;
+  {
+    const auto store = OpenOrDie(folder.File("s.db"));
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(
+          store->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob("j-" + std::to_string(i))); }).ok());
+    }
+  }
+  std::fstream file(folder.File("s.db"), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096);
+  file << std::string(200'000, '\x5a');
+  file.close();
+  EXPECT_EQ(ErrorReason(OpenStatus(folder.File("s.db"))), "STORE_CORRUPT");
+}
+
+TEST(SqliteOpenTest, AnotherProgramsDatabaseIsLeftAlone) {
+  TemporaryFolder folder;
+  {
+    auto other = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+    ASSERT_TRUE(other.ok());
+    ASSERT_TRUE((*other)->Execute("CREATE TABLE recipes (name TEXT)").ok());
+  }
+  const absl::Status status = OpenStatus(folder.File("s.db"));
+  EXPECT_EQ(ErrorReason(status), "STORE_CORRUPT");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("expected a coordinator's store"));
+}
+
+TEST(SqliteOpenTest, ANewerSchemaIsRefusedUntouched) {
+  TemporaryFolder folder;
+  { OpenOrDie(folder.File("s.db")); }
+  {
+    auto other = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+    ASSERT_TRUE(other.ok());
+    ASSERT_TRUE((*other)->Execute("INSERT INTO schema_version VALUES (99, 0)").ok());
+  }
+  const absl::Status status = OpenStatus(folder.File("s.db"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "STORE_TOO_NEW");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("found 99"));
+}
+
+TEST(SqliteOpenTest, APlaceThatCannotBeWrittenIsAPrecondition) {
+  const absl::Status status = OpenStatus("/proc/atoll/s.db");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "STORE_CANNOT_OPEN") << status;
+}
+
+TEST(SqliteOpenTest, ReadOnlyErrorsAreNamed) {
+  // Root may write any file, so the code is checked rather than a file's mode.
+  EXPECT_EQ(ErrorReason(SqliteError(8 /* SQLITE_READONLY */, "writing", "attempt to write")), "STORE_READ_ONLY");
+  EXPECT_EQ(ErrorReason(SqliteError(13 /* SQLITE_FULL */, "writing", "disk full")), "STORE_FULL");
+  EXPECT_EQ(ErrorReason(SqliteError(10 /* SQLITE_IOERR */, "writing", "I/O")), "STORE_IO");
+}
+
+TEST(SqliteOpenTest, AStoreOfTheFirstSchemaIsMigrated) {
+  TemporaryFolder folder;
+  {
+    const auto store = OpenOrDie(folder.File("s.db"));
+    ASSERT_TRUE(store->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob("j-1")); }).ok());
+  }
+  {
+    auto older = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+    ASSERT_TRUE(older.ok());
+    ASSERT_TRUE((*older)->Execute("DROP TABLE final_progress; DELETE FROM schema_version WHERE version > 1").ok());
+  }
+  const auto store = OpenOrDie(folder.File("s.db"));
+  EXPECT_EQ(store->GetJob("j-1").value(), SmallJob("j-1"));
+  const spec::Progress progress{.step = 7, .total_steps = 9, .loss = 0.5, .metrics = {{"accuracy", 0.25}}};
+  ASSERT_TRUE(store->Write("p", [&](Transaction& t) { return t.InsertFinalProgress("j-1/cluster", progress); }).ok());
+  const auto stored = store->FinalProgress("j-1");
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->at("j-1/cluster").step, 7);
+  EXPECT_EQ(stored->at("j-1/cluster").metrics.at("accuracy"), 0.25);
+}
+
+TEST(SqliteOpenTest, MigratingTwiceChangesNothing) {
+  TemporaryFolder folder;
+  auto database = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+  ASSERT_TRUE(database.ok());
+  ASSERT_TRUE(Migrate(**database).ok());
+  ASSERT_TRUE(Migrate(**database).ok());
+  Statement count = (*database)->Prepare("SELECT count(*) FROM schema_version");
+  ASSERT_TRUE(count.Step().ok());
+  EXPECT_EQ(count.Int(), SchemaVersion());
+}
+
+}  // namespace
+}  // namespace atl::store

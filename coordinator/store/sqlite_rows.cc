@@ -1,0 +1,225 @@
+#include "coordinator/store/sqlite_rows.h"
+
+#include <limits>
+#include <utility>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/spec/spec_io.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::store {
+namespace {
+
+absl::StatusOr<std::vector<spec::Artifact>> ReadArtifacts(Database& database, std::string_view task_id) {
+  std::vector<spec::Artifact> artifacts;
+  Statement row =
+      database.Prepare("SELECT name, uri, bytes, sha256, rows FROM artifacts WHERE task_id = ? ORDER BY position");
+  row.Bind(task_id);
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) return artifacts;
+    spec::Artifact& artifact = artifacts.emplace_back();
+    artifact.name = row.Text();
+    artifact.uri = row.Text();
+    artifact.bytes = row.Int();
+    artifact.sha256 = row.Text();
+    artifact.rows = row.Int();
+  }
+}
+
+jobs::Task ReadTask(Statement& row) {
+  jobs::Task task;
+  task.task_id = row.Text();
+  task.kind = static_cast<spec::TaskKind>(row.Int());
+  task.index = static_cast<int32_t>(row.Int());
+  task.state = static_cast<jobs::TaskState>(row.Int());
+  task.attempt = row.Int();
+  task.island_id = row.Text();
+  task.committed_step = row.Int();
+  task.attempt_committed = row.Int() != 0;
+  task.failures = static_cast<int32_t>(row.Int());
+  task.message = row.Text();
+  task.depends_on = SplitLines(row.Text());
+  return task;
+}
+
+}  // namespace
+
+std::string JoinLines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+std::vector<std::string> SplitLines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
+absl::StatusOr<jobs::Job> ReadJob(Statement& row) {
+  jobs::Job job;
+  job.job_id = row.Text();
+  absl::StatusOr<spec::JobSpec> spec = spec::ParseJobSpec(row.Text(), "stored spec of job " + job.job_id);
+  if (!spec.ok()) {
+    return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", std::string(spec.status().message()));
+  }
+  job.spec = *std::move(spec);
+  job.dataset_manifest_uri = row.Text();
+  job.state = static_cast<jobs::JobState>(row.Int());
+  job.create_time = row.Time();
+  job.end_time = row.Time();
+  job.message = row.Text();
+  job.model_version = row.Text();
+  job.revision = row.Int();
+  return job;
+}
+
+absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::string_view job_id) {
+  std::vector<jobs::Task> tasks;
+  Statement row = database.Prepare(
+      "SELECT task_id, kind, task_index, state, attempt, island_id, committed_step, attempt_committed, failures, "
+      "message, "
+      "depends_on FROM tasks WHERE job_id = ? ORDER BY position");
+  row.Bind(job_id);
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) break;
+    tasks.push_back(ReadTask(row));
+  }
+  for (jobs::Task& task : tasks) {
+    ATOLL_ASSIGN_OR_RETURN(task.outputs, ReadArtifacts(database, task.task_id));
+  }
+  return tasks;
+}
+
+AttemptRow ReadAttempt(Statement& row) {
+  AttemptRow attempt;
+  attempt.task_id = row.Text();
+  attempt.attempt = row.Int();
+  attempt.store_epoch = row.Int();
+  attempt.island_id = row.Text();
+  attempt.incarnation = row.Int();
+  attempt.secret = row.Text();
+  attempt.outcome = static_cast<jobs::AttemptOutcome>(row.Int());
+  attempt.message = row.Text();
+  attempt.start_time = row.Time();
+  attempt.end_time = row.Time();
+  return attempt;
+}
+
+CheckpointRow ReadCheckpoint(Statement& row) {
+  CheckpointRow checkpoint;
+  checkpoint.task_id = row.Text();
+  checkpoint.attempt = row.Int();
+  checkpoint.checkpoint.step = row.Int();
+  checkpoint.checkpoint.manifest_uri = row.Text();
+  checkpoint.checkpoint.manifest_sha256 = row.Text();
+  checkpoint.checkpoint.milestone = row.Int() != 0;
+  checkpoint.state = static_cast<CheckpointState>(row.Int());
+  checkpoint.commit_time = row.Time();
+  return checkpoint;
+}
+
+absl::StatusOr<std::vector<CheckpointRow>> ReadCheckpoints(Database& database, std::string_view task_id) {
+  std::vector<CheckpointRow> checkpoints;
+  const std::string where = task_id.empty() ? "" : "WHERE task_id = ? ";
+  Statement row = database.Prepare(
+      fmt::format("SELECT {} FROM checkpoints {}ORDER BY task_id, step, attempt", kCheckpointColumns, where));
+  if (!task_id.empty()) row.Bind(task_id);
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) return checkpoints;
+    checkpoints.push_back(ReadCheckpoint(row));
+  }
+}
+
+ModelVersionRow ReadModelVersion(Statement& row) {
+  ModelVersionRow version;
+  version.name = row.Text();
+  version.version = row.Text();
+  version.job_id = row.Text();
+  version.uri = row.Text();
+  version.digest = row.Text();
+  version.experts = static_cast<int32_t>(row.Int());
+  version.publish_time = row.Time();
+  return version;
+}
+
+ServingRow ReadServing(Statement& row) {
+  ServingRow serving;
+  serving.name = row.Text();
+  serving.version = row.Text();
+  serving.generation = row.Int();
+  serving.change_time = row.Time();
+  serving.cause = row.Text();
+  return serving;
+}
+
+std::string ProgressToJson(const spec::Progress& p) {
+  return nlohmann::json{{"step", p.step},
+                        {"total_steps", p.total_steps},
+                        {"loss", p.loss},
+                        {"samples_per_second", p.samples_per_second},
+                        {"metrics", p.metrics}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<spec::Progress> ProgressFromJson(std::string_view text) {
+  // JSON has no NaN: it is written as null.
+  const auto number = [](const nlohmann::json& json) {
+    return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+  };
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    spec::Progress p;
+    p.step = json.at("step").get<int64_t>();
+    p.total_steps = json.at("total_steps").get<int64_t>();
+    p.loss = number(json.at("loss"));
+    p.samples_per_second = number(json.at("samples_per_second"));
+    for (const auto& [name, value] : json.at("metrics").items()) p.metrics[name] = number(value);
+    return p;
+  } catch (const nlohmann::json::exception& error) {
+    return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT",
+                     fmt::format("stored progress of a task: {}", error.what()));
+  }
+}
+
+std::string CapabilitiesToJson(const leases::Capabilities& c) {
+  return nlohmann::json{{"build", c.build},
+                        {"protocol", {c.protocol.min, c.protocol.max}},
+                        {"format", {c.format.min, c.format.max}},
+                        {"ranks", c.ranks},
+                        {"device_kind", c.device_kind},
+                        {"device_name", c.device_name},
+                        {"memory_bytes_per_rank", c.memory_bytes_per_rank},
+                        {"labels", c.labels}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<leases::Capabilities> CapabilitiesFromJson(std::string_view text) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    leases::Capabilities c;
+    c.build = json.at("build").get<std::string>();
+    c.protocol = {json.at("protocol").at(0).get<int32_t>(), json.at("protocol").at(1).get<int32_t>()};
+    c.format = {json.at("format").at(0).get<int32_t>(), json.at("format").at(1).get<int32_t>()};
+    c.ranks = json.at("ranks").get<int32_t>();
+    c.device_kind = json.at("device_kind").get<std::string>();
+    c.device_name = json.at("device_name").get<std::string>();
+    c.memory_bytes_per_rank = json.at("memory_bytes_per_rank").get<int64_t>();
+    c.labels = json.at("labels").get<std::map<std::string, std::string>>();
+    return c;
+  } catch (const nlohmann::json::exception& error) {
+    return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT",
+                     fmt::format("stored capabilities of an island: {}", error.what()));
+  }
+}
+
+}  // namespace atl::store

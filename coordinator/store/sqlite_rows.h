@@ -1,0 +1,44 @@
+// Rows of the SQLite store as structs. Private to coordinator/store.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/store/sqlite_database.h"
+#include "coordinator/store/store.h"
+
+namespace atl::store {
+
+// Column lists in the order in which the readers below read them.
+inline constexpr std::string_view kJobColumns =
+    "job_id, spec_yaml, dataset_manifest_uri, state, create_time, end_time, message, model_version, revision";
+inline constexpr std::string_view kAttemptColumns =
+    "task_id, attempt, store_epoch, island_id, incarnation, secret, outcome, message, start_time, end_time";
+inline constexpr std::string_view kCheckpointColumns =
+    "task_id, attempt, step, manifest_uri, manifest_sha256, milestone, state, commit_time";
+inline constexpr std::string_view kModelVersionColumns = "name, version, job_id, uri, digest, experts, publish_time";
+inline constexpr std::string_view kServingColumns = "name, version, generation, change_time, cause";
+
+absl::StatusOr<jobs::Job> ReadJob(Statement& row);
+AttemptRow ReadAttempt(Statement& row);
+CheckpointRow ReadCheckpoint(Statement& row);
+ModelVersionRow ReadModelVersion(Statement& row);
+ServingRow ReadServing(Statement& row);
+
+absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::string_view job_id);
+absl::StatusOr<std::vector<CheckpointRow>> ReadCheckpoints(Database& database, std::string_view task_id);
+
+std::string JoinLines(const std::vector<std::string>& lines);
+std::vector<std::string> SplitLines(std::string_view text);
+
+std::string ProgressToJson(const spec::Progress& progress);
+// DATA_LOSS (STORE_CORRUPT) for text that ProgressToJson did not write.
+absl::StatusOr<spec::Progress> ProgressFromJson(std::string_view json);
+
+std::string CapabilitiesToJson(const leases::Capabilities& capabilities);
+// DATA_LOSS (STORE_CORRUPT) for text that CapabilitiesToJson did not write.
+absl::StatusOr<leases::Capabilities> CapabilitiesFromJson(std::string_view json);
+
+}  // namespace atl::store

@@ -1,0 +1,46 @@
+// What the sampling loop needs of a model version: the router network's posterior and the experts' velocities, on rows
+// gathered from any requests. Knows neither LibTorch nor gRPC, so that experts in process, experts behind a network and
+// the fakes of the tests are alike.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "router/policy/request.h"
+
+namespace atl::router {
+
+// Independent rows: what one row yields does not depend on the others (up to the rounding of batch shapes).
+struct Rows {
+  int64_t count = 0;
+  std::vector<float> x;          // [count][channels][height][width], the noised samples
+  std::vector<float> t;          // [count], 1 noise, 0 data
+  std::vector<int64_t> classes;  // [count], the null class is index SamplerInfo::classes
+};
+
+struct PosteriorBatch {
+  Rows rows;
+  std::vector<float> posterior;  // result: [count][experts], rows add up to 1
+  absl::Status status;           // of this batch alone
+};
+
+struct VelocityBatch {
+  int32_t expert = 0;
+  Rows rows;
+  std::vector<float> velocity;  // result, shaped as rows.x
+  absl::Status status;          // of this batch alone
+};
+
+// Called by one thread at a time. Both calls block until every batch has its result or its error.
+class ModelBackend {
+ public:
+  virtual ~ModelBackend() = default;
+  virtual const SamplerInfo& info() const = 0;
+  virtual void ComputePosteriors(std::span<PosteriorBatch> batches) = 0;
+  // All batches of a step at once, so that experts can run side by side.
+  virtual void ComputeVelocities(std::span<VelocityBatch> batches) = 0;
+};
+
+}  // namespace atl::router

@@ -1,0 +1,91 @@
+// Requests and images that are being sampled. Plain state: the sampling thread alone touches it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "router/engine/backend.h"
+#include "router/policy/request.h"
+#include "router/policy/time_grid.h"
+
+namespace atl::router {
+
+// Which experts drew the images of one request.
+struct RoutingReport {
+  std::vector<int64_t> chosen;  // by expert: image-steps in which it was chosen
+  std::vector<double> weight;   // by expert: sum of its weights over image-steps
+  int64_t image_steps = 0;
+  int64_t routed_image_steps = 0;  // those for which the router network was asked: all but oracle's
+  double entropy_sum = 0;          // of its posteriors, in nats
+
+  double mean_entropy() const { return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps); }
+  void Count(const ExpertChoice& choice);
+};
+
+struct ActiveImage {
+  int32_t index = 0;  // within the request
+  ImageOrder order;
+  std::vector<float> x;  // [channels][height][width]
+  int32_t steps_done = 0;
+  int64_t last_tick = 0;
+};
+
+struct SampledImage {
+  int32_t index = 0;
+  ImageOrder order;
+  std::string data;  // PNG, or float32 little endian
+  int32_t channels = 0;
+  int32_t height = 0;
+  int32_t width = 0;
+};
+
+struct SampleReport {
+  RoutingReport routing;
+  absl::Duration queue_time;
+  absl::Duration sample_time;
+  std::string version;
+};
+
+// What one request hears. Calls come in the order OnQueued, OnProgress and OnImage in any mixture, then OnDone or
+// OnError, which is the last. OnQueued comes from the submitting thread, the rest from the sampling thread, never under
+// a lock of the engine. Must not block and must not call the engine.
+class SampleEvents {
+ public:
+  virtual ~SampleEvents() = default;
+  virtual void OnQueued(int64_t position, const std::string& version) = 0;
+  // The slowest image has done `step` of `total_steps`.
+  virtual void OnProgress(int32_t step, int32_t total_steps) = 0;
+  virtual void OnImage(SampledImage image) = 0;
+  virtual void OnDone(const SampleReport& report) = 0;
+  virtual void OnError(const absl::Status& status) = 0;
+};
+
+struct ActiveRequest {
+  int64_t id = 0;
+  SampleOrder order;
+  std::vector<SolverStep> grid;
+  std::shared_ptr<ModelBackend> model;
+  int64_t model_key = 0;  // equal for requests of one loaded version
+  std::shared_ptr<SampleEvents> events;
+  absl::Duration deadline = absl::InfiniteDuration();
+  absl::Duration submitted;
+  std::optional<absl::Duration> started;  // when it left the queue
+  std::vector<ActiveImage> images;  // that are not finished
+  int32_t reported_step = 0;
+  int64_t steps_taken = 0;  // by its images, in the last tick
+  RoutingReport routing;
+  absl::Status failure;  // set by a step that could not be done
+};
+
+// Draws the starting noise: a function of the image's seed alone.
+void StartImages(ActiveRequest* request, int64_t tick);
+
+// PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not finite.
+absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format);
+
+}  // namespace atl::router

@@ -1,0 +1,158 @@
+// The arithmetic of sampling, on formulas whose answer is known.
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/engine/engine.h"
+#include "router/engine/fake_backend.h"
+#include "router/engine/recorded_events.h"
+
+namespace atl::router {
+namespace {
+
+SamplerInfo Info() {
+  return {.model = "m", .version = "v", .experts = 2, .classes = 2, .channels = 1, .height = 2, .width = 2};
+}
+
+class SamplingTest : public ::testing::Test {
+ protected:
+  // Samples all images of one request, raw.
+  std::vector<std::vector<float>> Sample(SampleRequest request) {
+    request.format = ImageFormat::kRaw;
+    FakeClock clock;
+    Engine engine({}, &clock, nullptr);
+    engine.Serve(backend_);
+    const auto events = std::make_shared<RecordedEvents>();
+    const auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    for (int i = 0; i < 1000 && engine.RunTick(); ++i) {
+    }
+    EXPECT_EQ(events->log().back(), "done") << events->status();
+    report_ = events->report();
+    std::vector<std::vector<float>> images;
+    for (size_t i = 0; i < request.classes.size(); ++i) images.push_back(events->Pixels(static_cast<int32_t>(i)));
+    return images;
+  }
+
+  std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
+  SampleReport report_;
+};
+
+// Data N(0, s^2): the exact velocity is linear in x, and the flow takes noise z to s z.
+constexpr double kSpread = 0.4;
+
+void UseGaussianFlow(FakeBackend* backend) {
+  backend->velocity = [](int32_t, std::span<const float> x, float t, int64_t) {
+    const double variance = (1 - t) * (1 - t) * kSpread * kSpread + t * t;
+    const double slope = (t - (1 - t) * kSpread * kSpread) / variance;
+    std::vector<float> velocity;
+    for (const float value : x) velocity.push_back(static_cast<float>(slope * value));
+    return velocity;
+  };
+}
+
+TEST_F(SamplingTest, HeunConvergesWithOrderTwoAndEulerWithOrderOne) {
+  UseGaussianFlow(backend_.get());
+  const auto error = [&](Solver solver, int32_t steps) {
+    SampleRequest request{.classes = {-1, -1, -1, -1}, .seeds = {11}, .solver = solver, .steps = steps};
+    const auto images = Sample(request);
+    ActiveRequest start{.order = {.images = {{-1, 11}, {-1, 12}, {-1, 13}, {-1, 14}}}, .model = backend_};
+    StartImages(&start, 0);
+    double sum = 0;
+    for (size_t i = 0; i < images.size(); ++i) {
+      for (size_t p = 0; p < images[i].size(); ++p) {
+        sum += std::pow(images[i][p] - kSpread * start.images[i].x[p], 2);
+      }
+    }
+    return std::sqrt(sum);
+  };
+  const double euler = error(Solver::kEuler, 40) / error(Solver::kEuler, 80);
+  const double heun = error(Solver::kHeun, 20) / error(Solver::kHeun, 40);
+  EXPECT_NEAR(euler, 2.0, 0.3);
+  EXPECT_GT(heun, 3.0);
+  EXPECT_LT(error(Solver::kHeun, 40), 0.2 * error(Solver::kEuler, 80)) << "at the same number of evaluations";
+}
+
+TEST_F(SamplingTest, NoiseIsAFunctionOfTheSeedAlone) {
+  const auto alone = Sample({.classes = {-1}, .seeds = {7}, .steps = 1});
+  const auto among = Sample({.classes = {1, 0, -1, 1}, .seeds = {1, 2, 7, 7}, .steps = 1});
+  EXPECT_EQ(alone[0], among[2]);
+  EXPECT_EQ(alone[0], among[3]);
+  EXPECT_NE(among[0], among[1]);
+}
+
+// Expert e answers e + 1 for a class and -(e + 1) for the null class.
+void UseConstantExperts(FakeBackend* backend) {
+  backend->velocity = [](int32_t expert, std::span<const float> x, float, int64_t class_row) {
+    const bool null_class = class_row == Info().classes;
+    return std::vector<float>(x.size(), static_cast<float>((expert + 1) * (null_class ? -1 : 1)));
+  };
+}
+
+// Displacement of an image's first pixel over the whole flow: minus the velocity, when that is constant.
+float Displacement(const std::vector<float>& image, const std::vector<float>& start) { return image[0] - start[0]; }
+
+TEST_F(SamplingTest, GuidanceExtrapolatesFromTheNullBranchOfTheSameExpert) {
+  const auto start = Sample({.classes = {1}, .seeds = {3}, .steps = 4});
+  UseConstantExperts(backend_.get());
+  SampleRequest request{.classes = {1}, .seeds = {3}, .steps = 4};
+  for (const double guidance : {0.0, 1.0, 2.0, 3.5}) {
+    request.guidance = guidance;
+    // Class 1 goes to expert 1: v_class = 2, v_null = -2.
+    EXPECT_NEAR(Displacement(Sample(request)[0], start[0]), -(-2 + guidance * 4), 1e-4) << "guidance " << guidance;
+  }
+}
+
+TEST_F(SamplingTest, GuidanceOneEvaluatesTheClassBranchAlone) {
+  UseConstantExperts(backend_.get());
+  SampleRequest request{.classes = {1}, .steps = 1};
+  request.guidance = 1.0;
+  Sample(request);
+  EXPECT_EQ(backend_->TakeSeen().back(), (FakeBackend::SeenBatch{1, 1}));
+  request.guidance = 2.0;
+  Sample(request);
+  EXPECT_EQ(backend_->TakeSeen().back(), (FakeBackend::SeenBatch{1, 2}));
+}
+
+TEST_F(SamplingTest, AnImageWithoutAClassShowsTheNullClassToRouterAndExperts) {
+  std::vector<int64_t> shown;
+  backend_->posterior = [&](std::span<const float>, float, int64_t class_row) {
+    shown.push_back(class_row);
+    return std::vector<float>{1, 0};
+  };
+  backend_->velocity = [&](int32_t, std::span<const float> x, float, int64_t class_row) {
+    shown.push_back(class_row);
+    return std::vector<float>(x.size(), 0);
+  };
+  Sample({.classes = {-1}, .steps = 1});
+  EXPECT_THAT(shown, ::testing::ElementsAre(2, 2));
+}
+
+TEST_F(SamplingTest, ModesWeighExpertsAsTheyPromise) {
+  const auto start = Sample({.classes = {-1}, .seeds = {3}, .steps = 2});
+  backend_->posterior = [](std::span<const float>, float, int64_t) { return std::vector<float>{.25f, .75f}; };
+  backend_->velocity = [](int32_t expert, std::span<const float> x, float, int64_t) {
+    return std::vector<float>(x.size(), expert == 0 ? 1.0f : 2.0f);
+  };
+  const auto velocity_of = [&](RoutingRule rule) {
+    return -Displacement(Sample({.classes = {-1}, .seeds = {3}, .routing = rule, .steps = 2})[0], start[0]);
+  };
+  EXPECT_NEAR(velocity_of({.top_k = 1}), 2.0, 1e-5);
+  EXPECT_NEAR(velocity_of({.top_k = 2}), 1.75, 1e-5);
+  EXPECT_NEAR(velocity_of({.mode = RoutingMode::kFull}), 1.75, 1e-5);
+  EXPECT_THAT(report_.routing.chosen, ::testing::ElementsAre(2, 2));
+  EXPECT_THAT(report_.routing.weight, ::testing::ElementsAre(0.5, 1.5));
+  EXPECT_NEAR(velocity_of({.mode = RoutingMode::kThreshold, .threshold = 0.3}), 2.0, 1e-5);
+  EXPECT_NEAR(velocity_of({.mode = RoutingMode::kThreshold, .threshold = 0.9}), 2.0, 1e-5);
+  EXPECT_NEAR(velocity_of({.mode = RoutingMode::kOracle, .oracle_expert = 0}), 1.0, 1e-5);
+}
+
+TEST_F(SamplingTest, HeunRoutesOncePerStepAndUsesTheSameExpertsTwice) {
+  Sample({.classes = {-1}, .solver = Solver::kHeun, .steps = 2});
+  using Seen = FakeBackend::SeenBatch;
+  EXPECT_THAT(backend_->TakeSeen(),
+              ::testing::ElementsAre(Seen{-1, 1}, Seen{0, 1}, Seen{0, 1}, Seen{-1, 1}, Seen{0, 1}));
+}
+
+}  // namespace
+}  // namespace atl::router

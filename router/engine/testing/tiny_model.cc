@@ -1,0 +1,60 @@
+#include "router/engine/testing/tiny_model.h"
+
+#include <ATen/ATen.h>
+
+#include "common/storage/model_index.h"
+#include "fmt/format.h"
+#include "router/engine/testing/published_tiny_model.h"
+
+namespace atl::router {
+namespace {
+
+model::DitConfig TinyConfig(int64_t outputs) {
+  return {.channels = 1, .height = 4, .width_pixels = 4, .classes = 4, .patch = 2, .width = 16, .depth = 2, .heads = 2,
+          .mlp_ratio = 2.0, .outputs = outputs};
+}
+
+}  // namespace
+
+SamplerInfo TinyInfo() {
+  return {.model = "tiny", .version = "v1", .experts = kTinyExperts, .classes = 4, .channels = 1, .height = 4, .width = 4};
+}
+
+model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed) {
+  model::LoadedModel network{.config = TinyConfig(outputs)};
+  network.layers = model::BuildLayers(network.config, seed, 0, model::LayerCount(network.config));
+  const at::NoGradGuard no_grad;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  for (const auto& layer : network.layers) {
+    for (const model::NamedTensor& parameter : layer->parameters()) {
+      parameter.tensor.add_(at::randn(parameter.tensor.sizes(), generator, at::kFloat), 0.2);
+    }
+  }
+  return network;
+}
+
+Networks TinyNetworks() {
+  Networks networks;
+  for (int32_t expert = 0; expert < kTinyExperts; ++expert) networks.experts.push_back(TinyNetwork(0, 10 + expert));
+  networks.router = TinyNetwork(kTinyExperts, 99);
+  return networks;
+}
+
+std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri) {
+  const Networks networks = TinyNetworks();
+  storage::ModelIndex index{.name = "tiny", .version = "v1", .dataset = "d", .channels = 1, .height = 4, .width = 4,
+                            .classes = {"a", "b", "c", "d"}, .cluster_rows = {1, 1, 1}, .experts = kTinyExperts};
+  const auto add = [&](const std::string& name, const std::string& bytes) {
+    const storage::WrittenFile written = store->Write(folder_uri + "/" + name, bytes).value();
+    index.files.push_back({name, written.bytes, written.sha256});
+  };
+  const auto add_network = [&](const std::string& part, const model::LoadedModel& network) {
+    add(fmt::format("{}/{}", part, storage::kConfigFile), model::ToJson(network.config));
+    add(fmt::format("{}/{}", part, storage::kWeightsFile), *model::SerializeParameters(network.layers));
+  };
+  for (int32_t k = 0; k < kTinyExperts; ++k) add_network(fmt::format("expert_{}", k), networks.experts[k]);
+  add_network("router", networks.router);
+  return store->Write(folder_uri + "/model_index.json", storage::ToJson(index)).value().sha256;
+}
+
+}  // namespace atl::router

@@ -1,0 +1,56 @@
+#include "router/policy/expert_choice.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace atl::router {
+namespace {
+
+struct ChoiceCase {
+  std::string name;
+  RoutingRule rule;
+  std::vector<float> posterior;
+  std::vector<ExpertWeight> expected;
+  std::string reason;
+};
+
+class ExpertChoiceTest : public ::testing::TestWithParam<ChoiceCase> {};
+
+TEST_P(ExpertChoiceTest, PicksAndWeighs) {
+  const ExpertChoice choice = ChooseExperts(GetParam().rule, GetParam().posterior);
+  ASSERT_EQ(choice.experts.size(), GetParam().expected.size());
+  for (size_t i = 0; i < choice.experts.size(); ++i) {
+    EXPECT_EQ(choice.experts[i].expert, GetParam().expected[i].expert);
+    EXPECT_NEAR(choice.experts[i].weight, GetParam().expected[i].weight, 1e-6);
+  }
+  EXPECT_EQ(choice.reason, GetParam().reason);
+}
+
+const RoutingRule kThresholdHalf{.mode = RoutingMode::kThreshold, .threshold = 0.5};
+const RoutingRule kThresholdFifth{.mode = RoutingMode::kThreshold, .threshold = 0.2};
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, ExpertChoiceTest,
+    ::testing::Values(
+        ChoiceCase{"Top1", {.top_k = 1}, {.1f, .2f, .6f, .1f}, {{2, 1}}, "top-k"},
+        ChoiceCase{"TieGoesToTheLowerExpert", {.top_k = 1}, {.25f, .25f, .25f, .25f}, {{0, 1}}, "top-k"},
+        ChoiceCase{"Top2Renormalises", {.top_k = 2}, {.1f, .3f, .6f, 0}, {{1, 1. / 3}, {2, 2. / 3}}, "top-k"},
+        ChoiceCase{"TopKOfAllIsFull", {.top_k = 3}, {.2f, .3f, .5f}, {{0, .2}, {1, .3}, {2, .5}}, "top-k"},
+        ChoiceCase{"ThresholdTakesAllThatReachIt", kThresholdFifth, {.2f, .1f, .3f, .4f},
+                   {{0, .2 / .9}, {2, .3 / .9}, {3, .4 / .9}}, "reaches the threshold"},
+        ChoiceCase{"ThresholdFallsBackToTheBest", kThresholdHalf, {.2f, .1f, .3f, .4f}, {{3, 1}},
+                   "best, none reaches the threshold"},
+        ChoiceCase{"Full", {.mode = RoutingMode::kFull}, {.2f, .8f}, {{0, .2}, {1, .8}}, "full"},
+        ChoiceCase{"FullLeavesOutWeightZero", {.mode = RoutingMode::kFull}, {0, 1, 0}, {{1, 1}}, "full"},
+        ChoiceCase{"OracleNeedsNoPosterior", {.mode = RoutingMode::kOracle, .oracle_expert = 3}, {}, {{3, 1}},
+                   "oracle"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(EntropyTest, IsLogOfTheCountWhenUniformAndZeroWhenSure) {
+  EXPECT_NEAR(Entropy(std::vector<float>{.25f, .25f, .25f, .25f}), std::log(4.0), 1e-6);
+  EXPECT_EQ(Entropy(std::vector<float>{0, 1, 0}), 0);
+}
+
+}  // namespace
+}  // namespace atl::router

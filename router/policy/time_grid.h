@@ -1,0 +1,25 @@
+// Solver time grids, from t = 1 (noise) to t = 0 (data). Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace atl::router {
+
+enum class Solver { kEuler, kHeun };
+
+// One step of an image: from `from` to `to`, from > to. `second_evaluation`: the velocity is evaluated at `to` as well
+// and the two are averaged (Heun).
+struct SolverStep {
+  double from = 1;
+  double to = 0;
+  bool second_evaluation = false;
+  bool operator==(const SolverStep&) const = default;
+};
+
+// Equal steps. Heun's last step is an Euler step: the velocity at t = 0 is a limit, which experts have hardly been
+// trained on and exact flows cannot be evaluated at; one first-order step of n leaves the order at two (as in EDM,
+// arXiv 2206.00364). `steps` >= 1.
+std::vector<SolverStep> TimeGrid(Solver solver, int32_t steps);
+
+}  // namespace atl::router

@@ -1,0 +1,49 @@
+// What to do next about one model's versions: load beside, switch, drain. Pure; stateless, so that calling it again
+// after any decision was carried out, or failed, goes on from what is there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace atl::router {
+
+// A row of the coordinator's serving table, as far as it matters here.
+struct ServingChoice {
+  std::string version;
+  int64_t generation = 0;
+  bool operator==(const ServingChoice&) const = default;
+};
+
+// LOADING -> READY -> SERVING -> DRAINING -> (gone); LOADING -> FAILED; READY and FAILED -> (gone) when no longer
+// wanted.
+enum class VersionState { kLoading, kReady, kServing, kDraining, kFailed };
+
+struct VersionStatus {
+  std::string version;
+  VersionState state = VersionState::kLoading;
+  int64_t requests = 0;      // that still sample with it
+  absl::Duration retry_at;   // kFailed: when another try is due; InfiniteDuration when none can help
+};
+
+enum class RollAction { kNone, kLoad, kSwitch, kDrop };
+
+struct RollDecision {
+  RollAction action = RollAction::kNone;
+  std::string version;
+  std::string reason;
+};
+
+// At most one action. A version switches only when it is ready, so the old one serves meanwhile; a draining version is
+// dropped with its last request. Dropping comes first (it frees memory), then switching, then loading; one version
+// loads at a time.
+RollDecision DecideRoll(absl::Duration now, const std::optional<ServingChoice>& wanted,
+                        const std::vector<VersionStatus>& versions);
+
+// Whether news about the serving row replaces what is known: a higher generation, or the first.
+bool IsNewer(const std::optional<ServingChoice>& known, const ServingChoice& news);
+
+}  // namespace atl::router

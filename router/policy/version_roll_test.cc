@@ -1,0 +1,85 @@
+#include "router/policy/version_roll.h"
+
+#include "gtest/gtest.h"
+
+namespace atl::router {
+namespace {
+
+constexpr absl::Duration kNow = absl::Seconds(100);
+
+struct RollCase {
+  std::string name;
+  std::optional<ServingChoice> wanted;
+  std::vector<VersionStatus> versions;
+  RollAction action;
+  std::string version;
+};
+
+class VersionRollTest : public ::testing::TestWithParam<RollCase> {};
+
+TEST_P(VersionRollTest, DecidesAtMostOneAction) {
+  const RollDecision decision = DecideRoll(kNow, GetParam().wanted, GetParam().versions);
+  EXPECT_EQ(decision.action, GetParam().action) << decision.reason;
+  EXPECT_EQ(decision.version, GetParam().version) << decision.reason;
+  EXPECT_FALSE(decision.reason.empty());
+}
+
+const ServingChoice kTwo{.version = "v2", .generation = 2};
+using S = VersionState;
+
+INSTANTIATE_TEST_SUITE_P(
+    States, VersionRollTest,
+    ::testing::Values(
+        RollCase{"NothingWanted", std::nullopt, {}, RollAction::kNone, ""},
+        RollCase{"FirstVersionLoads", kTwo, {}, RollAction::kLoad, "v2"},
+        RollCase{"LoadsBesideTheOld", kTwo, {{"v1", S::kServing, 3}}, RollAction::kLoad, "v2"},
+        RollCase{"WaitsWhileLoading", kTwo, {{"v1", S::kServing}, {"v2", S::kLoading}}, RollAction::kNone, "v2"},
+        RollCase{"OneLoadAtATime", kTwo, {{"v3", S::kLoading}}, RollAction::kNone, "v3"},
+        RollCase{"SwitchesWhenReady", kTwo, {{"v1", S::kServing, 3}, {"v2", S::kReady}}, RollAction::kSwitch, "v2"},
+        RollCase{"OldOneDrainsWhileRequestsLast", kTwo, {{"v1", S::kDraining, 1}, {"v2", S::kServing}},
+                 RollAction::kNone, "v2"},
+        RollCase{"OldOneGoesWithItsLastRequest", kTwo, {{"v1", S::kDraining, 0}, {"v2", S::kServing}},
+                 RollAction::kDrop, "v1"},
+        RollCase{"RollbackWhileDrainingNeedsNoLoad", kTwo, {{"v2", S::kDraining, 0}, {"v3", S::kServing}},
+                 RollAction::kSwitch, "v2"},
+        RollCase{"ReadyButNoLongerWantedGoes", kTwo, {{"v1", S::kServing}, {"v3", S::kReady}}, RollAction::kDrop,
+                 "v3"},
+        RollCase{"FailureWaitsForItsRetry", kTwo, {{"v1", S::kServing}, {"v2", S::kFailed, 0, absl::Seconds(101)}},
+                 RollAction::kNone, "v2"},
+        RollCase{"FailureIsTriedAgainWhenDue", kTwo, {{"v2", S::kFailed, 0, absl::Seconds(100)}}, RollAction::kLoad,
+                 "v2"},
+        RollCase{"FailureOfAnotherVersionIsForgotten", kTwo,
+                 {{"v1", S::kServing}, {"v3", S::kFailed, 0, absl::InfiniteDuration()}}, RollAction::kDrop, "v3"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(IsNewerTest, OnlyAHigherGenerationReplacesTheKnownRow) {
+  EXPECT_TRUE(IsNewer(std::nullopt, kTwo));
+  EXPECT_FALSE(IsNewer(kTwo, kTwo));
+  EXPECT_FALSE(IsNewer(kTwo, {"v9", 1}));
+  EXPECT_TRUE(IsNewer(kTwo, {"v1", 3}));
+}
+
+TEST(VersionRollTest, RepeatedDecisionsWalkFromTheOldVersionToTheNew) {
+  std::vector<VersionStatus> versions = {{"v1", S::kServing, 1}};
+  std::vector<std::string> walked;
+  for (int i = 0; i < 10; ++i) {
+    const RollDecision decision = DecideRoll(kNow, kTwo, versions);
+    if (decision.action == RollAction::kLoad) {
+      versions.push_back({"v2", S::kReady});
+      walked.push_back("load");
+    } else if (decision.action == RollAction::kSwitch) {
+      versions[0].state = S::kDraining;
+      versions[1].state = S::kServing;
+      walked.push_back("switch");
+    } else if (decision.action == RollAction::kDrop) {
+      versions.erase(versions.begin());
+      walked.push_back("drop");
+    } else if (versions.size() == 2) {
+      versions[0].requests = 0;  // the last request ends
+    }
+  }
+  EXPECT_EQ(walked, (std::vector<std::string>{"load", "switch", "drop"}));
+}
+
+}  // namespace
+}  // namespace atl::router

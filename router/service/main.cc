@@ -1,0 +1,80 @@
+// atoll-router: samples from published models.
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "common/base/version.h"
+#include "common/rpc/server.h"
+#include "router/service/router_server.h"
+#include "spdlog/spdlog.h"
+
+namespace {
+
+// Exit codes: 2 for wrong flags, 1 for anything else that keeps the router from serving.
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  atl::router::RouterOptions options;
+  options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  std::string port_file;
+  std::string log_level = "info";
+  double drain_seconds = 30;
+
+  CLI::App app("atoll-router samples images from published models: it follows a coordinator's serving versions, or\n"
+               "serves one model folder.");
+  app.set_version_flag("--version", std::string(atl::kVersion));
+  app.add_option("--coordinator", options.coordinator, "Coordinator to follow, HOST:PORT")->envname("ATOLL_COORDINATOR");
+  app.add_option("--blob-store", options.blob_store, "URI of the coordinator's blob store")->envname("ATOLL_BLOB_STORE");
+  app.add_option("--model-dir", options.model_dir,
+                 "Folder of one published model (model_index.json), to serve without a coordinator");
+  app.add_option("--model", options.models, "Serve this model only; may be repeated (default: every model)");
+  app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
+  app.add_option("--port-file", port_file, "Write the bound port to this file");
+  app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
+  app.add_option("--threads", options.threads, "Threads that evaluate networks")->capture_default_str();
+  app.add_option("--max-steps", options.engine.limits.max_steps, "Most solver steps of one request")
+      ->check(CLI::Range(1, 100'000))->capture_default_str();
+  app.add_option("--max-images", options.engine.limits.max_images, "Most images of one request")
+      ->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--drain-seconds", drain_seconds, "On SIGTERM, how long running requests may still take")
+      ->check(CLI::Range(0.0, 86'400.0))->capture_default_str();
+  app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  spdlog::set_level(spdlog::level::from_str(log_level));
+  auto& admission = options.engine.admission;
+  admission.max_images_in_flight = std::max<int64_t>(admission.max_images_in_flight, options.engine.limits.max_images);
+
+  // Blocked in every thread, and taken by this one.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  auto router = atl::router::RouterServer::Start(options);
+  if (!router.ok()) {
+    std::fprintf(stderr, "atoll-router: %s\n", std::string(router.status().message()).c_str());
+    return router.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
+  }
+  if (!port_file.empty()) {
+    if (const absl::Status written = atl::rpc::WritePortFile(port_file, (*router)->port()); !written.ok()) {
+      std::fprintf(stderr, "atoll-router: --port-file: %s\n", std::string(written.message()).c_str());
+      return kFailed;
+    }
+  }
+  spdlog::info("atoll-router {} listens at {}", atl::kVersion, (*router)->address());
+  int signal = 0;
+  sigwait(&signals, &signal);
+  spdlog::info("signal {}: draining for at most {} s", signal, drain_seconds);
+  (*router)->Shutdown(absl::Seconds(drain_seconds));
+  return 0;
+}

@@ -1,0 +1,102 @@
+// Keeps the engine on the versions that the coordinator's serving rows name: watches ModelService, loads a new version
+// beside the old one, switches when it is ready, and goes on with the last known one while the coordinator is away.
+//
+// Two threads, joined by the destructor: one reads the watch stream (again and again, with backoff), one carries out
+// DecideRoll's decisions and blocks in loading.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "atoll/model/v1/model_service.grpc.pb.h"
+#include "common/base/clock.h"
+#include "router/engine/engine.h"
+#include "router/policy/version_roll.h"
+
+namespace atl::router {
+
+// Where a published version lies.
+struct PublishedVersion {
+  std::string model;
+  std::string version;
+  std::string uri;
+  std::string digest;
+};
+
+struct FollowerOptions {
+  // Models to serve; empty: every model that the coordinator knows.
+  std::vector<std::string> models;
+  // A version that could not be loaded is tried again after this: doubling from the first to the last where waiting may
+  // help, at once the last where the files are damaged.
+  absl::Duration first_retry = absl::Seconds(1);
+  absl::Duration last_retry = absl::Minutes(1);
+  // Between two tries to reach the coordinator, doubled up to the last, with jitter.
+  absl::Duration first_backoff = absl::Milliseconds(200);
+  absl::Duration last_backoff = absl::Seconds(5);
+  // A watch is renewed after this: every call has a deadline.
+  absl::Duration watch_deadline = absl::Minutes(10);
+};
+
+class ModelFollower {
+ public:
+  using Loader = std::function<absl::StatusOr<std::unique_ptr<ModelBackend>>(const PublishedVersion&)>;
+  struct Callbacks {
+    // A version serves from now on.
+    std::function<void(const std::string& model, const std::string& version, int64_t generation)> on_serving;
+    std::function<void(const PublishedVersion& version, const absl::Status& status)> on_load_failed;
+    std::function<void(bool connected)> on_connection;
+  };
+
+  // `engine` and `clock` must outlive the follower. The callbacks run on its threads.
+  ModelFollower(FollowerOptions options, std::shared_ptr<grpc::Channel> channel, Loader loader, Engine* engine,
+                Clock* clock, Callbacks callbacks);
+  ~ModelFollower();
+  ModelFollower(const ModelFollower&) = delete;
+  ModelFollower& operator=(const ModelFollower&) = delete;
+
+ private:
+  struct Followed {
+    std::optional<ServingChoice> wanted;
+    std::map<std::string, PublishedVersion> published;
+    std::vector<VersionStatus> versions;
+    std::map<std::string, std::shared_ptr<ModelBackend>> loaded;
+    std::map<std::string, absl::Duration> next_retry;  // how long a failed version will wait the next time
+  };
+
+  void WatchLoop();
+  // Reads one stream to its end. Returns whether anything came.
+  bool WatchOnce();
+  void TakeNews(const atlpb::model::v1::Model& model);
+
+  void RollLoop();
+  // Carries out one decision for one model; false when there was none.
+  bool RollOnce();
+  void LoadVersion(const std::string& model, const PublishedVersion& version);
+  void Switch(Followed* followed, const std::string& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RefreshRequestCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const FollowerOptions options_;
+  const std::unique_ptr<atlpb::model::v1::ModelService::Stub> stub_;
+  const Loader loader_;
+  Engine* const engine_;
+  Clock* const clock_;
+  const Callbacks callbacks_;
+
+  absl::Mutex mutex_;
+  std::map<std::string, Followed> models_ ABSL_GUARDED_BY(mutex_);
+  bool news_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the call under way, to cancel
+  std::thread watcher_;
+  std::thread roller_;
+};
+
+}  // namespace atl::router

@@ -1,0 +1,192 @@
+// The follower against a ModelService over real gRPC, whose rows and presence the test decides.
+#include "router/service/model_follower.h"
+
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/engine/fake_backend.h"
+#include "router/engine/recorded_events.h"
+
+namespace atl::router {
+namespace {
+
+namespace pb = atlpb::model::v1;
+
+// Sends the row now and whenever it changes, until the call is cancelled or the service ends.
+class FakeModelService final : public pb::ModelService::Service {
+ public:
+  void Set(const std::string& version, int64_t generation) {
+    absl::MutexLock lock(&mutex_);
+    model_.set_name("digits");
+    model_.set_serving_version(version);
+    model_.set_serving_generation(generation);
+    pb::ModelVersion* const added = model_.add_versions();
+    added->set_version(version);
+    added->set_uri("file:///models/digits/" + version);
+    added->set_digest("digest-" + version);
+  }
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+
+  grpc::Status WatchModel(grpc::ServerContext* context, const pb::WatchModelRequest*,
+                          grpc::ServerWriter<pb::WatchModelResponse>* writer) override {
+    int64_t sent = 0;
+    while (!context->IsCancelled()) {
+      pb::WatchModelResponse response;
+      {
+        absl::MutexLock lock(&mutex_);
+        const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return ending_ || model_.serving_generation() != sent;
+        };
+        if (!mutex_.AwaitWithTimeout(absl::Condition(&changed), absl::Milliseconds(20))) continue;
+        if (ending_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going away");
+        *response.mutable_model() = model_;
+        sent = model_.serving_generation();
+      }
+      if (!writer->Write(response)) break;
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  pb::Model model_ ABSL_GUARDED_BY(mutex_);
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class ModelFollowerTest : public ::testing::Test {
+ protected:
+  void StartCoordinator(const std::string& listen = "127.0.0.1:0") {
+    models_ = std::make_unique<FakeModelService>();
+    server_ = *rpc::Server::Start({.listen = listen, .services = {{pb::ModelService::service_full_name(), models_.get()}}});
+  }
+  void StopCoordinator() {
+    models_->End();
+    server_.reset();
+  }
+  void Follow() {
+    FollowerOptions options{.first_retry = absl::Milliseconds(10), .last_retry = absl::Milliseconds(40),
+                            .first_backoff = absl::Milliseconds(10), .last_backoff = absl::Milliseconds(50)};
+    options.models = {"digits"};
+    ModelFollower::Callbacks callbacks;
+    callbacks.on_serving = [this](const std::string&, const std::string& version, int64_t) {
+      absl::MutexLock lock(&mutex_);
+      serving_ = version;
+    };
+    callbacks.on_load_failed = [this](const PublishedVersion&, const absl::Status&) {
+      absl::MutexLock lock(&mutex_);
+      ++failures_;
+    };
+    follower_ = std::make_unique<ModelFollower>(
+        options, rpc::MakeChannel(server_->address()), [this](const PublishedVersion& version) { return Load(version); },
+        &engine_, Clock::Real(), callbacks);
+  }
+  absl::StatusOr<std::unique_ptr<ModelBackend>> Load(const PublishedVersion& version) {
+    EXPECT_EQ(version.digest, "digest-" + version.version);
+    absl::MutexLock lock(&mutex_);
+    loads_.push_back(version.version);
+    if (version.version == damaged_) return MakeError(absl::StatusCode::kDataLoss, "SHA256_MISMATCH", "damaged");
+    return std::make_unique<FakeBackend>(SamplerInfo{.model = "digits", .version = version.version, .experts = 1,
+                                                     .channels = 1, .height = 2, .width = 2});
+  }
+  bool AwaitServing(const std::string& version) {
+    absl::MutexLock lock(&mutex_);
+    const auto serves = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return serving_ == version; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&serves), absl::Seconds(20));
+  }
+  bool AwaitFailures(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto failed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return failures_ >= count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&failed), absl::Seconds(20));
+  }
+  void SetDamaged(const std::string& version) {
+    absl::MutexLock lock(&mutex_);
+    damaged_ = version;
+  }
+  void TearDown() override {
+    follower_.reset();
+    if (server_ != nullptr) StopCoordinator();
+  }
+
+  Engine engine_{{}, Clock::Real(), nullptr};
+  std::unique_ptr<FakeModelService> models_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<ModelFollower> follower_;
+  absl::Mutex mutex_;
+  std::string serving_ ABSL_GUARDED_BY(mutex_);
+  std::string damaged_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> loads_ ABSL_GUARDED_BY(mutex_);
+  int failures_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST_F(ModelFollowerTest, ServesTheFirstVersionThenTheNext) {
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  EXPECT_EQ(engine_.Info("digits")->version, "v1");
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitServing("v2"));
+  EXPECT_EQ(engine_.Info("digits")->version, "v2");
+}
+
+TEST_F(ModelFollowerTest, ADamagedVersionIsRefusedAndTheOldOneServesOn) {
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  SetDamaged("v2");
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitFailures(2));
+  EXPECT_EQ(engine_.Info("digits")->version, "v1");
+  // Mended, it is taken up without another word from the coordinator.
+  SetDamaged("");
+  EXPECT_TRUE(AwaitServing("v2"));
+}
+
+TEST_F(ModelFollowerTest, GoesOnWhileTheCoordinatorIsAwayAndFindsItAgain) {
+  StartCoordinator();
+  const std::string address = server_->address();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  StopCoordinator();
+  EXPECT_EQ(engine_.Info("digits")->version, "v1");
+  StartCoordinator(address);
+  models_->Set("v2", 2);
+  EXPECT_TRUE(AwaitServing("v2"));
+}
+
+TEST_F(ModelFollowerTest, ARollbackToALoadedVersionNeedsNoSecondLoad) {
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  // A request keeps v1 loaded while v2 serves.
+  const auto ticket = engine_.Submit({.classes = {-1}}, absl::InfiniteDuration(), std::make_shared<RecordedEvents>());
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitServing("v2"));
+  models_->Set("v1", 3);
+  ASSERT_TRUE(AwaitServing("v1"));
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(loads_, ::testing::ElementsAre("v1", "v2"));
+}
+
+TEST_F(ModelFollowerTest, EndsPromptlyWithAndWithoutACoordinator) {
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  const absl::Time start = absl::Now();
+  follower_.reset();
+  StopCoordinator();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+}  // namespace
+}  // namespace atl::router

@@ -1,0 +1,110 @@
+#include "router/service/router_server.h"
+
+#include <filesystem>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+#include "fmt/format.h"
+#include "router/engine/load_model.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::router {
+namespace {
+
+constexpr char const* kServiceName = atlpb::sample::v1::SampleService::service_full_name();
+
+absl::Status CheckSources(const RouterOptions& options) {
+  if (options.model_dir.empty() == options.coordinator.empty()) {
+    return FieldError("--model-dir", "MODEL_SOURCE_REQUIRED",
+                      "expected either --model-dir, or --coordinator with --blob-store; found both or neither");
+  }
+  if (!options.coordinator.empty() && options.blob_store.empty()) {
+    return FieldError("--blob-store", "BLOB_STORE_REQUIRED",
+                      "expected the URI of the coordinator's blob store, found none");
+  }
+  if (options.threads < 1) {
+    return FieldError("--threads", "THREADS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", options.threads));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RouterServer::RouterServer(const RouterOptions& options)
+    : registry_(metrics::Registry::Create("atoll-router")), metrics_(registry_.get()), pool_(options.threads),
+      engine_(options.engine, Clock::Real(), &metrics_), service_(&engine_, Clock::Real()) {}
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
+  ATOLL_RETURN_IF_ERROR(CheckSources(options));
+  std::unique_ptr<RouterServer> router(new RouterServer(options));
+  if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
+  router->engine_.Start();
+  ATOLL_ASSIGN_OR_RETURN(router->server_,
+                         rpc::Server::Start({.listen = options.listen,
+                                             .services = {{kServiceName, &router->service_}}}));
+  if (!options.metrics_listen.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(router->exposer_,
+                           metrics::Exposer::Start(router->registry_.get(), options.metrics_listen,
+                                                   [engine = &router->engine_] { return engine->serves_any(); }));
+  }
+  if (options.model_dir.empty()) {
+    ATOLL_RETURN_IF_ERROR(router->Follow(options));
+  } else {
+    router->SetServing();
+  }
+  return router;
+}
+
+absl::Status RouterServer::LoadFolder(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::canonical(folder, error);
+  if (error) {
+    return MakeError(absl::StatusCode::kNotFound, "MODEL_FOLDER_NOT_FOUND",
+                     fmt::format("expected a folder with model_index.json, found no '{}': {}", folder, error.message()));
+  }
+  ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path.string()));
+  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<ModelBackend> backend,
+                         LoadPublishedModel(store_.get(), store_->root(), /*digest=*/"", &pool_));
+  spdlog::info("serving model '{}' version '{}' from {}", backend->info().model, backend->info().version, folder);
+  engine_.Serve(std::move(backend));
+  return absl::OkStatus();
+}
+
+absl::Status RouterServer::Follow(const RouterOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open(options.blob_store));
+  ModelFollower::Callbacks callbacks{
+      .on_serving =
+          [this](const std::string& model, const std::string& version, int64_t generation) {
+            metrics_.OnServing(model, generation);
+            SetServing();
+          },
+      .on_load_failed =
+          [this](const PublishedVersion& version, const absl::Status&) { metrics_.OnLoadFailed(version.model); },
+      .on_connection = [this](bool connected) { metrics_.OnCoordinatorConnection(connected); },
+  };
+  follower_ = std::make_unique<ModelFollower>(
+      FollowerOptions{.models = options.models}, rpc::MakeChannel(options.coordinator),
+      [this](const PublishedVersion& version) {
+        return LoadPublishedModel(store_.get(), version.uri, version.digest, &pool_);
+      },
+      &engine_, Clock::Real(), std::move(callbacks));
+  return absl::OkStatus();
+}
+
+void RouterServer::SetServing() { server_->SetServing(kServiceName, true); }
+
+void RouterServer::Shutdown(absl::Duration grace) {
+  follower_.reset();
+  if (server_ != nullptr) {
+    server_->SetServing(false);
+    engine_.Drain(grace);
+    // Finished streams end by themselves; the others are cancelled, and the engine, still running, lets them go.
+    server_->Shutdown(absl::Seconds(1));
+  }
+  engine_.Stop();
+}
+
+RouterServer::~RouterServer() { Shutdown(absl::ZeroDuration()); }
+
+}  // namespace atl::router

@@ -1,0 +1,72 @@
+// The router process without its command line: engine, gRPC server, metrics and, with a coordinator, the follower.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/metrics/exposer.h"
+#include "common/metrics/metrics.h"
+#include "common/rpc/server.h"
+#include "common/storage/blob_store.h"
+#include "router/engine/compute_pool.h"
+#include "router/engine/engine.h"
+#include "router/service/model_follower.h"
+#include "router/service/router_metrics.h"
+#include "router/service/sample_service.h"
+
+namespace atl::router {
+
+struct RouterOptions {
+  // Either a coordinator and its blob store, or a folder with one published model.
+  std::string coordinator;
+  std::string blob_store;
+  std::string model_dir;
+  std::vector<std::string> models;  // with a coordinator: what to serve; empty: everything
+  std::string listen = "127.0.0.1:0";
+  std::string metrics_listen;  // empty: none
+  int threads = 1;
+  EngineOptions engine;
+};
+
+// Owns every thread of the process but main's. Thread-safe.
+class RouterServer {
+ public:
+  // INVALID_ARGUMENT names the option; UNAVAILABLE when an address cannot be bound; with a model folder, also what
+  // LoadPublishedModel returns. With a coordinator it starts whether or not that is reachable: until a version is
+  // loaded requests get FAILED_PRECONDITION and health is NOT_SERVING.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options);
+  ~RouterServer();  // Shutdown without grace
+
+  const std::string& address() const { return server_->address(); }
+  int port() const { return server_->port(); }
+  // Empty without metrics.
+  std::string metrics_address() const { return exposer_ == nullptr ? "" : exposer_->address(); }
+
+  // All metrics, in Prometheus' text format.
+  std::string MetricsText() const { return registry_->Text(); }
+
+  // Health turns NOT_SERVING and new requests are refused; what is queued or sampled gets `grace` to finish, then it is
+  // cancelled. Safe to call twice.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  explicit RouterServer(const RouterOptions& options);
+  absl::Status LoadFolder(const std::string& folder);
+  absl::Status Follow(const RouterOptions& options);
+  void SetServing();
+
+  const std::unique_ptr<metrics::Registry> registry_;
+  RouterMetrics metrics_;
+  ComputePool pool_;
+  Engine engine_;
+  SampleService service_;
+  std::unique_ptr<storage::BlobStore> store_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<metrics::Exposer> exposer_;
+  std::unique_ptr<ModelFollower> follower_;
+};
+
+}  // namespace atl::router

@@ -1,0 +1,110 @@
+// The whole router in this process: real gRPC, real networks, health and metrics.
+#include "router/service/router_server.h"
+
+#include <future>
+
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/storage/testing.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "router/engine/testing/published_tiny_model.h"
+
+namespace atl::router {
+namespace {
+
+namespace pb = atlpb::sample::v1;
+using ::testing::HasSubstr;
+
+// grpc.health.v1.Health/Check by hand: field 1 of the request is the name, field 1 of the answer the status.
+bool IsServing(const std::string& address) {
+  const std::string name = pb::SampleService::service_full_name();
+  grpc::GenericStub stub(rpc::MakeChannel(address));
+  grpc::Slice slice(std::string("\x0a") + static_cast<char>(name.size()) + name);
+  grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(20), /*wait_for_ready=*/true);
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                 [&done](grpc::Status status) { done.set_value(std::move(status)); });
+  EXPECT_TRUE(done.get_future().get().ok());
+  grpc::Slice answer;
+  EXPECT_TRUE(response.DumpToSingleSlice(&answer).ok());
+  return answer.size() == 2 && answer.begin()[1] == 1;
+}
+
+class RouterServerTest : public ::testing::Test {
+ protected:
+  // Runs one request to its end; counts the images.
+  absl::Status Sample(const RouterServer& router, std::vector<int32_t> classes, int* images = nullptr) {
+    const auto stub = pb::SampleService::NewStub(rpc::MakeChannel(router.address()));
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(30));
+    pb::SampleRequest request;
+    request.mutable_classes()->Add(classes.begin(), classes.end());
+    request.set_steps(3);
+    const auto reader = stub->Sample(&context, request);
+    pb::SampleResponse event;
+    while (reader->Read(&event)) {
+      if (images != nullptr && event.has_image()) ++*images;
+    }
+    return rpc::FromGrpc(reader->Finish());
+  }
+
+  storage::TemporaryStore store_;
+};
+
+TEST_F(RouterServerTest, ServesAModelFolderWithoutACoordinator) {
+  const std::string uri = store_->UriOf("a model");
+  PublishTinyModel(store_.get(), uri);
+  const auto router = RouterServer::Start({.model_dir = store_.PathOf(uri), .metrics_listen = "127.0.0.1:0", .threads = 2});
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_TRUE(IsServing((*router)->address()));
+  int images = 0;
+  EXPECT_TRUE(Sample(**router, {0, 3, -1}, &images).ok());
+  EXPECT_EQ(images, 3);
+  EXPECT_EQ(ErrorReason(Sample(**router, {4})), "UNKNOWN_CLASS");
+  const std::string text = (*router)->MetricsText();
+  for (const char* expected :
+       {"atoll_router_requests_total{code=\"OK\",model=\"tiny\"} 1", "atoll_router_images_total{model=\"tiny\"} 3",
+        "atoll_router_rejected_requests_total{code=\"INVALID_ARGUMENT\",model=\"tiny\"} 1", "atoll_router_queued_images 0",
+        "atoll_router_step_seconds_count 3", "atoll_router_expert_image_steps_total{expert=\"0\",model=\"tiny\"}"}) {
+    EXPECT_THAT(text, HasSubstr(expected));
+  }
+  (*router)->Shutdown(absl::Seconds(5));
+}
+
+TEST_F(RouterServerTest, WithoutItsCoordinatorItStartsAndSaysThatThereIsNoModel) {
+  const auto router = RouterServer::Start({.coordinator = "127.0.0.1:1", .blob_store = store_->root()});
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_FALSE(IsServing((*router)->address()));
+  const absl::Status status = Sample(**router, {0});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "NO_MODEL");
+}
+
+TEST_F(RouterServerTest, WrongOptionsNameTheFlag) {
+  EXPECT_EQ(ErrorField(RouterServer::Start({}).status()), "--model-dir");
+  EXPECT_EQ(ErrorField(RouterServer::Start({.coordinator = "127.0.0.1:1"}).status()), "--blob-store");
+  EXPECT_EQ(ErrorField(RouterServer::Start({.model_dir = "x", .threads = 0}).status()), "--threads");
+  const absl::Status missing = RouterServer::Start({.model_dir = store_.folder() + "/none"}).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("/none"));
+}
+
+TEST_F(RouterServerTest, ADamagedModelFolderIsRefusedAtTheStart) {
+  const std::string uri = store_->UriOf("damaged");
+  PublishTinyModel(store_.get(), uri);
+  std::string weights = *store_->Read(uri + "/expert_1/diffusion_pytorch_model.safetensors");
+  weights.back() ^= 1;
+  ASSERT_TRUE(store_->Write(uri + "/expert_1/diffusion_pytorch_model.safetensors", weights).ok());
+  const absl::Status status = RouterServer::Start({.model_dir = store_.PathOf(uri)}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("expert_1/diffusion_pytorch_model.safetensors"));
+}
+
+}  // namespace
+}  // namespace atl::router

@@ -1,0 +1,40 @@
+#include "router/service/sample_service.h"
+
+#include "common/rpc/channel.h"
+#include "router/service/sample_stream.h"
+#include "router/service/sample_wire.h"
+
+namespace atl::router {
+
+namespace pb = atlpb::sample::v1;
+
+grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::CallbackServerContext* context,
+                                                                    const pb::SampleRequest* request) {
+  const std::shared_ptr<SampleStream> stream = SampleStream::Create();
+  const absl::StatusOr<SampleRequest> asked = FromProto(*request, engine_->options().limits);
+  if (!asked.ok()) {
+    stream->Refuse(asked.status());
+    return stream.get();
+  }
+  absl::StatusOr<std::unique_ptr<SampleTicket>> ticket =
+      engine_->Submit(*asked, clock_->Monotonic() + rpc::TimeLeft(*context), stream);
+  if (ticket.ok()) {
+    stream->Hold(*std::move(ticket));
+  } else {
+    stream->Refuse(ticket.status());
+  }
+  // gRPC calls OnDone, which gives up the stream's reference to itself, only after this has returned.
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerContext* context,
+                                                        const pb::GetSamplerInfoRequest* request,
+                                                        pb::GetSamplerInfoResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::StatusOr<SamplerInfo> info = engine_->Info(request->model());
+  if (info.ok()) *response = ToProto(*info, engine_->options().limits);
+  reactor->Finish(ToGrpcWithRetry(info.status()));
+  return reactor;
+}
+
+}  // namespace atl::router

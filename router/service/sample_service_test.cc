@@ -1,0 +1,289 @@
+// SampleService over a real gRPC server, with a fake model version. Most tests have no sampling thread: they run each
+// tick themselves, so that what shares a batch is decided by the test and not by the machine.
+#include "router/service/sample_service.h"
+
+#include <thread>
+
+#include "common/base/errors.h"
+#include "common/dataset/image_codec.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/server.h"
+#include "common/rpc/status.h"
+#include "common/wire/time_wire.h"
+#include "gmock/gmock.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/support/error_details.h"
+#include "gtest/gtest.h"
+#include "router/engine/fake_backend.h"
+
+namespace atl::router {
+namespace {
+
+namespace pb = atlpb::sample::v1;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Seen = FakeBackend::SeenBatch;
+
+SamplerInfo Info() {
+  return {.model = "digits", .version = "v1", .experts = 4, .classes = 10, .channels = 1, .height = 8, .width = 8};
+}
+
+pb::SampleRequest Asking(std::vector<int32_t> classes, int32_t steps) {
+  pb::SampleRequest request;
+  request.mutable_classes()->Add(classes.begin(), classes.end());
+  request.set_steps(steps);
+  request.set_guidance(1.0);
+  return request;
+}
+
+// One call, read to its end on a thread of its own.
+class Call {
+ public:
+  Call(pb::SampleService::Stub* stub, const pb::SampleRequest& request, absl::Duration timeout = absl::Seconds(30)) {
+    rpc::SetTimeout(&context_, timeout);
+    reader_ = stub->Sample(&context_, request);
+    thread_ = std::thread([this] {
+      pb::SampleResponse event;
+      while (reader_->Read(&event)) {
+        absl::MutexLock lock(&mutex_);
+        events_.push_back(event);
+      }
+      const grpc::Status status = reader_->Finish();
+      absl::MutexLock lock(&mutex_);
+      status_ = status;
+    });
+  }
+  ~Call() {
+    context_.TryCancel();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void Cancel() { context_.TryCancel(); }
+  bool WaitForEvents(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return events_.size() >= count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(20));
+  }
+  grpc::Status Finish() {
+    thread_.join();
+    absl::MutexLock lock(&mutex_);
+    return *status_;
+  }
+  std::vector<pb::SampleResponse> events() {
+    absl::MutexLock lock(&mutex_);
+    return events_;
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<pb::SampleResponse>> reader_;
+  std::thread thread_;
+  absl::Mutex mutex_;
+  std::vector<pb::SampleResponse> events_;
+  std::optional<grpc::Status> status_;
+};
+
+class SampleServiceTest : public ::testing::Test {
+ protected:
+  void StartServer(EngineOptions options = {}, bool with_model = true) {
+    engine_ = std::make_unique<Engine>(options, Clock::Real(), nullptr);
+    if (with_model) engine_->Serve(backend_);
+    service_ = std::make_unique<SampleService>(engine_.get(), Clock::Real());
+    server_ = *rpc::Server::Start({.services = {{pb::SampleService::service_full_name(), service_.get()}}});
+    stub_ = pb::SampleService::NewStub(rpc::MakeChannel(server_->address()));
+  }
+  void TearDown() override {
+    if (engine_ != nullptr) engine_->Stop();
+    server_.reset();
+  }
+  void AwaitRequests(int64_t count) {
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (engine_->RequestsOn("digits", "v1") != count && absl::Now() < end) std::this_thread::yield();
+    ASSERT_EQ(engine_->RequestsOn("digits", "v1"), count);
+  }
+  void RunAll() {
+    for (int i = 0; i < 1000 && engine_->RunTick(); ++i) {
+    }
+  }
+  absl::Status StatusOf(const pb::SampleRequest& request) {
+    return rpc::FromGrpc(Call(stub_.get(), request).Finish());
+  }
+
+  std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<SampleService> service_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<pb::SampleService::Stub> stub_;
+};
+
+TEST_F(SampleServiceTest, AStreamIsQueuedProgressImagesDone) {
+  StartServer();
+  pb::SampleRequest request = Asking({3, 5}, 4);
+  request.add_seeds(70);
+  Call call(stub_.get(), request);
+  AwaitRequests(1);
+  RunAll();
+  EXPECT_TRUE(call.Finish().ok());
+  const std::vector<pb::SampleResponse> events = call.events();
+  ASSERT_GE(events.size(), 5u);
+  EXPECT_EQ(events.front().queued().version(), "v1");
+  int32_t step = 0;
+  for (size_t i = 1; i + 3 < events.size(); ++i) {
+    ASSERT_TRUE(events[i].has_progress());
+    EXPECT_GT(events[i].progress().step(), step);
+    EXPECT_EQ(events[i].progress().total_steps(), 4);
+    step = events[i].progress().step();
+  }
+  const pb::Image& second = events[events.size() - 2].image();
+  EXPECT_EQ(second.index(), 1);
+  EXPECT_EQ(second.class_label(), 5);
+  EXPECT_EQ(second.seed(), 71u);
+  const auto decoded = dataset::DecodeImage(second.data(), "reply");
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->height, 8);
+  const pb::Done& done = events.back().done();
+  EXPECT_EQ(done.version(), "v1");
+  EXPECT_EQ(done.routing().image_steps(), 8);
+  EXPECT_THAT(done.routing().chosen(), ElementsAre(0, 4, 0, 4));
+}
+
+TEST_F(SampleServiceTest, ConcurrentRequestsShareBatches) {
+  StartServer();
+  Call a(stub_.get(), Asking({0, 1}, 2));
+  AwaitRequests(1);
+  Call b(stub_.get(), Asking({0, 4, 1}, 2));
+  Call c(stub_.get(), Asking({1}, 2));
+  AwaitRequests(3);
+  engine_->RunTick();
+  // Expert 0 has three images of two requests in one batch, expert 1 three images of three.
+  std::vector<Seen> seen = backend_->TakeSeen();
+  std::sort(seen.begin(), seen.end(), [](const Seen& x, const Seen& y) { return x.expert < y.expert; });
+  EXPECT_THAT(seen, ElementsAre(Seen{-1, 6}, Seen{0, 3}, Seen{1, 3}));
+  RunAll();
+  EXPECT_TRUE(a.Finish().ok());
+  EXPECT_TRUE(b.Finish().ok());
+  EXPECT_TRUE(c.Finish().ok());
+}
+
+TEST_F(SampleServiceTest, CancellingTheCallTakesItsImagesOutAtTheNextStep) {
+  StartServer();
+  Call stays(stub_.get(), Asking({0}, 3));
+  AwaitRequests(1);
+  Call leaves(stub_.get(), Asking({0, 0, 0}, 3));
+  AwaitRequests(2);
+  engine_->RunTick();
+  EXPECT_THAT(backend_->TakeSeen(), ElementsAre(Seen{-1, 4}, Seen{0, 4}));
+  leaves.Cancel();
+  EXPECT_EQ(leaves.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  // The server hears of it a little later than the caller; no step may come before.
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (!engine_->has_leavers() && absl::Now() < end) std::this_thread::yield();
+  engine_->RunTick();
+  EXPECT_THAT(backend_->TakeSeen(), ElementsAre(Seen{-1, 1}, Seen{0, 1}));
+  RunAll();
+  EXPECT_TRUE(stays.Finish().ok());
+}
+
+TEST_F(SampleServiceTest, ADeadlineEndsTheCallAndTheWork) {
+  StartServer();
+  engine_->Start();
+  backend_->velocity = [](int32_t, std::span<const float> x, float, int64_t) {
+    absl::SleepFor(absl::Milliseconds(5));  // work that takes longer than the caller waits
+    return std::vector<float>(x.size(), 0);
+  };
+  Call call(stub_.get(), Asking({0}, 250), absl::Milliseconds(200));
+  EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  AwaitRequests(0);
+}
+
+TEST_F(SampleServiceTest, ACallerThatDoesNotReadHoldsUpNobody) {
+  StartServer();
+  engine_->Start();
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(30));
+  const auto silent = stub_->Sample(&context, Asking(std::vector<int32_t>(1000, 0), 20));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Call(stub_.get(), Asking({1, 2}, 5)).Finish().ok());
+  context.TryCancel();
+  silent->Finish();
+}
+
+struct BadCase {
+  std::string name;
+  std::function<void(pb::SampleRequest&)> spoil;
+  std::string field;
+  std::string reason;
+};
+
+TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
+  StartServer();
+  engine_->Start();
+  const std::vector<BadCase> cases = {
+      {"class", [](auto& r) { r.set_classes(0, 12); }, "classes[0]", "UNKNOWN_CLASS"},
+      {"steps", [](auto& r) { r.set_steps(1000); }, "steps", "STEPS_OUT_OF_RANGE"},
+      {"images", [](auto& r) { r.mutable_classes()->Resize(2'000'000, 0); }, "classes", "TOO_MANY_IMAGES"},
+      {"mode", [](auto& r) { r.set_mode(static_cast<pb::SampleRequest::Mode>(77)); }, "mode", "UNKNOWN_MODE"},
+      {"solver", [](auto& r) { r.set_solver(static_cast<pb::SampleRequest::Solver>(9)); }, "solver", "UNKNOWN_SOLVER"},
+      {"format", [](auto& r) { r.set_format(static_cast<pb::SampleRequest::Format>(9)); }, "format", "UNKNOWN_FORMAT"},
+      {"top_k", [](auto& r) { r.set_top_k(2); }, "top_k", "MODE_MISMATCH"},
+      {"guidance", [](auto& r) { r.set_guidance(std::nan("")); }, "guidance", "GUIDANCE_OUT_OF_RANGE"},
+  };
+  for (const BadCase& bad : cases) {
+    pb::SampleRequest request = Asking({1, 2}, 3);
+    bad.spoil(request);
+    const absl::Status status = StatusOf(request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.name;
+    EXPECT_EQ(ErrorField(status), bad.field);
+    EXPECT_EQ(ErrorReason(status), bad.reason);
+  }
+  pb::SampleRequest request = Asking({1}, 3);
+  request.set_model("faces");
+  EXPECT_EQ(ErrorReason(StatusOf(request)), "UNKNOWN_MODEL");
+  EXPECT_TRUE(StatusOf(Asking({1}, 3)).ok());
+}
+
+TEST_F(SampleServiceTest, WithoutAModelRequestsFailWithNoModel) {
+  StartServer({}, /*with_model=*/false);
+  const absl::Status status = StatusOf(Asking({1}, 3));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "NO_MODEL");
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(20));
+  pb::GetSamplerInfoResponse response;
+  EXPECT_EQ(stub_->GetSamplerInfo(&context, {}, &response).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(SampleServiceTest, AFullQueueAnswersWithARetryDelay) {
+  EngineOptions options;
+  options.admission.max_queued_requests = 1;
+  StartServer(options);
+  Call waits(stub_.get(), Asking({0}, 3));
+  AwaitRequests(1);
+  const grpc::Status refused = Call(stub_.get(), Asking({0}, 3)).Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ErrorReason(rpc::FromGrpc(refused)), "QUEUE_FULL");
+  google::rpc::Status details;
+  ASSERT_TRUE(grpc::ExtractErrorDetails(refused, &details).ok());
+  google::rpc::RetryInfo retry;
+  ASSERT_EQ(details.details_size(), 2);
+  ASSERT_TRUE(details.details(1).UnpackTo(&retry));
+  EXPECT_GT(wire::FromProto(retry.retry_delay()), absl::ZeroDuration());
+  RunAll();
+  EXPECT_TRUE(waits.Finish().ok());
+}
+
+TEST_F(SampleServiceTest, InfoTellsWhatIsServedAndTheLimits) {
+  StartServer();
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(20));
+  pb::GetSamplerInfoResponse info;
+  ASSERT_TRUE(stub_->GetSamplerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.model(), "digits");
+  EXPECT_EQ(info.experts(), 4);
+  EXPECT_EQ(info.classes(), 10);
+  EXPECT_EQ(info.max_steps(), 250);
+  EXPECT_EQ(info.max_images_per_request(), 1024);
+}
+
+}  // namespace
+}  // namespace atl::router

@@ -1,0 +1,143 @@
+#include "router/service/sample_wire.h"
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status.h"
+#include "common/wire/time_wire.h"
+#include "fmt/format.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/support/error_details.h"
+#include "router/policy/admission.h"
+
+namespace atl::router {
+namespace {
+
+namespace pb = atlpb::sample::v1;
+
+absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
+  RoutingRule rule{.top_k = proto.top_k(), .threshold = proto.threshold(), .oracle_expert = proto.oracle_expert()};
+  switch (proto.mode()) {
+    case pb::SampleRequest::MODE_UNSPECIFIED:
+      if (proto.top_k() > 1) {
+        return FieldError("top_k", "MODE_MISMATCH",
+                          fmt::format("expected MODE_TOP_K with a top_k of {}, found no mode, which is top-1",
+                                      proto.top_k()));
+      }
+      rule.mode = RoutingMode::kTopK;
+      return rule;
+    case pb::SampleRequest::MODE_TOP_K:
+      rule.mode = RoutingMode::kTopK;
+      return rule;
+    case pb::SampleRequest::MODE_THRESHOLD:
+      rule.mode = RoutingMode::kThreshold;
+      return rule;
+    case pb::SampleRequest::MODE_FULL:
+      rule.mode = RoutingMode::kFull;
+      return rule;
+    case pb::SampleRequest::MODE_ORACLE:
+      rule.mode = RoutingMode::kOracle;
+      return rule;
+    default:
+      return FieldError("mode", "UNKNOWN_MODE",
+                        fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Mode_MAX),
+                                    static_cast<int>(proto.mode())));
+  }
+}
+
+absl::StatusOr<Solver> SolverFromProto(pb::SampleRequest::Solver solver) {
+  switch (solver) {
+    case pb::SampleRequest::SOLVER_UNSPECIFIED:
+    case pb::SampleRequest::SOLVER_EULER:
+      return Solver::kEuler;
+    case pb::SampleRequest::SOLVER_HEUN:
+      return Solver::kHeun;
+    default:
+      return FieldError("solver", "UNKNOWN_SOLVER",
+                        fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Solver_MAX),
+                                    static_cast<int>(solver)));
+  }
+}
+
+absl::StatusOr<ImageFormat> FormatFromProto(pb::SampleRequest::Format format) {
+  switch (format) {
+    case pb::SampleRequest::FORMAT_UNSPECIFIED:
+    case pb::SampleRequest::FORMAT_PNG:
+      return ImageFormat::kPng;
+    case pb::SampleRequest::FORMAT_RAW:
+      return ImageFormat::kRaw;
+    default:
+      return FieldError("format", "UNKNOWN_FORMAT",
+                        fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Format_MAX),
+                                    static_cast<int>(format)));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const SamplerLimits& limits) {
+  ATOLL_RETURN_IF_ERROR(CheckCounts(proto.classes_size(), proto.seeds_size(), limits));
+  SampleRequest request{.model = proto.model(), .version = proto.version()};
+  request.classes.assign(proto.classes().begin(), proto.classes().end());
+  request.seeds.assign(proto.seeds().begin(), proto.seeds().end());
+  ATOLL_ASSIGN_OR_RETURN(request.routing, RoutingFromProto(proto));
+  ATOLL_ASSIGN_OR_RETURN(request.solver, SolverFromProto(proto.solver()));
+  ATOLL_ASSIGN_OR_RETURN(request.format, FormatFromProto(proto.format()));
+  request.steps = proto.steps();
+  if (proto.has_guidance()) request.guidance = proto.guidance();
+  return request;
+}
+
+pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits) {
+  pb::GetSamplerInfoResponse proto;
+  proto.set_model(info.model);
+  proto.set_version(info.version);
+  proto.set_experts(info.experts);
+  proto.set_classes(info.classes);
+  proto.set_channels(info.channels);
+  proto.set_height(info.height);
+  proto.set_width(info.width);
+  proto.set_max_steps(limits.max_steps);
+  proto.set_max_images_per_request(limits.max_images);
+  return proto;
+}
+
+pb::Image ToProto(SampledImage image) {
+  pb::Image proto;
+  proto.set_index(image.index);
+  proto.set_data(std::move(image.data));
+  proto.set_channels(image.channels);
+  proto.set_height(image.height);
+  proto.set_width(image.width);
+  proto.set_class_label(image.order.class_label);
+  proto.set_seed(image.order.seed);
+  return proto;
+}
+
+pb::Done ToProto(const SampleReport& report) {
+  pb::Done proto;
+  pb::RoutingReport* routing = proto.mutable_routing();
+  routing->mutable_chosen()->Add(report.routing.chosen.begin(), report.routing.chosen.end());
+  routing->mutable_weight()->Add(report.routing.weight.begin(), report.routing.weight.end());
+  routing->set_image_steps(report.routing.image_steps);
+  routing->set_mean_entropy(report.routing.mean_entropy());
+  *proto.mutable_queue_time() = wire::ToProto(report.queue_time);
+  *proto.mutable_sample_time() = wire::ToProto(report.sample_time);
+  proto.set_version(report.version);
+  return proto;
+}
+
+grpc::Status ToGrpcWithRetry(const absl::Status& status) {
+  grpc::Status base = rpc::ToGrpc(status);
+  const absl::Duration delay = RetryDelayOf(status);
+  google::rpc::Status details;
+  if (delay <= absl::ZeroDuration() || !grpc::ExtractErrorDetails(base, &details).ok()) return base;
+  google::rpc::RetryInfo retry;
+  *retry.mutable_retry_delay() = wire::ToProto(delay);
+  details.add_details()->PackFrom(retry);
+  grpc::Status result;
+  grpc::SetErrorDetails(details, &result);
+  return result;
+}
+
+}  // namespace atl::router

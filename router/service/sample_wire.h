@@ -1,0 +1,24 @@
+// Sampling messages <-> the sampler's own types. Pure.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "atoll/sample/v1/sample_service.pb.h"
+#include "grpcpp/support/status.h"
+#include "router/engine/flight.h"
+#include "router/policy/request.h"
+
+namespace atl::router {
+
+// INVALID_ARGUMENT with the field for more images or seeds than the limits allow (checked before anything is copied),
+// an unknown mode, solver or format, and a field that belongs to another mode than the one asked for.
+absl::StatusOr<SampleRequest> FromProto(const atlpb::sample::v1::SampleRequest& proto, const SamplerLimits& limits);
+
+atlpb::sample::v1::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits);
+atlpb::sample::v1::Image ToProto(SampledImage image);
+atlpb::sample::v1::Done ToProto(const SampleReport& report);
+
+// rpc::ToGrpc, and google.rpc.RetryInfo beside the ErrorInfo when the status carries a delay.
+grpc::Status ToGrpcWithRetry(const absl::Status& status);
+
+}  // namespace atl::router

@@ -1,0 +1,81 @@
+// Every generator's schedules as text, for several shapes, in tests/golden/schedules/<generator>.txt: a heading
+// "# stages <p>, micro-batches <m>" before each. ATOLL_UPDATE_GOLDEN=1 writes the files anew.
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "common/schedule/generators.h"
+#include "common/schedule/simulator.h"
+
+namespace atl::schedule {
+namespace {
+
+struct Shape {
+  int32_t stages;
+  int32_t micro_batches;
+};
+
+constexpr Shape kShapes[] = {{1, 4}, {2, 1}, {2, 4}, {3, 3}, {4, 2}, {4, 8}, {8, 16}};
+
+std::string TextOf(std::string_view generator) {
+  std::ostringstream text;
+  for (const auto& [stages, micro_batches] : kShapes) {
+    text << "# stages " << stages << ", micro-batches " << micro_batches << "\n"
+         << ToText(*Generate(generator, stages, micro_batches));
+  }
+  return text.str();
+}
+
+class ScheduleGolden : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(ScheduleGolden, TextEqualsTheGoldenFile) {
+  const char* source = std::getenv("ATOLL_SOURCE_DIR");
+  if (source == nullptr) GTEST_SKIP() << "ATOLL_SOURCE_DIR is not set: run through ctest";
+  const std::string path = std::string(source) + "/tests/golden/schedules/" + std::string(GetParam()) + ".txt";
+  const std::string text = TextOf(GetParam());
+  if (std::getenv("ATOLL_UPDATE_GOLDEN") != nullptr) {
+    std::ofstream(path) << text;
+    GTEST_SKIP() << "wrote " << path;
+  }
+  std::ifstream file(path);
+  ASSERT_TRUE(file.good()) << path << " is missing: every generator has a golden file";
+  std::stringstream golden;
+  golden << file.rdbuf();
+  EXPECT_EQ(text, golden.str());
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryGenerator, ScheduleGolden, testing::ValuesIn(GeneratorNames()),
+                         [](const auto& info) { return "g" + std::string(info.param); });
+
+// Compute-only files as torch.distributed.pipelining 2.11 writes them, idle cells and all (tests/peers). Interleaved,
+// zero-bubble and V-placed schedules: what our generators do not make yet, the rest must take already.
+class PyTorchSchedule : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(PyTorchSchedule, IsReadValidatedAndSimulated) {
+  const char* source = std::getenv("ATOLL_SOURCE_DIR");
+  if (source == nullptr) GTEST_SKIP() << "ATOLL_SOURCE_DIR is not set: run through ctest";
+  std::ifstream file(std::string(source) + "/tests/golden/schedules/pytorch/" + std::string(GetParam()) + ".csv");
+  ASSERT_TRUE(file.good());
+  std::stringstream text;
+  text << file.rdbuf();
+  const auto schedule = ParseText(text.str());
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  const absl::Status valid = Validate(*schedule);
+  EXPECT_TRUE(valid.ok()) << valid;
+  SimulationCosts costs;
+  costs.stages.resize(schedule->stages);
+  const auto simulation = Simulate(*schedule, costs);
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  EXPECT_LT(simulation->bubble, 0.4);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryFile, PyTorchSchedule,
+                         testing::Values("interleaved_1f1b", "interleaved_zero_bubble", "looped_bfs",
+                                         "zbv_zero_bubble"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace atl::schedule

@@ -1,0 +1,87 @@
+// A whole cluster of real processes in a temporary folder: a coordinator and islands, on ports of their own choice.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "atoll/job/v1/job_service.grpc.pb.h"
+#include "common/spec/spec.h"
+#include "common/storage/blob_store.h"
+#include "common/storage/checkpoint.h"
+#include "tests/multiproc/process.h"
+
+namespace atl::testing_cluster {
+
+struct ClusterOptions {
+  int islands = 1;
+  int ranks = 2;
+  std::vector<std::string> coordinator_flags;
+  std::vector<std::string> coordinator_environment;
+  std::vector<std::string> worker_flags;
+};
+
+// A failing step of the harness itself is a fatal error of the test process, with its reason. Logs stay in the folder
+// when the test failed, and its last lines are printed.
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options);
+  ~Cluster();
+
+  const std::string& folder() const { return folder_; }
+  const std::string& coordinator_address() const { return coordinator_address_; }
+  storage::BlobStore* store() { return store_.get(); }
+  atlpb::job::v1::JobService::Stub* jobs() { return jobs_.get(); }
+
+  Process& coordinator() { return *coordinator_; }
+  Process& rank(int island, int rank) { return *ranks_[island][rank]; }
+  // The same process again, at the same address, with the same state; the one before is killed.
+  void StartCoordinator();
+  void StartRank(int island, int rank);
+  void StartIsland(int island);
+  void KillIsland(int island);
+
+  // 8x8 grey images of ten classes in `shards` shards of 64, named "patterns".
+  void WriteDataset(int shards = 2);
+
+  std::string Submit(const spec::JobSpec& spec);
+  // Waits for a coordinator that is away.
+  atlpb::job::v1::Job GetJob(const std::string& job_id);
+  // Polls until `condition` holds of the job; false after `timeout`, or as soon as the job has failed.
+  bool AwaitJob(const std::string& job_id, absl::Duration timeout,
+                const std::function<bool(const atlpb::job::v1::Job&)>& condition);
+  bool AwaitSuccess(const std::string& job_id, absl::Duration timeout);
+
+  // The final checkpoint of an expert of a job that has succeeded.
+  storage::CheckpointReader FinalCheckpoint(const std::string& job_id, int expert);
+  // The ends of all logs.
+  std::string Logs();
+
+ private:
+  std::vector<std::string> RankCommand(int island, int rank) const;
+
+  const ClusterOptions options_;
+  std::string folder_;
+  std::string coordinator_address_;
+  std::vector<std::string> leaders_;  // address of each island's leader
+  std::unique_ptr<storage::BlobStore> store_;
+  std::unique_ptr<atlpb::job::v1::JobService::Stub> jobs_;
+  std::unique_ptr<Process> coordinator_;
+  std::vector<std::vector<std::unique_ptr<Process>>> ranks_;
+};
+
+// The expert's (or the router network's) task of a job.
+const atlpb::job::v1::Task& TaskOf(const atlpb::job::v1::Job& job, atlpb::job::v1::TaskKind kind, int index = 0);
+
+// A job over "patterns" that trains small models quickly: 2 experts of 3 blocks, batches of 8.
+spec::JobSpec SmallJob(int experts, int steps, int checkpoint_every);
+
+// The same with one expert whose step takes some tens of milliseconds, so that it can be interrupted.
+spec::JobSpec MediumJob(int steps, int checkpoint_every);
+
+// Empty when both hold the same tensors bit for bit, else the first difference.
+std::string TensorDifference(const storage::CheckpointReader& a, const storage::CheckpointReader& b);
+
+}  // namespace atl::testing_cluster

@@ -1,0 +1,121 @@
+// A rank dies or falls silent in mid-training: the others notice within five seconds, the job completes, and every step
+// counts once: the trained bits are those of a run that lost nobody.
+#include <signal.h>
+
+#include <gtest/gtest.h>
+
+#include "absl/time/clock.h"
+#include "tests/multiproc/cluster.h"
+
+namespace atl::testing_cluster {
+namespace {
+
+namespace pb = atlpb::job::v1;
+
+constexpr int kSteps = 120;
+
+class LostRank : public testing::Test {
+ protected:
+  LostRank() { cluster_.WriteDataset(); }
+
+  // The job's expert is in training, past a commit, and not near its end.
+  void SubmitAndAwaitMidTraining() {
+    job_ = cluster_.Submit(spec_);
+    ASSERT_TRUE(cluster_.AwaitJob(job_, absl::Seconds(60), [](const pb::Job& job) {
+      return TaskOf(job, pb::TASK_KIND_TRAIN_EXPERT).committed_step() >= 20;
+    }));
+    ASSERT_LT(Expert().committed_step(), kSteps - 40) << "too fast to be interrupted";
+  }
+  pb::Task Expert() { return TaskOf(cluster_.GetJob(job_), pb::TASK_KIND_TRAIN_EXPERT); }
+
+  // `survivor` logs `line` within five seconds of the signal.
+  void SignalAndExpectNotice(int rank, int signal, int survivor, const std::string& line) {
+    const size_t before = cluster_.rank(0, survivor).Log().size();
+    const absl::Time sent = absl::Now();
+    cluster_.rank(0, rank).Signal(signal);
+    ASSERT_TRUE(Await(absl::Seconds(5),
+                      [&] { return cluster_.rank(0, survivor).Log().find(line, before) != std::string::npos; }))
+        << "rank " << survivor << " did not say: " << line;
+    EXPECT_LT(absl::Now() - sent, absl::Seconds(5));
+  }
+
+  // Against the run that lost nobody.
+  void ExpectEveryStepCountedOnce() {
+    const storage::CheckpointReader found = cluster_.FinalCheckpoint(job_, 0);
+    EXPECT_EQ(found.manifest().step, kSteps);
+    EXPECT_EQ(found.manifest().samples_consumed, int64_t{kSteps} * spec_.training.batch_size);
+    EXPECT_EQ(TensorDifference(*whole_, found), "");
+  }
+
+  // Trains the same job once without a loss. A reader holds its tensors in memory.
+  static void SetUpTestSuite() {
+    Cluster cluster({.islands = 1, .ranks = 2});
+    cluster.WriteDataset();
+    const std::string job = cluster.Submit(MediumJob(kSteps, /*checkpoint_every=*/20));
+    ASSERT_TRUE(cluster.AwaitSuccess(job, absl::Seconds(60)));
+    whole_ = new storage::CheckpointReader(cluster.FinalCheckpoint(job, 0));
+  }
+  static void TearDownTestSuite() { delete whole_; }
+  void SetUp() override { ASSERT_NE(whole_, nullptr) << "the run that lost nobody failed"; }
+
+  Cluster cluster_{{.islands = 1, .ranks = 2, .worker_flags = {"--rejoin-seconds", "3"}}};
+  const spec::JobSpec spec_ = MediumJob(kSteps, /*checkpoint_every=*/20);
+  std::string job_;
+  inline static storage::CheckpointReader* whole_ = nullptr;
+};
+
+TEST_F(LostRank, AKilledRankComesBackAndTheJobCompletes) {
+  ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
+  ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(1, SIGKILL, 0, "ended after step"));
+  cluster_.StartRank(0, 1);
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  EXPECT_EQ(Expert().attempt(), 2);
+  EXPECT_EQ(cluster_.FinalCheckpoint(job_, 0).manifest().files.size(), 2u) << "the rank is used again";
+  ExpectEveryStepCountedOnce();
+}
+
+TEST_F(LostRank, ASilentRankIsLeftBehindAndComesBackLater) {
+  ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
+  ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(1, SIGSTOP, 0, "ended after step"));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  EXPECT_EQ(Expert().attempt(), 2);
+  EXPECT_EQ(cluster_.FinalCheckpoint(job_, 0).manifest().files.size(), 1u) << "one stage on the rank that was left";
+  const size_t before = cluster_.rank(0, 1).Log().size();
+  cluster_.rank(0, 1).Signal(SIGCONT);
+  EXPECT_TRUE(Await(absl::Seconds(20),
+                    [&] { return cluster_.rank(0, 1).Log().find("joined the leader", before) != std::string::npos; }));
+  ExpectEveryStepCountedOnce();
+}
+
+TEST_F(LostRank, AKilledLeaderComesBackAndTheJobCompletes) {
+  ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
+  ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(0, SIGKILL, 1, "lost the leader"));
+  cluster_.StartRank(0, 0);
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  EXPECT_EQ(Expert().attempt(), 2);
+  ExpectEveryStepCountedOnce();
+}
+
+TEST_F(LostRank, ASilentLeaderIsNoticedAndGoesOnWhenItWakes) {
+  ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
+  ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(0, SIGSTOP, 1, "lost the leader"));
+  cluster_.rank(0, 0).Signal(SIGCONT);
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  ExpectEveryStepCountedOnce();
+}
+
+TEST_F(LostRank, ATerminatedIslandLeavesACheckpointAndExitsWell) {
+  ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
+  for (int rank = 0; rank < 2; ++rank) cluster_.rank(0, rank).Signal(SIGTERM);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(cluster_.rank(0, rank).Wait(absl::Seconds(20)), 0) << rank;
+  const pb::Task left = Expert();
+  EXPECT_NE(left.committed_step() % 20, 0) << "a checkpoint of the step it stopped after";
+  EXPECT_EQ(left.state(), pb::Task::STATE_READY) << left.DebugString();
+  cluster_.StartIsland(0);
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  EXPECT_EQ(Expert().attempt(), 2);
+  ExpectEveryStepCountedOnce();
+}
+
+}  // namespace
+}  // namespace atl::testing_cluster

@@ -1,0 +1,61 @@
+// A child process of a test: started with its output in a log file, killed when the test ends, however it ends.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace atl::testing_cluster {
+
+// Not thread-safe. Start it from a thread that lives as long as it shall live (PR_SET_PDEATHSIG).
+class Process {
+ public:
+  // `environment`: "NAME=value", beside this process's own.
+  Process(std::vector<std::string> command, std::string log_path, std::vector<std::string> environment = {});
+  ~Process();  // SIGKILL, and waits
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  const std::string& log_path() const { return log_path_; }
+  // Everything that it wrote so far.
+  std::string Log() const;
+
+  void Signal(int signal) const;
+  bool Running();
+  // Waits for its end: its exit code, minus the signal's number when a signal ended it, or nothing after `timeout`.
+  std::optional<int> Wait(absl::Duration timeout);
+  // SIGKILL, and waits.
+  void Kill();
+
+ private:
+  const std::string log_path_;
+  pid_t pid_ = -1;
+  std::optional<int> exit_;
+};
+
+// Polls until `condition` holds; false after `timeout`.
+template <typename Condition>
+bool Await(absl::Duration timeout, Condition condition);
+
+}  // namespace atl::testing_cluster
+
+#include "absl/time/clock.h"
+
+namespace atl::testing_cluster {
+
+template <typename Condition>
+bool Await(absl::Duration timeout, Condition condition) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (;;) {
+    if (condition()) return true;
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
+}  // namespace atl::testing_cluster

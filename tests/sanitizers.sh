@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds the tests that need no LibTorch under a sanitizer, and runs them.
+#
+#   tests/sanitizers.sh asan|tsan [CTEST-REGEX]     the regular expression picks tests by name; default: all that fit
+#
+# asan: address and undefined behaviour, every test without LibTorch (its libraries are not instrumented, and slow).
+# tsan: threads, every test without LibTorch and gRPC either: the packaged gRPC is not instrumented and reports noise.
+# What is suppressed, and why: tests/tsan.supp.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=${1:-}
+case $preset in
+  asan) foreign='libtorch_cpu|libarrow' ;;
+  tsan) foreign='libtorch_cpu|libarrow|libgrpc\+\+' ;;
+  *) echo "sanitizers: expected asan or tsan, found '${preset}'" >&2; exit 2 ;;
+esac
+pick=${2:-.}
+
+deploy/setup.sh
+cmake --preset "$preset" >/dev/null
+build=build/$preset
+
+# A test's name is its target's; what the target links tells whether foreign libraries are in it.
+targets=()
+while read -r name; do
+  inputs=$(ninja -C "$build" -t inputs "tests/$name" 2>/dev/null) || continue  # a script, not a target
+  grep -qE "$foreign" <<<"$inputs" || targets+=("$name")
+done < <(ctest --test-dir "$build" -N -L 'unit|contract|scenario|golden' 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p' | grep -E -- "$pick")
+[ ${#targets[@]} -gt 0 ] || { echo "sanitizers: no test fits '$pick'" >&2; exit 2; }
+echo "sanitizers: ${targets[*]}"
+
+cmake --build --preset "$preset" --target "${targets[@]}" -- -j"$(nproc)"
+export ASAN_OPTIONS=detect_stack_use_after_return=1:${ASAN_OPTIONS:-}
+export UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
+export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}
+# UCX's default is to overwrite the first instructions of mmap and its kin, which the sanitizers' own are not made for.
+export UCX_MEM_MMAP_HOOK_MODE=none
+ctest --test-dir "$build" --output-on-failure --timeout 300 -R "^($(IFS='|'; echo "${targets[*]}"))\$"

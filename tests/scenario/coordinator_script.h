@@ -1,0 +1,98 @@
+// Runs a story of jobs and islands, written as text, over the coordinator's core with a fake clock and a real store.
+//
+//   # comment
+//   job j [experts=1] [shards=1] [budget=3] [priority=0] [keep=2] [milestones=0] [ranks=1] [model=digits]
+//   register a [island=a] [ranks=1] [start=<process start>]      -> incarnation=1
+//   claim a [wait=30s]          -> j/cluster attempt=1 [resume=20] | nothing | waits | unmet <text> | <REASON>
+//   answered a                  -> as claim: what a waiting claim was answered with, or: waits
+//   heartbeat a                 -> ok | revoked <REASON> | <REASON>
+//   commit a step=10            -> ok | superseded 10,20 | <REASON>
+//   complete a | fail a [permanent] | release a     -> ok | <REASON>
+//   cancel j | delete j         -> ok | <REASON>
+//   serve digits j generation=1 -> ok | <REASON>
+//   advance 11s                 the clock moves, and the core is told
+//   restart                     the process dies and starts again on the same store
+//   restore                     as restart, with a store that takes a higher epoch
+//   task j/cluster              -> READY attempt=1 failures=0 step=0
+//   attempt j/cluster 1         -> EXPIRED
+//   job j                       -> RUNNING
+//   serving digits              -> j generation=1
+//   checkpoints j/train_expert-0 -> 10:COMMITTED,20:DELETING
+//
+// `a` is a process of an island: it keeps its own incarnation and token, also when they are stale.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "coordinator/service/core.h"
+#include "coordinator/store/sqlite_store.h"
+
+namespace atl::coordinator {
+
+class CoordinatorScript {
+ public:
+  // `folder` is an empty folder for the store.
+  explicit CoordinatorScript(std::string folder);
+  ~CoordinatorScript();
+
+  // Runs the script to its first line that does not give what it says; returns "" or that line, what was expected and
+  // what was found.
+  std::string Run(const std::string& text);
+
+  // Runs one line and returns what came of it, as it would stand after "->".
+  std::string Do(const std::string& line);
+
+ private:
+  struct Line {
+    std::vector<std::string> words;
+    std::map<std::string, std::string> options;
+    std::string expected;
+
+    const std::string& word(size_t i) const;
+    std::string option(const std::string& name, const std::string& otherwise) const;
+    int64_t number(const std::string& name, int64_t otherwise) const;
+  };
+  struct Process {
+    std::string island_id;
+    int64_t incarnation = 0;
+    int64_t sequence = 0;
+    spec::TaskGrant grant;
+    int64_t last_step = 0;
+    std::string waiting = "nothing";  // the answer to the last claim
+    std::vector<std::string> unmet;
+  };
+
+  static Line Parse(const std::string& text);
+  std::string Execute(const Line& line);
+  std::string Ask(const Line& line);
+  void Open(bool restored);
+  void Settle();
+
+  std::string SubmitJob(const Line& line);
+  std::string Register(const Line& line);
+  std::string Claim(const Line& line);
+  std::string Heartbeat(Process& process);
+  std::string Commit(Process& process, int64_t step);
+  std::string Complete(Process& process);
+  std::string ShowTask(const std::string& task_id);
+  std::string ShowCheckpoints(const std::string& task_id);
+  // Script names of jobs <-> ids that the coordinator gave.
+  std::string RealId(const std::string& script_id) const;
+  std::string ScriptId(const std::string& real_id) const;
+
+  const std::string folder_;
+  FakeClock clock_;
+  std::unique_ptr<metrics::Registry> registry_;
+  std::unique_ptr<CoreMetrics> metrics_;
+  std::unique_ptr<store::SqliteStore> store_;
+  std::unique_ptr<Core> core_;
+  std::map<std::string, Process> processes_;
+  std::map<std::string, std::string> job_ids_;
+  int random_ = 0;
+};
+
+}  // namespace atl::coordinator

@@ -1,0 +1,102 @@
+// Runs one rank's part of a schedule: receives before an action, runs it, posts its sends. Knows neither LibTorch nor
+// gRPC; with a fake StageCompute and the loopback transport a four-stage run is a sub-second unit test.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/schedule/action.h"
+#include "worker/engine/stage_compute.h"
+#include "worker/transport/transport.h"
+
+namespace atl::engine {
+
+// Since the start of the iteration. From `passed_on` of the action before to `ready` the rank waited for its inputs:
+// the bubble, or a slow transfer. From `ready` to `start` and from `end` to `passed_on` it posted receives and sends:
+// what the engine itself costs.
+struct ActionTiming {
+  schedule::Action action;
+  absl::Duration ready;
+  absl::Duration start;
+  absl::Duration end;
+  absl::Duration passed_on;
+};
+
+struct EngineOptions {
+  // Longest wait for one receive or send; a rank that is slower than this is lost.
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+// Lanes that `schedule` needs, for Transport::Connect, in a fixed order: all of the island's, the same on every rank.
+// A gradient lane whose boundary has no tensor with a gradient stays unused.
+std::vector<transport::Lane> LanesOf(const schedule::Schedule& schedule);
+
+// Not thread-safe: one thread runs it. Owns nothing that it is given. `transport` may be null when every stage lies on
+// one rank. The schedule must be one that schedule::Validate accepts.
+class Engine {
+ public:
+  Engine(const schedule::Schedule& schedule, int32_t rank, StageCompute* compute, transport::Transport* transport,
+         Clock* clock, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // One iteration: every action of this rank, in order; returns when all sends of the iteration have completed.
+  // Receives are posted just before first need: one action ahead, so that they overlap the action before.
+  // On error nothing is retried: the transport is aborted with it and the caller ends the attempt. Blocks.
+  absl::Status RunIteration();
+
+  // Of the last iteration, in order; of a failed one, the actions that ended.
+  const std::vector<ActionTiming>& timings() const { return timings_; }
+  // After the last action of the last iteration, how long its sends kept it waiting.
+  absl::Duration drain() const { return drain_; }
+
+ private:
+  using Works = std::vector<std::unique_ptr<transport::Work>>;
+  struct SendInFlight {
+    int32_t stage;
+    int32_t micro_batch;
+    Works works;
+  };
+
+  absl::Status RunActions();
+  absl::Status RunAction(size_t position);
+  absl::Status Compute(const schedule::Action& action);
+  // Posts the receives that the action at `position` needs, if it is there and they are not posted yet.
+  absl::Status PostReceives(size_t position);
+  absl::Status ReceiveAll(const transport::Lane& lane, const schedule::Action& action,
+                          const std::vector<int64_t>& sizes, const std::vector<std::span<std::byte>>& buffers);
+  absl::Status AwaitReceives();
+  absl::Status PassOn(const schedule::Action& action);
+  absl::Status SendAll(const transport::Lane& lane, const schedule::Action& action, const std::vector<int64_t>& sizes,
+                       const std::vector<std::span<const std::byte>>& buffers);
+  // Collects sends that have completed; with `wait`, all of them.
+  absl::Status CollectSends(bool wait);
+  void ReleaseIfDone(int32_t stage, int32_t micro_batch);
+  absl::Duration Now() const;
+
+  const schedule::Schedule& schedule_;
+  const int32_t rank_;
+  StageCompute* const compute_;
+  transport::Transport* const transport_;
+  Clock* const clock_;
+  const EngineOptions options_;
+
+  absl::Duration started_;
+  size_t next_to_post_ = 0;  // the first action whose receives are not posted
+  Works receives_;           // of the action that runs next
+  std::vector<SendInFlight> sends_;
+  // By (stage, micro-batch): sends under way, plus one until its gradients are done.
+  std::vector<int32_t> holds_;
+  std::vector<ActionTiming> timings_;
+  absl::Duration drain_;
+};
+
+}  // namespace atl::engine

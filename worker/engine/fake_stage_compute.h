@@ -1,0 +1,76 @@
+// Stages that compute on numbers, for tests of the engine: every result depends on the stage, on its inputs and on
+// their order, so that a message in the wrong place shows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/schedule/action.h"
+#include "worker/engine/stage_compute.h"
+
+namespace atl::engine {
+
+// The values at one boundary: two tensors with gradient around one without.
+struct FakeValues {
+  uint64_t tokens = 0;
+  uint32_t mask = 0;  // without gradient
+  uint64_t conditioning = 0;
+  bool operator==(const FakeValues&) const = default;
+};
+
+// What a stage computes. Gradients read the forward's input, so that micro-batches cannot be mixed up.
+FakeValues FakeForward(int32_t stage, const FakeValues& input);
+FakeValues FakeInputGradient(int32_t stage, const FakeValues& input, const FakeValues& output_gradient);
+FakeValues FakeBatch(int32_t micro_batch);
+FakeValues FakeLossGradient(const FakeValues& output);
+
+// Not thread-safe, as StageCompute asks. Records what was asked of it.
+class FakeStageCompute : public StageCompute {
+ public:
+  explicit FakeStageCompute(int32_t stages) : stages_(stages) {}
+
+  const Boundary& InputOf(int32_t stage) const override;
+  const Boundary& OutputOf(int32_t stage) const override;
+  absl::StatusOr<std::vector<std::span<std::byte>>> InputBuffers(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<std::vector<std::span<std::byte>>> OutputGradientBuffers(int32_t stage, int32_t micro_batch) override;
+  absl::Status Forward(int32_t stage, int32_t micro_batch) override;
+  absl::Status InputGradient(int32_t stage, int32_t micro_batch) override;
+  absl::Status WeightGradient(int32_t stage, int32_t micro_batch) override;
+  absl::Status Backward(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<std::vector<std::span<const std::byte>>> Outputs(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<std::vector<std::span<const std::byte>>> InputGradients(int32_t stage, int32_t micro_batch) override;
+  absl::Status HandOver(int32_t stage, int32_t micro_batch) override;
+  absl::Status HandOverGradient(int32_t stage, int32_t micro_batch) override;
+  void Release(int32_t stage, int32_t micro_batch) override;
+
+  // Weight gradients by (stage, micro-batch), as W or B left them.
+  std::map<std::pair<int32_t, int32_t>, FakeValues> weight_gradients;
+  std::vector<schedule::Action> ran;
+  std::map<std::pair<int32_t, int32_t>, int> released;
+  size_t live_peak = 0;
+  // Asked before each action runs; its error is the action's.
+  std::function<absl::Status(const schedule::Action&)> before;
+
+ private:
+  struct Slot {
+    FakeValues input;
+    FakeValues output;
+    FakeValues output_gradient;
+    FakeValues input_gradient;
+  };
+  Slot& At(int32_t stage, int32_t micro_batch);
+  absl::Status Record(schedule::ActionKind kind, int32_t stage, int32_t micro_batch);
+
+  const int32_t stages_;
+  std::map<std::pair<int32_t, int32_t>, Slot> slots_;
+};
+
+}  // namespace atl::engine

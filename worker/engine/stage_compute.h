@@ -1,0 +1,74 @@
+// What the engine needs of the thing that computes. Knows neither LibTorch nor gRPC.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace atl::engine {
+
+// One tensor of a stage boundary. Boundaries are lists: tokens and conditioning today, masks and skips tomorrow.
+struct BoundaryTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string dtype;  // "float32", "bfloat16", "int64"
+  bool needs_gradient = true;
+  int64_t bytes = 0;
+};
+
+// The tensors that leave stage s and enter stage s + 1, for one micro-batch.
+struct Boundary {
+  std::vector<BoundaryTensor> tensors;
+  int64_t bytes() const;
+};
+
+// The computation of the stages that lie on one rank. Called by the engine's one thread. Buffers that it returns stay
+// valid and unchanged until Release of the same (stage, micro-batch).
+//
+// The engine calls, per (stage, micro-batch): InputBuffers or HandOver of the stage before; Forward; Outputs, or
+// HandOver; OutputGradientBuffers, or HandOverGradient of the stage after; Backward, or InputGradient and later
+// WeightGradient; InputGradients, or HandOverGradient, after Backward or InputGradient; Release, once. InputBuffers may
+// be asked for one action ahead of Forward, and OutputGradientBuffers one ahead of Backward, never before its Forward.
+class StageCompute {
+ public:
+  virtual ~StageCompute() = default;
+
+  // What enters `stage` (empty for stage 0: it reads its own batch).
+  virtual const Boundary& InputOf(int32_t stage) const = 0;
+  // What leaves `stage` (empty for the last stage: it computes the loss).
+  virtual const Boundary& OutputOf(int32_t stage) const = 0;
+
+  // Memory for the inputs of (stage, micro-batch), one span per boundary tensor, for a receive to fill.
+  virtual absl::StatusOr<std::vector<std::span<std::byte>>> InputBuffers(int32_t stage, int32_t micro_batch) = 0;
+  // Memory for the gradients of the outputs (tensors that need one, in order), for a receive to fill.
+  virtual absl::StatusOr<std::vector<std::span<std::byte>>> OutputGradientBuffers(int32_t stage,
+                                                                                  int32_t micro_batch) = 0;
+
+  virtual absl::Status Forward(int32_t stage, int32_t micro_batch) = 0;
+  virtual absl::Status InputGradient(int32_t stage, int32_t micro_batch) = 0;
+  virtual absl::Status WeightGradient(int32_t stage, int32_t micro_batch) = 0;
+  virtual absl::Status Backward(int32_t stage, int32_t micro_batch) = 0;
+
+  // Outputs of a finished Forward, to send.
+  virtual absl::StatusOr<std::vector<std::span<const std::byte>>> Outputs(int32_t stage, int32_t micro_batch) = 0;
+  // Gradients of the inputs after InputGradient or Backward, to send.
+  virtual absl::StatusOr<std::vector<std::span<const std::byte>>> InputGradients(int32_t stage,
+                                                                                 int32_t micro_batch) = 0;
+
+  // Hops within one rank, without a copy where it can be: the outputs of `stage` become the inputs of `stage + 1`, the
+  // input gradients of `stage` the output gradients of `stage - 1`. Called right after the action that computed them;
+  // what was handed over must outlive a Release of `stage`.
+  virtual absl::Status HandOver(int32_t stage, int32_t micro_batch) = 0;
+  virtual absl::Status HandOverGradient(int32_t stage, int32_t micro_batch) = 0;
+
+  // The sends of (stage, micro-batch) have completed and its gradients are done: its memory may go. Not called for what
+  // was under way when an iteration failed: the owner ends the attempt and destroys the whole.
+  virtual void Release(int32_t stage, int32_t micro_batch) = 0;
+};
+
+}  // namespace atl::engine

@@ -1,0 +1,48 @@
+#include "worker/service/attempt_end.h"
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+
+namespace atl::worker {
+namespace {
+
+// The island or what is around it, not the task.
+bool FromOutside(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnavailable:
+      return true;
+    default:
+      return ErrorReason(status) == "LOST_RANK";
+  }
+}
+
+bool IsPermanent(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsDataLoss(status);
+}
+
+}  // namespace
+
+AttemptEnd DecideTrainingEnd(const absl::Status& status, int64_t step, int64_t total_steps, bool revoked) {
+  if (revoked) return {.disposition = Disposition::kNothing, .reason = status};
+  if (status.ok() && step >= total_steps) return {.disposition = Disposition::kComplete};
+  if (status.ok()) {
+    return {.disposition = Disposition::kRelease,
+            .reason = MakeError(absl::StatusCode::kCancelled, "DRAINED",
+                                fmt::format("stopped after step {} of {}", step, total_steps))};
+  }
+  if (FromOutside(status)) return {.disposition = Disposition::kRelease, .reason = status};
+  return {.disposition = Disposition::kFail, .permanent = IsPermanent(status), .reason = status};
+}
+
+AttemptEnd DecideTaskEnd(const absl::Status& status, bool revoked, bool stopping) {
+  if (revoked) return {.disposition = Disposition::kNothing, .reason = status};
+  if (status.ok()) return {.disposition = Disposition::kComplete};
+  if (stopping && absl::IsAborted(status)) return {.disposition = Disposition::kRelease, .reason = status};
+  return {.disposition = Disposition::kFail, .permanent = IsPermanent(status), .reason = status};
+}
+
+}  // namespace atl::worker

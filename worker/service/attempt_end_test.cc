@@ -1,0 +1,54 @@
+#include "worker/service/attempt_end.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/errors.h"
+
+namespace atl::worker {
+namespace {
+
+absl::Status Lost() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "LOST_RANK", "rank 1");
+}
+
+TEST(AttemptEnd, TrainingIsSettledByHowItsRanksEnded) {
+  const struct {
+    const char* name;
+    absl::Status status;
+    int64_t step;
+    bool revoked;
+    Disposition disposition;
+    bool permanent;
+  } cases[] = {
+      {"all steps done", absl::OkStatus(), 40, false, Disposition::kComplete, false},
+      {"stopped early", absl::OkStatus(), 17, false, Disposition::kRelease, false},
+      {"done, but another attempt was granted", absl::OkStatus(), 40, true, Disposition::kNothing, false},
+      {"peer lost", absl::UnavailableError("closed"), 3, false, Disposition::kRelease, false},
+      {"slow peer", absl::DeadlineExceededError("60 s"), 3, false, Disposition::kRelease, false},
+      {"rank gone before the start", Lost(), 0, false, Disposition::kRelease, false},
+      {"aborted", absl::AbortedError("x"), 3, false, Disposition::kRelease, false},
+      {"impossible spec", absl::InvalidArgumentError("x"), 0, false, Disposition::kFail, true},
+      {"broken shard", absl::DataLossError("x"), 0, false, Disposition::kFail, true},
+      {"not a number", absl::InternalError("loss is nan"), 9, false, Disposition::kFail, false},
+      {"out of memory", absl::ResourceExhaustedError("x"), 9, false, Disposition::kFail, false},
+      {"error of a revoked attempt", absl::InternalError("x"), 9, true, Disposition::kNothing, false},
+  };
+  for (const auto& test : cases) {
+    const AttemptEnd end = DecideTrainingEnd(test.status, test.step, 40, test.revoked);
+    EXPECT_EQ(end.disposition, test.disposition) << test.name;
+    EXPECT_EQ(end.permanent, test.permanent) << test.name;
+  }
+  EXPECT_EQ(DecideTrainingEnd(absl::OkStatus(), 17, 40, false).reason.message(), "stopped after step 17 of 40");
+}
+
+TEST(AttemptEnd, ATaskThatThisProcessCancelledIsReleased) {
+  EXPECT_EQ(DecideTaskEnd(absl::OkStatus(), false, true).disposition, Disposition::kComplete);
+  EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), false, true).disposition, Disposition::kRelease);
+  EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), true, true).disposition, Disposition::kNothing);
+  EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), false, false).disposition, Disposition::kFail);
+  EXPECT_TRUE(DecideTaskEnd(absl::DataLossError("x"), false, false).permanent);
+  EXPECT_FALSE(DecideTaskEnd(absl::UnavailableError("x"), false, false).permanent);
+}
+
+}  // namespace
+}  // namespace atl::worker

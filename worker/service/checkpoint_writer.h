@@ -1,0 +1,62 @@
+// Writes snapshots of one attempt on a thread of its own, while training goes on.
+//
+// Thread-safe. Owner: the training attempt; its destructor finishes the write in progress, forgets the one that waits
+// and joins the thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/storage/blob_store.h"
+#include "common/storage/checkpoint.h"
+#include "worker/trainer/trainer.h"
+
+namespace atl::worker {
+
+struct WrittenStages {
+  // With this rank's files; task, attempt and build are not the writer's to know.
+  storage::CheckpointManifest manifest;
+  absl::Duration took;
+};
+
+class CheckpointWriter {
+ public:
+  using Written = std::function<void(const absl::StatusOr<WrittenStages>&)>;
+
+  // Writes below CheckpointFolder(write_prefix, step, nonce). `written` is called on the writer's thread.
+  CheckpointWriter(storage::BlobStore* store, Clock* clock, std::string write_prefix, std::string nonce,
+                   Written written);
+  ~CheckpointWriter();
+
+  // Hands a snapshot over. Blocks while one waits already: memory holds one in writing and one in waiting, no more.
+  void Submit(std::unique_ptr<trainer::Trainer::Snapshot> snapshot);
+  // Blocks until everything handed over is written. The status of the last write: an earlier one that failed is made
+  // good by a later one.
+  absl::Status Drain();
+
+ private:
+  void Loop();
+  void WriteOne(std::unique_ptr<trainer::Trainer::Snapshot> snapshot);
+
+  storage::BlobStore* const store_;
+  Clock* const clock_;
+  const std::string write_prefix_;
+  const std::string nonce_;
+  const Written written_;
+
+  absl::Mutex mutex_;
+  std::unique_ptr<trainer::Trainer::Snapshot> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace atl::worker

@@ -1,0 +1,192 @@
+#include "worker/service/coordinator_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "absl/random/random.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/wire/task_wire.h"
+#include "common/wire/time_wire.h"
+
+namespace atl::worker {
+
+namespace pb = atlpb::island::v1;
+
+absl::Duration RetryDelay(int failures, double jitter) {
+  const absl::Duration full =
+      std::min(absl::Milliseconds(200) * (1 << std::clamp(failures - 1, 0, 10)), absl::Seconds(5));
+  return full * (1 - jitter / 2);
+}
+
+CoordinatorClient::CoordinatorClient(CoordinatorOptions options, Clock* clock, WorkerMetrics* metrics)
+    : options_(std::move(options)),
+      clock_(clock),
+      metrics_(metrics),
+      stub_(pb::IslandService::NewStub(rpc::MakeChannel(options_.address))) {}
+
+absl::Status CoordinatorClient::Once(const UnaryCall& call, absl::Duration timeout, Until until) {
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, timeout);
+  const std::pair<grpc::ClientContext*, Until> entry(&context, until);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_ || (drained_ && until == Until::kDrain)) return absl::CancelledError("the process ends");
+    running_.push_back(entry);
+  }
+  const absl::Status status = rpc::FromGrpc(call(&context));
+  if (!status.ok()) metrics_->coordinator_errors->Increment();
+  absl::MutexLock lock(&mutex_);
+  running_.erase(std::find(running_.begin(), running_.end(), entry));
+  return status;
+}
+
+absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
+                                      const std::function<bool()>& give_up) {
+  absl::BitGen random;
+  for (int failures = 1;; ++failures) {
+    const absl::Status status = Once(call, timeout, until);
+    if (status.ok()) {
+      if (failures > 1) spdlog::info("{}: the coordinator answers again after {} failed calls", what, failures - 1);
+      return status;
+    }
+    // Away, too slow, or too busy.
+    const bool away = rpc::IsRetryable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+    if (!away || (give_up != nullptr && give_up())) return status;
+    if (failures == 1) spdlog::warn("{}: {}; trying on", what, status.ToString());
+    absl::MutexLock lock(&mutex_);
+    const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopped_ || (drained_ && until == Until::kDrain);
+    };
+    const absl::Duration delay = RetryDelay(failures, absl::Uniform(random, 0.0, 1.0));
+    clock_->AwaitUntil(&mutex_, absl::Condition(&ended), clock_->Monotonic() + delay);
+  }
+}
+
+absl::StatusOr<Registration> CoordinatorClient::Register(const pb::Capabilities& capabilities,
+                                                         const std::string& request_id) {
+  pb::RegisterIslandRequest request;
+  request.set_island_id(options_.island_id);
+  *request.mutable_capabilities() = capabilities;
+  request.set_request_id(request_id);
+  pb::RegisterIslandResponse response;
+  const absl::Status status = Retry(
+      "register", [&](grpc::ClientContext* context) { return stub_->RegisterIsland(context, request, &response); },
+      options_.call_timeout, Until::kDrain);
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  incarnation_ = response.incarnation();
+  return Registration{.incarnation = response.incarnation(),
+                      .heartbeat_interval = wire::FromProto(response.heartbeat_interval())};
+}
+
+absl::StatusOr<Claim> CoordinatorClient::ClaimTask(absl::Duration wait) {
+  pb::ClaimTaskRequest request;
+  request.set_island_id(options_.island_id);
+  request.set_incarnation(incarnation());
+  *request.mutable_wait() = wire::ToProto(wait);
+  pb::ClaimTaskResponse response;
+  const absl::Status status = Retry(
+      "claim", [&](grpc::ClientContext* context) { return stub_->ClaimTask(context, request, &response); },
+      options_.call_timeout + wait, Until::kDrain);
+  if (!status.ok()) return status;
+  Claim claim;
+  if (response.has_grant()) claim.grant = std::move(*response.mutable_grant());
+  claim.unmet.assign(response.unmet().begin(), response.unmet().end());
+  return claim;
+}
+
+absl::Status CoordinatorClient::Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint,
+                                       const std::function<bool()>& give_up) {
+  pb::CommitCheckpointRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  *request.mutable_checkpoint() = wire::ToProto(checkpoint);
+  pb::CommitCheckpointResponse response;
+  return Retry(
+      "commit", [&](grpc::ClientContext* context) { return stub_->CommitCheckpoint(context, request, &response); },
+      options_.call_timeout, Until::kStop, give_up);
+}
+
+absl::Status CoordinatorClient::Complete(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
+                                         const spec::Progress& progress) {
+  pb::CompleteTaskRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  for (const spec::Artifact& output : outputs) *request.add_outputs() = wire::ToProto(output);
+  *request.mutable_progress() = wire::ToProto(progress);
+  pb::CompleteTaskResponse response;
+  return Retry(
+      "complete", [&](grpc::ClientContext* context) { return stub_->CompleteTask(context, request, &response); },
+      options_.call_timeout, Until::kStop);
+}
+
+absl::Status CoordinatorClient::Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent) {
+  pb::FailTaskRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  request.set_code(absl::StatusCodeToString(error.code()));
+  request.set_message(std::string(error.message()));
+  request.set_permanent(permanent);
+  pb::FailTaskResponse response;
+  return Retry(
+      "fail", [&](grpc::ClientContext* context) { return stub_->FailTask(context, request, &response); },
+      options_.call_timeout, Until::kStop);
+}
+
+absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std::string& reason) {
+  pb::ReleaseTaskRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  request.set_reason(reason);
+  pb::ReleaseTaskResponse response;
+  return Retry(
+      "release", [&](grpc::ClientContext* context) { return stub_->ReleaseTask(context, request, &response); },
+      options_.call_timeout, Until::kStop);
+}
+
+absl::StatusOr<std::vector<pb::LeaseVerdict>> CoordinatorClient::Heartbeat(
+    int64_t sequence, const std::vector<spec::LeaseToken>& leases) {
+  pb::HeartbeatRequest request;
+  request.set_island_id(options_.island_id);
+  request.set_incarnation(incarnation());
+  request.set_sequence(sequence);
+  for (const spec::LeaseToken& lease : leases) *request.add_leases() = wire::ToProto(lease);
+  pb::HeartbeatResponse response;
+  const absl::Status status =
+      Once([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); },
+           options_.call_timeout, Until::kStop);
+  if (!status.ok()) return status;
+  return std::vector<pb::LeaseVerdict>(response.revoked().begin(), response.revoked().end());
+}
+
+absl::Status CoordinatorClient::ReportProgress(const spec::LeaseToken& token, int64_t sequence,
+                                               const spec::Progress& progress) {
+  pb::ReportProgressRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  request.set_sequence(sequence);
+  *request.mutable_progress() = wire::ToProto(progress);
+  pb::ReportProgressResponse response;
+  return Once([&](grpc::ClientContext* context) { return stub_->ReportProgress(context, request, &response); },
+              options_.call_timeout, Until::kStop);
+}
+
+void CoordinatorClient::Drain() {
+  absl::MutexLock lock(&mutex_);
+  drained_ = true;
+  for (const auto& [context, until] : running_) {
+    if (until == Until::kDrain) context->TryCancel();
+  }
+}
+
+void CoordinatorClient::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+  for (const auto& [context, until] : running_) context->TryCancel();
+}
+
+int64_t CoordinatorClient::incarnation() const {
+  absl::MutexLock lock(&mutex_);
+  return incarnation_;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,93 @@
+// The leader's calls to the coordinator. Every call is idempotent, so every call is tried again, with backoff, while
+// the coordinator is away; an island outlives its coordinator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "atoll/island/v1/island_service.grpc.pb.h"
+#include "common/base/clock.h"
+#include "common/spec/task.h"
+#include "worker/service/worker_metrics.h"
+
+namespace atl::worker {
+
+// The `failures`-th delay in a row: 0.2 s, doubled each time, at most 5 s; `jitter` in [0, 1) takes up to half of it
+// away, so that a thousand leaders do not come back at once.
+absl::Duration RetryDelay(int failures, double jitter);
+
+struct CoordinatorOptions {
+  std::string address;  // "host:port"
+  std::string island_id;
+  absl::Duration call_timeout = absl::Seconds(5);
+};
+
+struct Registration {
+  int64_t incarnation = 0;
+  absl::Duration heartbeat_interval;
+};
+
+struct Claim {
+  std::optional<atlpb::island::v1::TaskGrant> grant;
+  std::vector<std::string> unmet;  // why each waiting task does not fit
+};
+
+// Thread-safe; calls block. Drain ends registering and claiming, Stop every call, now and later, with CANCELLED.
+class CoordinatorClient {
+ public:
+  CoordinatorClient(CoordinatorOptions options, Clock* clock, WorkerMetrics* metrics);
+
+  // Sets the incarnation of the calls that follow. Repeated with one `request_id` it returns the same.
+  absl::StatusOr<Registration> Register(const atlpb::island::v1::Capabilities& capabilities,
+                                        const std::string& request_id);
+  absl::StatusOr<Claim> ClaimTask(absl::Duration wait);
+  absl::Status Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint,
+                      const std::function<bool()>& give_up);
+  absl::Status Complete(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
+                        const spec::Progress& progress);
+  // `permanent`: the same input would fail again.
+  absl::Status Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent);
+  absl::Status Release(const spec::LeaseToken& token, const std::string& reason);
+
+  // Volatile: tried once. Heartbeat returns the verdicts on leases that are not valid any more.
+  absl::StatusOr<std::vector<atlpb::island::v1::LeaseVerdict>> Heartbeat(int64_t sequence,
+                                                                         const std::vector<spec::LeaseToken>& leases);
+  absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
+
+  void Drain();
+  void Stop();
+  int64_t incarnation() const;
+
+ private:
+  using Stub = atlpb::island::v1::IslandService::Stub;
+  using UnaryCall = std::function<grpc::Status(grpc::ClientContext*)>;
+  enum class Until : uint8_t { kDrain, kStop };  // what ends a call early
+
+  // Until it succeeds, fails for good, or `give_up` or `until` say so.
+  absl::Status Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
+                     const std::function<bool()>& give_up = nullptr);
+  absl::Status Once(const UnaryCall& call, absl::Duration timeout, Until until);
+
+  const CoordinatorOptions options_;
+  Clock* const clock_;
+  WorkerMetrics* const metrics_;
+  const std::unique_ptr<Stub> stub_;
+
+  mutable absl::Mutex mutex_;
+  int64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<grpc::ClientContext*, Until>> running_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace atl::worker

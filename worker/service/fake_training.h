@@ -1,0 +1,126 @@
+// Training without tensors, for tests of what surrounds it: a step adds the ranks' numbers over the transport; a
+// checkpoint is one small file per rank.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "absl/synchronization/mutex.h"
+#include "common/base/status_macros.h"
+#include "worker/service/training_attempt.h"
+#include "worker/transport/loopback/loopback_transport.h"
+
+namespace atl::worker {
+
+// Shared by the ranks of one test.
+struct FakeTraining {
+  std::atomic<int64_t> fail_at_step{0};   // DATA_LOSS on plan rank 0; 0: never
+  std::atomic<int64_t> pause_at_step{0};  // every rank waits before it until the number changes; 0: never
+
+  absl::Mutex mutex;
+  std::map<std::string, std::vector<std::unique_ptr<transport::Transport>>> transports ABSL_GUARDED_BY(mutex);
+  std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);  // of each attempt's plan, as plan rank 0 saw it
+
+  // Each rank takes its end of one set of loopback transports per attempt.
+  absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(int32_t rank, int32_t ranks,
+                                                                      const transport::AttemptIdentity& identity) {
+    absl::MutexLock lock(&mutex);
+    auto& set = transports[fmt::format("{} {}", identity.attempt, identity.secret)];
+    if (set.empty()) set = transport::MakeLoopbackTransports(ranks, identity);
+    if (rank == 0) plan_ranks.push_back(ranks);
+    return std::move(set[rank]);
+  }
+};
+
+class FakeTrainer final : public trainer::Trainer {
+ public:
+  FakeTrainer(FakeTraining* shared, const trainer::TrainerOptions& options, const planner::Plan& plan, int32_t rank,
+              transport::Transport* transport)
+      : shared_(shared), batch_size_(options.training.batch_size), plan_(plan), rank_(rank), transport_(transport) {}
+
+  absl::Status Load(const storage::CheckpointReader& checkpoint) override {
+    step_ = checkpoint.manifest().step;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<trainer::StepResult> Step() override {
+    while (shared_->pause_at_step == step_ + 1) absl::SleepFor(absl::Milliseconds(1));
+    if (rank_ == 0 && shared_->fail_at_step == step_ + 1) return absl::DataLossError("shard 3 is broken");
+    double sum[1] = {1};
+    ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(sum, absl::Seconds(20)));
+    if (sum[0] != plan_.rank_count()) return absl::InternalError("a rank is missing from the sum");
+    ++step_;
+    trainer::StepResult result{.step = step_, .gradient_norm = 1};
+    result.has_loss = rank_ == plan_.stages.back().rank;
+    result.loss = 1.0 / static_cast<double>(step_);
+    return result;
+  }
+  int64_t step() const override { return step_; }
+  int64_t samples_consumed() const override { return step_ * batch_size_; }
+
+  class FakeSnapshot final : public Snapshot {
+   public:
+    FakeSnapshot(int64_t step, int64_t samples, int32_t rank) : step_(step), samples_(samples), rank_(rank) {}
+    int64_t step() const override { return step_; }
+    int64_t samples_consumed() const override { return samples_; }
+    storage::CheckpointManifest Manifest() const override {
+      return {.step = step_, .samples_consumed = samples_, .model_config = "{}"};
+    }
+    absl::StatusOr<std::vector<storage::CheckpointFile>> Write(storage::BlobStore* store,
+                                                               const std::string& folder) override {
+      const std::string name = fmt::format("stage-{}.safetensors", rank_);
+      ATOLL_ASSIGN_OR_RETURN(const std::string bytes, storage::SerializeSafetensors({}, {}));
+      ATOLL_ASSIGN_OR_RETURN(const storage::WrittenFile file, store->Write(folder + name, bytes));
+      return std::vector<storage::CheckpointFile>{{.name = name, .bytes = file.bytes, .sha256 = file.sha256}};
+    }
+
+   private:
+    const int64_t step_;
+    const int64_t samples_;
+    const int32_t rank_;
+  };
+  absl::StatusOr<std::unique_ptr<Snapshot>> TakeSnapshot() override {
+    return std::make_unique<FakeSnapshot>(step_, samples_consumed(), rank_);
+  }
+  const std::vector<engine::ActionTiming>& timings() const override { return timings_; }
+
+ private:
+  FakeTraining* const shared_;
+  const int32_t batch_size_;
+  const planner::Plan plan_;
+  const int32_t rank_;
+  transport::Transport* const transport_;
+  int64_t step_ = 0;
+  std::vector<engine::ActionTiming> timings_;
+};
+
+class FakeData final : public trainer::TrainingData {
+ public:
+  int64_t size() const override { return 1; }
+  absl::StatusOr<Item> Read(int64_t, std::span<float>) override { return Item{}; }
+};
+
+inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, WorkerMetrics* metrics) {
+  AttemptParts parts{.store = store, .clock = Clock::Real(), .metrics = metrics};
+  parts.report_interval = absl::ZeroDuration();
+  parts.make_transport = [shared](int32_t rank, int32_t ranks, const transport::AttemptIdentity& identity) {
+    return shared->MakeTransport(rank, ranks, identity);
+  };
+  parts.open_data = [](const TrainingInputs&) -> absl::StatusOr<std::unique_ptr<trainer::TrainingData>> {
+    return std::make_unique<FakeData>();
+  };
+  parts.make_trainer = [shared](const trainer::TrainerOptions& options, const planner::Plan& plan, int32_t rank,
+                                trainer::TrainingData*,
+                                transport::Transport* transport) -> absl::StatusOr<std::unique_ptr<trainer::Trainer>> {
+    return std::make_unique<FakeTrainer>(shared, options, plan, rank, transport);
+  };
+  return parts;
+}
+
+}  // namespace atl::worker

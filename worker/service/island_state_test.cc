@@ -1,0 +1,228 @@
+#include "worker/service/island_state.h"
+
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "common/base/errors.h"
+
+namespace atl::worker {
+namespace {
+
+std::string Text(const std::vector<IslandCommand>& commands) {
+  std::string text;
+  for (const IslandCommand& command : commands) {
+    if (!text.empty()) text += "; ";
+    switch (command.kind) {
+      case IslandCommand::Kind::kStart:
+        text += fmt::format("start {} as {}", command.rank, command.plan_rank);
+        break;
+      case IslandCommand::Kind::kConnect:
+        text += fmt::format("connect {}", command.rank);
+        for (const std::string& address : command.addresses) text += " " + address;
+        break;
+      case IslandCommand::Kind::kAbort:
+        text += fmt::format("abort {}", command.rank);
+        break;
+      case IslandCommand::Kind::kDrop:
+        text += fmt::format("drop {}", command.rank);
+        break;
+      case IslandCommand::Kind::kFinished:
+        text += command.reason.ok() ? fmt::format("finished {}", command.step)
+                                    : fmt::format("finished {} {}", absl::StatusCodeToString(command.reason.code()),
+                                                  ErrorReason(command.reason));
+        break;
+    }
+  }
+  return text;
+}
+
+struct Line {
+  int64_t at_ms;
+  std::string event;     // see Apply
+  std::string expected;  // Text of the commands, or the reason of a refusal
+};
+
+absl::Status ErrorNamed(const std::string& name) {
+  if (name == "OK") return absl::OkStatus();
+  if (name == "DATA_LOSS") return absl::DataLossError("shard broken");
+  if (name == "STALE") return MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "revoked");
+  return absl::UnavailableError("peer closed");
+}
+
+std::string Apply(IslandState* island, const Line& line) {
+  std::istringstream in(line.event);
+  const absl::Duration now = absl::Milliseconds(line.at_ms);
+  std::string verb, name;
+  int32_t rank = 0;
+  int64_t attempt = 0, step = 0;
+  in >> verb;
+  if (verb == "tick") return Text(island->Tick(now));
+  if (verb == "begin") {
+    std::vector<int32_t> ranks;
+    in >> attempt;
+    while (in >> rank) ranks.push_back(rank);
+    std::vector<IslandCommand> commands;
+    const absl::Status status = island->Begin(attempt, ranks, now, &commands);
+    return status.ok() ? Text(commands) : ErrorReason(status);
+  }
+  if (verb == "stop") {
+    in >> name;
+    return Text(island->Abort(ErrorNamed(name), now));
+  }
+  in >> rank;
+  if (verb == "join") {
+    in >> name;
+    return ErrorReason(island->Join(rank, name.empty() ? "b1" : name, "host", now));
+  }
+  if (verb == "heard") {
+    island->Heard(rank, now);
+    return "";
+  }
+  if (verb == "leaving") {
+    island->Leaving(rank);
+    return "";
+  }
+  if (verb == "left") return Text(island->Left(rank, absl::UnavailableError("stream closed"), now));
+  in >> attempt >> name;
+  if (verb == "ready") return Text(island->Ready(rank, attempt, name, now));
+  in >> step;
+  EXPECT_EQ(verb, "ended") << line.event;
+  return Text(island->Ended(rank, attempt, ErrorNamed(name), step, now));
+}
+
+void Play(int32_t ranks, const std::vector<Line>& lines, IslandPhase last) {
+  IslandState island({.ranks = ranks, .build = "b1", .start_timeout = absl::Seconds(30)});
+  for (const Line& line : lines) {
+    EXPECT_EQ(Apply(&island, line), line.expected) << "at " << line.at_ms << " ms: " << line.event;
+  }
+  EXPECT_EQ(island.phase(), last) << "found " << ToString(island.phase());
+}
+
+TEST(IslandState, AnAttemptRunsFromJoinToItsEnd) {
+  Play(2,
+       {{0, "join 1", ""},
+        {10, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {20, "ready 1 7 addr1", ""},
+        {30, "ready 0 7 addr0", "connect 0 addr0 addr1; connect 1 addr0 addr1"},
+        {50, "heard 1", ""},
+        {90, "tick", ""},
+        {99, "ended 1 7 OK 40", ""},
+        {99, "ended 0 7 OK 40", "finished 40"},
+        {99, "begin 8 0", "start 0 as 0"}},
+       IslandPhase::kStarting);
+}
+
+TEST(IslandState, RefusesWhoDoesNotBelong) {
+  Play(2,
+       {{0, "join 0", "RANK_OUT_OF_RANGE"},
+        {0, "join 2", "RANK_OUT_OF_RANGE"},
+        {0, "join 1 b2", "WRONG_BUILD"},
+        {0, "begin 1 0 1", "LOST_RANK"},
+        {0, "join 1", ""},
+        {0, "join 1", "RANK_TAKEN"},
+        {0, "left 1", ""},
+        {0, "join 1", ""},
+        {0, "begin 1 0 1", "start 0 as 0; start 1 as 1"},
+        {0, "begin 2 0 1", "ISLAND_BUSY"}},
+       IslandPhase::kStarting);
+}
+
+TEST(IslandState, ASilentRankIsLostAfterTwoSecondsAndTheOthersAbort) {
+  Play(3,
+       {{0, "join 1", ""},
+        {0, "join 2", ""},
+        {0, "begin 7 0 1 2", "start 0 as 0; start 1 as 1; start 2 as 2"},
+        {0, "ready 0 7 a", ""},
+        {0, "ready 1 7 b", ""},
+        {0, "ready 2 7 c", "connect 0 a b c; connect 1 a b c; connect 2 a b c"},
+        {1900, "heard 2", ""},
+        {2000, "tick", ""},
+        {2100, "tick", "drop 1; abort 0; abort 2"},
+        {2200, "ended 0 7 ABORT 12", ""},
+        {2300, "heard 2", ""},
+        {2300, "ended 2 7 ABORT 12", "finished UNAVAILABLE LOST_RANK"},
+        {2400, "join 1", ""},
+        {2400, "begin 8 0 1 2", "start 0 as 0; start 1 as 1; start 2 as 2"}},
+       IslandPhase::kStarting);
+}
+
+TEST(IslandState, AClosedStreamAbortsAtOnceAndThePlanGoesOnWithFewerRanks) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {5, "left 1", "abort 0"},
+        {9, "ended 0 7 ABORT 0", "finished UNAVAILABLE LOST_RANK"},
+        {9, "begin 8 0 1", "LOST_RANK"},
+        {9, "begin 8 0", "start 0 as 0"},
+        {9, "ready 0 8 a", "connect 0 a"},
+        {9, "join 1", ""},
+        {9, "left 1", ""},
+        {9, "ended 0 8 OK 40", "finished 40"}},
+       IslandPhase::kGathering);
+}
+
+TEST(IslandState, ARankThatLeavesEndsItsAttemptWellAndIsNotCountedOnAgain) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {1, "leaving 1", ""},
+        {2, "ended 1 7 OK 12", ""},
+        {2, "ended 0 7 OK 12", "finished 12"},
+        {3, "begin 8 0 1", "LOST_RANK"},
+        {3, "left 1", ""},
+        {4, "join 1", ""},
+        {4, "begin 8 0 1", "start 0 as 0; start 1 as 1"}},
+       IslandPhase::kStarting);
+}
+
+TEST(IslandState, ATasksOwnErrorTellsMoreThanThePeersItTookDown) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {1, "ended 0 7 PEER 3", "abort 1"},
+        {2, "ended 1 7 DATA_LOSS 3", "finished DATA_LOSS "}},
+       IslandPhase::kGathering);
+}
+
+TEST(IslandState, TheLeadersWordIsFinal) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "stop STALE", ""},
+        {0, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {1, "stop STALE", "abort 0; abort 1"},
+        {2, "ended 1 7 DATA_LOSS 3", ""},
+        {2, "left 1", ""},
+        {3, "ended 0 7 ABORT 3", "finished ABORTED STALE_ATTEMPT"}},
+       IslandPhase::kGathering);
+}
+
+TEST(IslandState, WhoIsNeverReadyOrNeverEndsIsNotWaitedForForever) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {0, "ready 0 7 a", ""},
+        {30000, "heard 1", ""},
+        {30001, "tick", "abort 0; abort 1"},
+        {30002, "ended 0 7 ABORT 0", ""},
+        {60000, "heard 1", ""},
+        {60002, "tick", "drop 1; finished UNAVAILABLE LOST_RANK"}},
+       IslandPhase::kGathering);
+}
+
+TEST(IslandState, ReportsOfAnotherAttemptChangeNothing) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "ended 1 7 DATA_LOSS 1", ""},
+        {0, "begin 8 0 1", "start 0 as 0; start 1 as 1"},
+        {0, "ready 1 7 x", ""},
+        {0, "ended 1 7 DATA_LOSS 1", ""},
+        {0, "ready 1 8 b", ""},
+        {0, "ready 0 8 a", "connect 0 a b; connect 1 a b"},
+        {0, "ready 0 8 z", ""}},
+       IslandPhase::kRunning);
+}
+
+}  // namespace
+}  // namespace atl::worker

@@ -1,0 +1,324 @@
+// An island of real leaders and ranks in one process, over real streams, against a coordinator of the test.
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "common/rpc/channel.h"
+#include "common/storage/checkpoint.h"
+#include "worker/service/fake_island_service.h"
+#include "worker/service/fake_training.h"
+#include "worker/service/leader.h"
+#include "worker/service/rendezvous_client.h"
+
+namespace atl::worker {
+namespace {
+
+namespace pb = atlpb::island::v1;
+
+constexpr char kSecret[] = "reef";
+
+// One rank other than the leader, as its process would run it.
+class Follower {
+ public:
+  Follower(FakeTraining* training, storage::BlobStore* store, WorkerMetrics* metrics, RendezvousOptions options)
+      : client_(std::move(options), Clock::Real(), metrics),
+        runner_(FakeParts(training, store, metrics),
+                [this](pb::JoinRequest report) { client_.Send(std::move(report)); }),
+        thread_([this] { status_ = client_.Run(&runner_); }) {}
+  ~Follower() { static_cast<void>(Stop()); }
+
+  absl::Status Stop() {
+    client_.Stop("the test says so");
+    return Join();
+  }
+  absl::Status Join() {
+    if (thread_.joinable()) thread_.join();
+    return status_;
+  }
+
+ private:
+  RendezvousClient client_;
+  RankRunner runner_;
+  absl::Status status_;
+  std::thread thread_;
+};
+
+class IslandTest : public testing::Test {
+ protected:
+  IslandTest() {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    store_ = *storage::BlobStore::Open("file://" + folder_);
+    dataset::DatasetManifest manifest{.name = "dots", .channels = 1, .height = 8, .width = 8, .classes = {"a", "b"}};
+    EXPECT_TRUE(store_->Write(dataset::DatasetManifestUri(*store_, "dots"), dataset::ToJson(manifest)).ok());
+    const std::string name = pb::IslandService::service_full_name();
+    coordinator_server_ = *rpc::Server::Start({.services = {{name, &coordinator_}}});
+  }
+  ~IslandTest() override {
+    if (leader_thread_.joinable()) static_cast<void>(StopLeader());
+    leader_.reset();
+    followers_.clear();
+    coordinator_server_->Shutdown(absl::ZeroDuration());
+    std::filesystem::remove_all(folder_);
+  }
+
+  void StartLeader(int32_t ranks, absl::Duration rejoin_timeout = absl::Seconds(20)) {
+    LeaderOptions options;
+    options.island = {.state = {.ranks = ranks, .build = "b1", .silence_timeout = absl::Milliseconds(1000)},
+                      .secret = kSecret,
+                      .beat_interval = absl::Milliseconds(50)};
+    options.listen = "127.0.0.1:0";
+    options.coordinator = {.address = coordinator_server_->address(), .island_id = "lagoon"};
+    options.parts = FakeParts(&training_, store_.get(), &metrics_);
+    options.run_task = [this](const tasks::TaskContext& context) { return run_task_(context); };
+    options.rejoin_timeout = rejoin_timeout;
+    leader_ = *Leader::Start(std::move(options));
+    leader_thread_ = std::thread([this] { leader_status_ = leader_->Run(); });
+  }
+  absl::Status StopLeader() {
+    leader_->Stop("the test is over");
+    leader_thread_.join();
+    return leader_status_;
+  }
+  RendezvousOptions FollowerOptions(int32_t rank) {
+    return {.leader = fmt::format("127.0.0.1:{}", leader_->rendezvous_port()),
+            .rank = rank,
+            .secret = kSecret,
+            .build = "b1",
+            .where = "test",
+            .beat_interval = absl::Milliseconds(50),
+            .silence_timeout = absl::Milliseconds(1000),
+            .retry_delay = absl::Milliseconds(20)};
+  }
+  Follower* AddFollower(int32_t rank) {
+    followers_.push_back(std::make_unique<Follower>(&training_, store_.get(), &metrics_, FollowerOptions(rank)));
+    return followers_.back().get();
+  }
+
+  spec::TaskGrant TrainingGrant(int64_t attempt, int32_t steps, int32_t min_ranks = 1) {
+    spec::TaskGrant grant;
+    grant.token = {.task_id = "job/train_expert/0", .store_epoch = 1, .attempt = attempt, .attempt_secret = "s"};
+    grant.job_id = "job";
+    grant.kind = spec::TaskKind::kTrainExpert;
+    grant.spec.model_name = "dots";
+    grant.spec.dataset = "dots";
+    grant.spec.experts = 1;
+    grant.spec.training.steps = steps;
+    grant.spec.training.batch_size = 8;
+    grant.spec.training.checkpoint_every = 10;
+    grant.spec.requirements.min_ranks = min_ranks;
+    grant.dataset_manifest_uri = dataset::DatasetManifestUri(*store_, "dots");
+    grant.inputs.push_back({.task_id = "job/partition/0",
+                            .kind = spec::TaskKind::kPartition,
+                            .artifacts = {{.name = "partition/0", .uri = store_->UriOf("p0"), .rows = 8}}});
+    grant.write_prefix = store_->UriOf(fmt::format("tasks/expert-0/1-{}", attempt));
+    return grant;
+  }
+  void Grant(spec::TaskGrant grant) {
+    coordinator_.Change([&](auto* state) { state->to_grant.push_back(std::move(grant)); });
+  }
+  static auto Completed() {
+    return [](const FakeIslandService::State& state) { return !state.completed.empty(); };
+  }
+
+  std::string folder_ = testing::TempDir() + "atoll_island_XXXXXX";
+  FakeTraining training_;
+  std::unique_ptr<metrics::Registry> registry_ = metrics::Registry::Create("test");
+  WorkerMetrics metrics_{registry_.get()};
+  std::unique_ptr<storage::BlobStore> store_;
+  FakeIslandService coordinator_;
+  std::unique_ptr<rpc::Server> coordinator_server_;
+  std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task_;
+  std::unique_ptr<Leader> leader_;
+  std::thread leader_thread_;
+  absl::Status leader_status_;
+  std::vector<std::unique_ptr<Follower>> followers_;
+};
+
+TEST_F(IslandTest, TwoRanksTrainToTheEndAndEveryCheckpointIsCommitted) {
+  Grant(TrainingGrant(3, 25));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const auto state = coordinator_.Copy();
+  const std::vector<std::pair<int64_t, int64_t>> commits = {{3, 10}, {3, 20}, {3, 25}};
+  EXPECT_EQ(state.commits, commits);
+  EXPECT_EQ(state.registered_ranks, std::vector<int32_t>({2}));
+  ASSERT_EQ(state.outputs.size(), 1u);
+  EXPECT_EQ(state.outputs[0].name, "checkpoint");
+  const auto reader = storage::CheckpointReader::Open(store_.get(), state.outputs[0].uri, state.outputs[0].sha256);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->manifest().step, 25);
+  EXPECT_EQ(reader->manifest().samples_consumed, 200);
+  EXPECT_EQ(reader->manifest().files.size(), 2u);
+  EXPECT_TRUE(StopLeader().ok());
+  // The leader's end is the island's end.
+  EXPECT_TRUE(followers_[0]->Join().ok());
+}
+
+TEST_F(IslandTest, AnAttemptGoesOnFromTheCommittedCheckpoint) {
+  Grant(TrainingGrant(1, 10));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  spec::TaskGrant again = TrainingGrant(2, 25);
+  again.resume_from = coordinator_.Copy().committed.back();
+  Grant(again);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
+  const std::vector<std::pair<int64_t, int64_t>> commits = {{1, 10}, {2, 20}, {2, 25}};
+  EXPECT_EQ(coordinator_.Copy().commits, commits);
+}
+
+TEST_F(IslandTest, ATaskWhoseLastStepWasCommittedIsCompletedWithoutTraining) {
+  Grant(TrainingGrant(1, 10));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  spec::TaskGrant again = TrainingGrant(2, 10);
+  again.resume_from = coordinator_.Copy().committed.back();
+  Grant(again);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
+  const auto state = coordinator_.Copy();
+  EXPECT_EQ(state.commits.size(), 1u);
+  EXPECT_EQ(state.outputs[0], state.outputs[1]);
+}
+
+TEST_F(IslandTest, AnAbsentCoordinatorStopsNoStepAndChangesNoAttempt) {
+  coordinator_.Change([](auto* state) { state->commits_to_refuse = 3; });
+  Grant(TrainingGrant(5, 60));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const auto state = coordinator_.Copy();
+  EXPECT_EQ(state.granted.size(), 1u);
+  ASSERT_FALSE(state.commits.empty());
+  EXPECT_EQ(state.commits.back(), (std::pair<int64_t, int64_t>(5, 60)));
+  EXPECT_TRUE(state.released.empty());
+}
+
+// Joins, makes itself ready and goes away: what a killed process looks like to its leader.
+TEST_F(IslandTest, ALostRankEndsTheAttemptAndTheNextPlanHasTheRanksThatAreThere) {
+  StartLeader(2, /*rejoin_timeout=*/absl::Milliseconds(100));
+  auto stub = pb::RendezvousService::NewStub(rpc::MakeChannel(fmt::format("127.0.0.1:{}", leader_->rendezvous_port())));
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(20));
+  const auto stream = stub->Join(&context);
+  pb::JoinRequest hello;
+  hello.mutable_hello()->set_rank(1);
+  hello.mutable_hello()->set_island_secret(kSecret);
+  hello.mutable_hello()->set_build("b1");
+  ASSERT_TRUE(stream->Write(hello));
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.registered_ranks.empty(); }));
+  Grant(TrainingGrant(1, 20));
+  pb::JoinResponse response;
+  while (!response.has_start()) ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.start().plan_rank(), 1);
+  EXPECT_EQ(response.start().incarnation(), 7);
+  Grant(TrainingGrant(2, 20));
+  context.TryCancel();
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const auto state = coordinator_.Copy();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_NE(state.released[0].find("rank 1"), std::string::npos) << state.released[0];
+  EXPECT_EQ(state.registered_ranks.back(), 1);
+  absl::MutexLock lock(&training_.mutex);
+  EXPECT_EQ(training_.plan_ranks, std::vector<int32_t>({2, 1}));
+}
+
+TEST_F(IslandTest, ATaskThatNeedsMoreRanksThanThereAreIsReleased) {
+  Grant(TrainingGrant(1, 20, /*min_ranks=*/2));
+  StartLeader(2, /*rejoin_timeout=*/absl::Milliseconds(50));
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  EXPECT_NE(coordinator_.Copy().released[0].find("expected 2 ranks, found 1"), std::string::npos);
+}
+
+TEST_F(IslandTest, ARevokedLeaseStopsEveryRankAtOnce) {
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1000));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  coordinator_.Change([](auto* state) { state->revoke = "JOB_CANCELLED"; });
+  // The paused step ends with its transport aborted.
+  training_.pause_at_step = 0;
+  training_.fail_at_step = 0;
+  spec::TaskGrant next = TrainingGrant(2, 10);
+  coordinator_.Change([&](auto* state) { state->to_grant.push_back(next); });
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.granted.size() == 2; }));
+  const auto state = coordinator_.Copy();
+  EXPECT_TRUE(state.completed.empty());
+  EXPECT_TRUE(state.released.empty());
+  EXPECT_TRUE(state.failed.empty());
+}
+
+TEST_F(IslandTest, AnErrorOfTheTaskIsReportedWithItsCode) {
+  training_.fail_at_step = 5;
+  Grant(TrainingGrant(1, 20));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.failed.empty(); }));
+  EXPECT_EQ(coordinator_.Copy().failed[0], "DATA_LOSS permanent: rank 0: shard 3 is broken");
+}
+
+TEST_F(IslandTest, AStopLeavesACheckpointOfTheStepItStoppedAfterAndGivesTheLeaseBack) {
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  leader_->Stop("SIGTERM");
+  training_.pause_at_step = 0;
+  leader_thread_.join();
+  EXPECT_TRUE(leader_status_.ok()) << leader_status_;
+  const auto state = coordinator_.Copy();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_EQ(state.released[0], fmt::format("stopped after step {} of 1000000", state.commits.back().second));
+}
+
+TEST_F(IslandTest, ARankThatWantsToEndStopsTheAttemptWell) {
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(2, /*rejoin_timeout=*/absl::Milliseconds(50));
+  Follower* const follower = AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  Grant(TrainingGrant(2, 20));
+  EXPECT_TRUE(follower->Stop().ok());
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const auto state = coordinator_.Copy();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_EQ(state.released[0].find("stopped after step "), 0u) << state.released[0];
+}
+
+TEST_F(IslandTest, ATaskForTheLeaderAloneRunsAndIsCompleted) {
+  run_task_ = [](const tasks::TaskContext& context) -> absl::StatusOr<std::vector<spec::Artifact>> {
+    return std::vector<spec::Artifact>{{.name = "features", .uri = context.grant.write_prefix + "/f"}};
+  };
+  spec::TaskGrant grant = TrainingGrant(1, 1);
+  grant.kind = spec::TaskKind::kFeaturize;
+  Grant(grant);
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_EQ(coordinator_.Copy().outputs[0].name, "features");
+}
+
+TEST_F(IslandTest, WhoDoesNotBelongIsRefusedForGood) {
+  StartLeader(2);
+  const auto refusal = [this](const std::function<void(RendezvousOptions*)>& change) {
+    RendezvousOptions options = FollowerOptions(1);
+    change(&options);
+    return ErrorReason(Follower(&training_, store_.get(), &metrics_, options).Join());
+  };
+  EXPECT_EQ(refusal([](auto* options) { options->secret = "Reef"; }), "WRONG_ISLAND_SECRET");
+  EXPECT_EQ(refusal([](auto* options) { options->secret.clear(); }), "WRONG_ISLAND_SECRET");
+  EXPECT_EQ(refusal([](auto* options) { options->build = "b2"; }), "WRONG_BUILD");
+  EXPECT_EQ(refusal([](auto* options) { options->rank = 2; }), "RANK_OUT_OF_RANGE");
+}
+
+TEST_F(IslandTest, ALeaderWhoseIslandWasTakenOverEnds) {
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.registered_ranks.empty(); }));
+  coordinator_.Change([](auto* state) { state->incarnation = 8; });
+  leader_thread_.join();
+  EXPECT_EQ(ErrorReason(leader_status_), "STALE_INCARNATION");
+}
+
+}  // namespace
+}  // namespace atl::worker

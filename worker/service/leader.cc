@@ -1,0 +1,343 @@
+#include "worker/service/leader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include "absl/random/random.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/wire/plan_wire.h"
+#include "common/wire/task_wire.h"
+#include "worker/service/training_inputs.h"
+
+namespace atl::worker {
+namespace {
+
+std::string RandomName() {
+  absl::BitGen random;
+  return fmt::format("{:016x}", absl::Uniform<uint64_t>(random));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Leader>> Leader::Start(LeaderOptions options) {
+  std::unique_ptr<Leader> leader(new Leader(std::move(options)));
+  const std::string service = atlpb::island::v1::RendezvousService::service_full_name();
+  ATOLL_ASSIGN_OR_RETURN(leader->server_, rpc::Server::Start({.listen = leader->options_.listen,
+                                                              .services = {{service, leader->island_.get()}}}));
+  leader->server_->SetServing(true);
+  return leader;
+}
+
+Leader::Leader(LeaderOptions options)
+    : options_(std::move(options)),
+      metrics_(options_.parts.metrics),
+      clock_(options_.parts.clock),
+      request_id_(RandomName()),
+      coordinator_(std::make_unique<CoordinatorClient>(options_.coordinator, clock_, metrics_)),
+      island_(std::make_unique<Island>(
+          options_.island, clock_, metrics_,
+          IslandEvents{.step_done = [this](const auto& done) { OnStepDone(done); },
+                       .stage_files = [this](int32_t rank, const auto& files) { OnStageFiles(rank, files); }})),
+      runner_(std::make_unique<RankRunner>(
+          options_.parts, [this](atlpb::island::v1::JoinRequest report) { island_->Report(std::move(report)); })),
+      keeper_(std::make_unique<LeaseKeeper>(
+          coordinator_.get(), clock_,
+          LeaseKeeper::Events{
+              .revoked = [this](const spec::LeaseToken&, const std::string& reason) { OnRevoked(reason); },
+              .superseded = [this](const absl::Status& status) { OnSuperseded(status); }})) {
+  island_->SetLocalRunner(runner_.get());
+}
+
+Leader::~Leader() {
+  // Nothing may call a part that is gone: heartbeats first, then what ranks say, then the compute.
+  coordinator_->Stop();
+  keeper_.reset();
+  server_.reset();
+  runner_.reset();
+  island_.reset();
+}
+
+absl::Status Leader::Run() {
+  absl::Status status;
+  while (status.ok() && !Stopping()) {
+    Gather();
+    if (!Stopping()) status = RegisterIfChanged();
+    if (status.ok() && !Stopping()) status = ClaimAndRun();
+  }
+  if (Stopping() && absl::IsCancelled(status)) status = absl::OkStatus();
+  island_->ShutDownRanks(status.ok() ? "the leader ends" : std::string(status.message()));
+  // Time for the ranks to hear it.
+  server_->Shutdown(absl::Seconds(1));
+  return status;
+}
+
+void Leader::Gather() {
+  const size_t present = island_->Present().size();
+  const auto all = static_cast<size_t>(options_.island.state.ranks);
+  if (present == all) settled_ranks_ = 0;
+  if (present == all || present == settled_ranks_) return;
+  spdlog::info("{} of {} ranks are there; waiting for the others for at most {} s", present,
+               options_.island.state.ranks, absl::ToDoubleSeconds(options_.rejoin_timeout));
+  settled_ranks_ = island_->AwaitRanks(options_.rejoin_timeout).size();
+  if (settled_ranks_ < all) spdlog::warn("going on with {} of {} ranks", settled_ranks_, all);
+}
+
+absl::Status Leader::RegisterIfChanged() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!superseded_.ok()) {
+      // A coordinator that does not know the island lost its store: it learns of the island again. Another process
+      // that took the island's place keeps it.
+      if (!absl::IsNotFound(superseded_)) return superseded_;
+      superseded_ = absl::OkStatus();
+      registered_ranks_ = 0;
+    }
+  }
+  const size_t ranks = island_->Present().size();
+  if (ranks == registered_ranks_) return absl::OkStatus();
+  atlpb::island::v1::Capabilities capabilities = options_.capabilities;
+  capabilities.set_ranks(static_cast<int32_t>(ranks));
+  ATOLL_ASSIGN_OR_RETURN(const Registration registration, coordinator_->Register(capabilities, request_id_));
+  registered_ranks_ = ranks;
+  island_->SetIncarnation(registration.incarnation);
+  keeper_->SetInterval(registration.heartbeat_interval);
+  spdlog::info("island {} is registered with {} ranks, incarnation {}", options_.coordinator.island_id, ranks,
+               registration.incarnation);
+  return absl::OkStatus();
+}
+
+absl::Status Leader::ClaimAndRun() {
+  const absl::StatusOr<Claim> claim = coordinator_->ClaimTask(options_.claim_wait);
+  if (!claim.ok()) {
+    if (!absl::IsNotFound(claim.status())) return claim.status();
+    registered_ranks_ = 0;
+    return absl::OkStatus();
+  }
+  LogUnmet(claim->unmet);
+  if (claim->grant.has_value()) RunGrant(*claim->grant);
+  return absl::OkStatus();
+}
+
+void Leader::LogUnmet(const std::vector<std::string>& unmet) {
+  std::set<std::string> now(unmet.begin(), unmet.end());
+  if (now == unmet_) return;
+  unmet_ = std::move(now);
+  if (!unmet_.empty()) spdlog::info("tasks wait that this island cannot run: {}", fmt::join(unmet_, "; "));
+}
+
+void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
+  const absl::StatusOr<spec::TaskGrant> parsed = wire::FromProto(message);
+  if (!parsed.ok()) {
+    const absl::Status failed = coordinator_->Fail(wire::FromProto(message.token()), parsed.status(), true);
+    spdlog::error("a grant cannot be read: {}; reported: {}", parsed.status().ToString(), failed.ToString());
+    return;
+  }
+  const spec::TaskGrant& grant = *parsed;
+  spdlog::info("task {} ({} {}) attempt {}: claimed", grant.token.task_id, ToString(grant.kind), grant.index,
+               grant.token.attempt);
+  {
+    absl::MutexLock lock(&mutex_);
+    revoked_ = false;
+  }
+  keeper_->Hold(grant.token);
+  std::vector<spec::Artifact> outputs;
+  const AttemptEnd end = IsTraining(grant.kind) ? RunTraining(grant, &outputs) : RunLeaderTask(grant, &outputs);
+  Settle(grant, end, outputs);
+  keeper_->LetGo();
+  absl::MutexLock lock(&mutex_);
+  tracker_.reset();
+}
+
+AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
+  const tasks::TaskContext context{.grant = grant,
+                                   .store = options_.parts.store,
+                                   .threads = options_.parts.threads,
+                                   .report = [this](const spec::Progress& progress) { keeper_->Report(progress); },
+                                   .cancelled = [this] { return Revoked() || Stopping(); }};
+  absl::StatusOr<std::vector<spec::Artifact>> artifacts = options_.run_task(context);
+  if (artifacts.ok()) *outputs = *std::move(artifacts);
+  return DecideTaskEnd(artifacts.status(), Revoked(), Stopping());
+}
+
+AttemptEnd Leader::RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
+  const absl::StatusOr<TrainingInputs> inputs = ReadTrainingInputs(options_.parts.store, grant);
+  if (!inputs.ok()) return DecideTrainingEnd(inputs.status(), 0, 0, Revoked());
+  const int64_t total = inputs->options.training.steps;
+  if (grant.resume_from.has_value() && grant.resume_from->step >= total) {
+    // The attempt before committed the last step and went before it could say so.
+    const absl::Status taken = TakeFinalCheckpoint(*grant.resume_from, outputs);
+    return DecideTrainingEnd(taken, total, total, Revoked());
+  }
+  std::vector<int32_t> ranks = island_->Present();
+  const absl::StatusOr<atlpb::island::v1::StartAttempt> start = PlanAttempt(grant, *inputs, &ranks);
+  if (!start.ok()) return DecideTrainingEnd(start.status(), 0, total, Revoked());
+  const AttemptOutcome outcome = RunAttempt(grant, *inputs, *start, ranks, outputs);
+  AttemptEnd end = DecideTrainingEnd(outcome.status, outcome.step, total, Revoked());
+  if (end.disposition == Disposition::kComplete && outputs->empty()) {
+    end = DecideTrainingEnd(MakeError(absl::StatusCode::kInternal, "NO_FINAL_CHECKPOINT",
+                                      fmt::format("task {}: step {} is done, but its checkpoint is not committed",
+                                                  grant.token.task_id, outcome.step)),
+                            outcome.step, total, Revoked());
+  }
+  return end;
+}
+
+absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint,
+                                         std::vector<spec::Artifact>* outputs) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string manifest,
+                         options_.parts.store->ReadVerified(checkpoint.manifest_uri, checkpoint.manifest_sha256));
+  outputs->push_back({.name = "checkpoint",
+                      .uri = checkpoint.manifest_uri,
+                      .bytes = static_cast<int64_t>(manifest.size()),
+                      .sha256 = checkpoint.manifest_sha256});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::TaskGrant& grant,
+                                                                    const TrainingInputs& inputs,
+                                                                    std::vector<int32_t>* ranks) {
+  const auto present = static_cast<int32_t>(ranks->size());
+  if (present < grant.spec.requirements.min_ranks) {
+    return MakeError(absl::StatusCode::kUnavailable, "LOST_RANK",
+                     fmt::format("task {}: expected {} ranks, found {}", grant.token.task_id,
+                                 grant.spec.requirements.min_ranks, present));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, MakeTrainingPlan(inputs, grant.spec.pipeline, present));
+  ranks->resize(plan.rank_count());
+  spdlog::info("task {} attempt {}: {} stages on ranks {}; {}", grant.token.task_id, grant.token.attempt,
+               plan.stages.size(), fmt::join(*ranks, ","), plan.reason);
+  atlpb::island::v1::StartAttempt start;
+  start.set_incarnation(coordinator_->incarnation());
+  *start.mutable_grant() = wire::ToProto(grant);
+  *start.mutable_plan() = wire::ToProto(plan);
+  start.set_checkpoint_nonce(RandomName());
+  return start;
+}
+
+AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                  const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks,
+                                  std::vector<spec::Artifact>* outputs) {
+  const spec::TrainingSpec& training = inputs.options.training;
+  CheckpointCommits commits({.token = grant.token,
+                             .write_prefix = grant.write_prefix,
+                             .nonce = start.checkpoint_nonce(),
+                             .ranks = static_cast<int32_t>(ranks.size()),
+                             .milestone_every = training.milestone_every,
+                             .build = options_.island.state.build},
+                            options_.parts.store, coordinator_.get(), clock_, metrics_,
+                            [this](const absl::Status& status) { OnRevoked(ErrorReason(status)); });
+  {
+    absl::MutexLock lock(&mutex_);
+    commits_ = &commits;
+    tracker_ = std::make_unique<ProgressTracker>(training.steps, training.batch_size);
+  }
+  island_->BeginAttempt(start, ranks);
+  // What was said before the attempt began found nothing to end.
+  if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
+  if (Stopping()) island_->StopSoon("the leader ends");
+  const AttemptOutcome outcome = island_->AwaitOutcome();
+  commits.AwaitCommitted(outcome.status.ok() ? absl::InfiniteDuration() : options_.commit_grace);
+  {
+    absl::MutexLock lock(&mutex_);
+    commits_ = nullptr;
+  }
+  const std::optional<CommittedManifest> last = commits.last();
+  if (last.has_value() && last->step >= training.steps) outputs->push_back(last->artifact);
+  return outcome;
+}
+
+void Leader::Settle(const spec::TaskGrant& grant, const AttemptEnd& end, const std::vector<spec::Artifact>& outputs) {
+  spec::Progress progress;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (tracker_ != nullptr) progress = tracker_->last();
+  }
+  const std::string name = fmt::format("task {} attempt {}", grant.token.task_id, grant.token.attempt);
+  absl::Status told;
+  switch (end.disposition) {
+    case Disposition::kComplete:
+      spdlog::info("{}: done", name);
+      told = coordinator_->Complete(grant.token, outputs, progress);
+      break;
+    case Disposition::kRelease:
+      spdlog::warn("{}: giving it back: {}", name, end.reason.ToString());
+      told = coordinator_->Release(grant.token, std::string(end.reason.message()));
+      break;
+    case Disposition::kFail:
+      spdlog::error("{}: failed{}: {}", name, end.permanent ? " for good" : "", end.reason.ToString());
+      told = coordinator_->Fail(grant.token, end.reason, end.permanent);
+      break;
+    case Disposition::kNothing:
+      spdlog::warn("{}: given up: {}", name, end.reason.ToString());
+      break;
+  }
+  // A lease that is not ours any more needs no settling: another attempt has it.
+  if (!told.ok()) spdlog::warn("{}: the coordinator did not take it: {}", name, told.ToString());
+}
+
+void Leader::OnStepDone(const atlpb::island::v1::StepDone& done) {
+  std::map<std::string, double> metrics(done.metrics().begin(), done.metrics().end());
+  metrics["gradient_norm"] = done.gradient_norm();
+  absl::MutexLock lock(&mutex_);
+  if (tracker_ == nullptr) return;
+  metrics_->loss->Set(done.loss());
+  keeper_->Report(tracker_->OnStep(done.step(), done.loss(), std::move(metrics), clock_->Monotonic()));
+}
+
+void Leader::OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files) {
+  absl::MutexLock lock(&mutex_);
+  if (commits_ != nullptr) commits_->OnStageFiles(rank, files);
+}
+
+void Leader::OnRevoked(const std::string& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    revoked_ = true;
+    if (commits_ != nullptr) commits_->GiveUp();
+  }
+  island_->Abort(MakeError(absl::StatusCode::kAborted, reason, fmt::format("the lease was revoked: {}", reason)));
+}
+
+void Leader::OnSuperseded(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (superseded_.ok()) spdlog::error("this process is not the island's any more: {}", status.ToString());
+    superseded_ = status;
+  }
+  OnRevoked(ErrorReason(status));
+}
+
+bool Leader::Revoked() const {
+  absl::MutexLock lock(&mutex_);
+  return revoked_;
+}
+
+bool Leader::Stopping() const {
+  absl::MutexLock lock(&mutex_);
+  return stopping_;
+}
+
+void Leader::Stop(const std::string& reason) {
+  spdlog::info("stopping: {}", reason);
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    stop_reason_ = reason;
+  }
+  island_->Interrupt();
+  island_->StopSoon(reason);
+  coordinator_->Drain();
+}
+
+void Leader::StopNow() {
+  spdlog::warn("stopping at once");
+  island_->Abort(absl::CancelledError("the process ends"));
+  coordinator_->Stop();
+}
+
+}  // namespace atl::worker

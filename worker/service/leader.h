@@ -1,0 +1,117 @@
+// Rank 0 of an island: hosts the rendezvous, claims tasks from the coordinator, has them done by the island's ranks and
+// settles them.
+//
+// Threads: Run's (the main thread) claims and settles, and runs the tasks that are not training; the rest belong to the
+// parts: compute and checkpoint writing (RankRunner), rendezvous (Island), heartbeats (LeaseKeeper), commits
+// (CheckpointCommits).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/rpc/server.h"
+#include "worker/service/attempt_end.h"
+#include "worker/service/checkpoint_commits.h"
+#include "worker/service/coordinator_client.h"
+#include "worker/service/island.h"
+#include "worker/service/lease_keeper.h"
+#include "worker/service/progress_tracker.h"
+#include "worker/service/rank_runner.h"
+#include "worker/tasks/task.h"
+
+namespace atl::worker {
+
+struct LeaderOptions {
+  IslandSettings island;
+  std::string listen;  // "host:port" of the rendezvous; port 0 takes a free one
+  CoordinatorOptions coordinator;
+  // ranks is filled in with those that are there.
+  atlpb::island::v1::Capabilities capabilities;
+  AttemptParts parts;
+  std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task;
+  // How long the leader waits for a lost rank before it goes on with the others.
+  absl::Duration rejoin_timeout = absl::Seconds(10);
+  // How long the coordinator may hold a claim while nothing fits.
+  absl::Duration claim_wait = absl::Seconds(10);
+  // For checkpoints that are complete when an attempt ends early.
+  absl::Duration commit_grace = absl::Seconds(5);
+};
+
+class Leader {
+ public:
+  // Starts the rendezvous.
+  static absl::StatusOr<std::unique_ptr<Leader>> Start(LeaderOptions options);
+  ~Leader();
+
+  int rendezvous_port() const { return server_->port(); }
+
+  // Claims and settles until Stop; an error when another process has taken the island's place, or the coordinator
+  // refuses the island for good.
+  absl::Status Run();
+  // From any thread: stop the attempt well, with a checkpoint, release the lease, end.
+  void Stop(const std::string& reason);
+  // The grace is over: end now.
+  void StopNow();
+
+ private:
+  explicit Leader(LeaderOptions options);
+
+  void Gather();
+  absl::Status RegisterIfChanged();
+  absl::Status ClaimAndRun();
+  void LogUnmet(const std::vector<std::string>& unmet);
+  void RunGrant(const atlpb::island::v1::TaskGrant& grant);
+  AttemptEnd RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
+  AttemptEnd RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
+  absl::Status TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint, std::vector<spec::Artifact>* outputs);
+  // `ranks`: in, those that are there; out, those of the plan.
+  absl::StatusOr<atlpb::island::v1::StartAttempt> PlanAttempt(const spec::TaskGrant& grant,
+                                                              const TrainingInputs& inputs,
+                                                              std::vector<int32_t>* ranks);
+  // Blocks until the attempt is over and its complete checkpoints are committed.
+  AttemptOutcome RunAttempt(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                            const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks,
+                            std::vector<spec::Artifact>* outputs);
+  void Settle(const spec::TaskGrant& grant, const AttemptEnd& end, const std::vector<spec::Artifact>& outputs);
+
+  // On other threads.
+  void OnStepDone(const atlpb::island::v1::StepDone& done);
+  void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files);
+  void OnRevoked(const std::string& reason);
+  void OnSuperseded(const absl::Status& status);
+  bool Revoked() const;
+  bool Stopping() const;
+
+  const LeaderOptions options_;
+  WorkerMetrics* const metrics_;
+  Clock* const clock_;
+  const std::string request_id_;  // of this process's start
+  std::unique_ptr<CoordinatorClient> coordinator_;
+  std::unique_ptr<Island> island_;
+  std::unique_ptr<RankRunner> runner_;
+  std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<LeaseKeeper> keeper_;
+
+  // Run's thread only.
+  size_t settled_ranks_ = 0;     // the leader has waited for more than these, and goes on with them
+  size_t registered_ranks_ = 0;  // 0: not registered
+  std::set<std::string> unmet_;
+
+  mutable absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool revoked_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status superseded_ ABSL_GUARDED_BY(mutex_);
+  std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ProgressTracker> tracker_ ABSL_GUARDED_BY(mutex_);
+  CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the attempt that runs
+};
+
+}  // namespace atl::worker

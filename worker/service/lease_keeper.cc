@@ -1,0 +1,123 @@
+#include "worker/service/lease_keeper.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "common/base/errors.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(250);
+
+}  // namespace
+
+LeaseKeeper::LeaseKeeper(CoordinatorClient* coordinator, Clock* clock, Events events)
+    : coordinator_(coordinator), clock_(clock), events_(std::move(events)), thread_([this] { Loop(); }) {}
+
+LeaseKeeper::~LeaseKeeper() {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+  }
+  thread_.join();
+}
+
+void LeaseKeeper::SetInterval(absl::Duration interval) {
+  absl::MutexLock lock(&mutex_);
+  interval_ = std::max(interval, absl::Milliseconds(10));
+  next_beat_ = clock_->Monotonic() + interval_;
+}
+
+void LeaseKeeper::Hold(const spec::LeaseToken& token) {
+  absl::MutexLock lock(&mutex_);
+  lease_ = token;
+  progress_.reset();
+}
+
+void LeaseKeeper::LetGo() {
+  absl::MutexLock lock(&mutex_);
+  lease_.reset();
+  progress_.reset();
+}
+
+void LeaseKeeper::Report(const spec::Progress& progress) {
+  absl::MutexLock lock(&mutex_);
+  if (lease_.has_value()) progress_ = progress;
+}
+
+void LeaseKeeper::Loop() {
+  for (;;) {
+    bool beat = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      // Waits for the first of: end, the next heartbeat, progress to send. A change of the three wakes it.
+      const absl::Duration next_beat = next_beat_;
+      const bool reporting = progress_.has_value();
+      const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return closing_ || next_beat_ != next_beat || progress_.has_value() != reporting;
+      };
+      clock_->AwaitUntil(&mutex_, absl::Condition(&changed),
+                         reporting ? std::min(next_beat, next_progress_) : next_beat);
+      if (closing_) return;
+      const absl::Duration now = clock_->Monotonic();
+      beat = now >= next_beat_;
+      if (beat) next_beat_ = now + interval_;
+    }
+    if (beat) Beat();
+    SendProgress();
+  }
+}
+
+void LeaseKeeper::Beat() {
+  std::vector<spec::LeaseToken> leases;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (lease_.has_value()) leases.push_back(*lease_);
+  }
+  const auto verdicts = coordinator_->Heartbeat(++sequence_, leases);
+  if (!verdicts.ok()) {
+    // A coordinator that is away stops nothing; one that knows a later incarnation ends this one.
+    const absl::StatusCode code = verdicts.status().code();
+    if (code == absl::StatusCode::kAborted || code == absl::StatusCode::kNotFound ||
+        code == absl::StatusCode::kFailedPrecondition) {
+      events_.superseded(verdicts.status());
+    }
+    return;
+  }
+  for (const auto& verdict : *verdicts) {
+    if (!leases.empty() && verdict.task_id() == leases[0].task_id) OnVerdict(leases[0], verdict.reason());
+  }
+}
+
+void LeaseKeeper::SendProgress() {
+  spec::LeaseToken token;
+  spec::Progress progress;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = clock_->Monotonic();
+    if (!lease_.has_value() || !progress_.has_value() || now < next_progress_) return;
+    token = *lease_;
+    progress = *std::exchange(progress_, std::nullopt);
+    next_progress_ = now + kProgressInterval;
+  }
+  const absl::Status status = coordinator_->ReportProgress(token, ++sequence_, progress);
+  if (absl::IsAborted(status)) OnVerdict(token, ErrorReason(status));
+}
+
+void LeaseKeeper::OnVerdict(const spec::LeaseToken& token, const std::string& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    // Between the call and its answer the lease may have been given back, or another taken.
+    if (!lease_.has_value() || !(*lease_ == token)) return;
+    lease_.reset();
+    progress_.reset();
+  }
+  spdlog::warn("task {} attempt {}: the lease is revoked: {}", token.task_id, token.attempt, reason);
+  events_.revoked(token, reason);
+}
+
+}  // namespace atl::worker

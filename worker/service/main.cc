@@ -1,0 +1,327 @@
+// atoll-worker: one rank of an island. Rank 0 leads: it claims tasks from the coordinator and hosts the rendezvous.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/random/random.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/metrics/exposer.h"
+#include "common/storage/blob_store.h"
+#include "common/storage/checkpoint.h"
+#include "fmt/format.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include "worker/service/leader.h"
+#include "worker/service/rank_discovery.h"
+#include "worker/service/rendezvous_client.h"
+#include "worker/service/stop_signals.h"
+#include "worker/tasks/task.h"
+#include "worker/trainer/trainer.h"
+#include "worker/transport/loopback/loopback_transport.h"
+#include "worker/transport/ucx/ucx_transport.h"
+#ifdef ATOLL_CUDA
+#include "worker/transport/nccl/nccl_transport.h"
+#include "worker/transport/nccl/torch_cuda.h"
+#endif
+
+namespace atl::worker {
+namespace {
+
+struct Flags {
+  std::string coordinator;
+  std::string blob_store;
+  std::string island_id;
+  int32_t rank = -1;
+  int32_t ranks = -1;
+  std::string leader;
+  std::string island_secret_file;
+  int32_t threads = 1;
+  std::string metrics_listen;
+  std::vector<std::string> labels;
+  std::string device = "cpu";
+  std::string transport;
+  std::string interface;
+  std::string port_file;
+  double rejoin_seconds = 10;
+  double stop_seconds = 20;
+  std::string log_level = "info";
+};
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.description(
+      "One rank of a compute island. Rank 0 leads: it claims tasks from the coordinator and gathers the other ranks.\n"
+      "Without --rank, --ranks and --leader the variables of torchrun, Kubernetes JobSet or Slurm say who it is.");
+  app.set_version_flag("--version", std::string(kVersion));
+  app.add_option("--coordinator", flags.coordinator, "Coordinator, HOST:PORT (rank 0)")->envname("ATOLL_COORDINATOR");
+  app.add_option("--blob-store", flags.blob_store, "URI of the blob store: file:///path, s3://bucket/prefix, ...")
+      ->envname("ATOLL_BLOB_STORE")
+      ->required();
+  app.add_option("--island-id", flags.island_id, "Name of the island, unique among islands")
+      ->envname("ATOLL_ISLAND_ID")
+      ->required();
+  app.add_option("--rank", flags.rank, "This process's rank; 0 leads")->check(CLI::NonNegativeNumber);
+  app.add_option("--ranks", flags.ranks, "Ranks of the island")->check(CLI::PositiveNumber);
+  app.add_option("--leader", flags.leader, "Where rank 0 gathers the others, HOST:PORT");
+  app.add_option("--island-secret-file", flags.island_secret_file,
+                 "File with the secret that the island's ranks share (needed with more than one rank)")
+      ->envname("ATOLL_ISLAND_SECRET_FILE");
+  app.add_option("--threads", flags.threads, "Compute threads")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
+  app.add_option("--label", flags.labels, "KEY=VALUE that jobs may require; may be repeated");
+  app.add_option("--device", flags.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  app.add_option("--transport", flags.transport, "Between ranks: ucx, nccl or loopback (default: by device)")
+      ->check(CLI::IsMember({"ucx", "nccl", "loopback"}));
+  app.add_option(
+      "--interface", flags.interface,
+      "Network interface of the ucx transport, or 'all' (default: 'lo' when the leader is local, else 'all')");
+  app.add_option("--port-file", flags.port_file, "Rank 0: write the rendezvous' HOST:PORT to this file");
+  app.add_option("--rejoin-seconds", flags.rejoin_seconds,
+                 "Rank 0: how long to wait for missing ranks before going on without them")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--stop-seconds", flags.stop_seconds, "After SIGTERM: how long to try to leave a checkpoint")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.good()) return text.str();
+  return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("cannot read {}", path));
+}
+
+// Two ranks agree on every bit only when they run the same program: its hash is the build.
+absl::StatusOr<std::string> BuildName() {
+  ATOLL_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe"));
+  return fmt::format("{}+{}", kVersion, storage::Sha256(program).substr(0, 12));
+}
+
+absl::StatusOr<std::string> IslandSecret(const Flags& flags, const RankIdentity& identity) {
+  if (flags.island_secret_file.empty()) {
+    if (identity.ranks > 1) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "ISLAND_SECRET_REQUIRED",
+                       fmt::format("--island-secret-file: expected with {} ranks, found none", identity.ranks));
+    }
+    // Nobody else is to join.
+    absl::BitGen random;
+    return fmt::format("{:016x}{:016x}", absl::Uniform<uint64_t>(random), absl::Uniform<uint64_t>(random));
+  }
+  ATOLL_ASSIGN_OR_RETURN(std::string secret, ReadFile(flags.island_secret_file));
+  secret.erase(secret.find_last_not_of(" \r\n") + 1);
+  if (!secret.empty()) return secret;
+  return MakeError(absl::StatusCode::kInvalidArgument, "ISLAND_SECRET_REQUIRED",
+                   fmt::format("--island-secret-file: expected a secret in {}, found none", flags.island_secret_file));
+}
+
+std::string CpuName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
+      return line.substr(line.find(": ") + 2);
+  }
+  return "";
+}
+
+absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flags, const RankIdentity& identity,
+                                                               const std::string& build) {
+  atlpb::island::v1::Capabilities capabilities;
+  capabilities.set_build(build);
+  capabilities.mutable_protocol()->set_min(1);
+  capabilities.mutable_protocol()->set_max(1);
+  capabilities.mutable_format()->set_min(1);
+  capabilities.mutable_format()->set_max(storage::kCheckpointFormat);
+  capabilities.set_ranks(identity.ranks);
+  capabilities.set_device_kind(flags.device);
+  if (flags.device == "cpu") capabilities.set_device_name(CpuName());
+  capabilities.set_memory_bytes_per_rank(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE) / identity.ranks);
+  for (const std::string& label : flags.labels) {
+    const size_t equals = label.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_LABEL",
+                       fmt::format("--label: expected KEY=VALUE, found '{}'", label));
+    }
+    (*capabilities.mutable_labels())[label.substr(0, equals)] = label.substr(equals + 1);
+  }
+  return capabilities;
+}
+
+bool IsLocal(const std::string& leader) {
+  const std::string host = leader.substr(0, leader.rfind(':'));
+  return host == "127.0.0.1" || host == "localhost" || host == "[::1]";
+}
+
+// A leader with a name of its own may not know it yet (a pod's, before its DNS record): it listens everywhere.
+std::string ListenAddress(const std::string& leader) {
+  return IsLocal(leader) ? leader : "0.0.0.0" + leader.substr(leader.rfind(':'));
+}
+
+using transport::AttemptIdentity;
+using transport::Transport;
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, const std::string& leader, int32_t rank,
+                                                         int32_t ranks, const AttemptIdentity& identity) {
+  if (ranks == 1) return std::move(transport::MakeLoopbackTransports(1, identity)[0]);
+  const std::string kind = !flags.transport.empty() ? flags.transport : flags.device == "cuda" ? "nccl" : "ucx";
+  if (kind == "ucx") {
+    transport::UcxOptions options;
+    options.interface = !flags.interface.empty() ? flags.interface : IsLocal(leader) ? "lo" : "all";
+    return transport::MakeUcxTransport(options, rank, ranks, identity);
+  }
+#ifdef ATOLL_CUDA
+  if (kind == "nccl") return transport::MakeNcclTransport({}, rank, ranks, identity);
+#endif
+  return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_UNSUPPORTED",
+                   fmt::format("--transport {}: expected one that {} processes of this build can use (ucx{})", kind,
+                               ranks, kind == "loopback" ? "" : "; nccl needs a build with CUDA"));
+}
+
+AttemptParts MakeParts(const Flags& flags, const std::string& leader, storage::BlobStore* store,
+                       WorkerMetrics* metrics) {
+  AttemptParts parts{
+      .store = store, .clock = Clock::Real(), .metrics = metrics, .threads = flags.threads, .device = flags.device};
+  parts.make_transport = [flags, leader](int32_t rank, int32_t ranks, const AttemptIdentity& identity) {
+    return MakeTransport(flags, leader, rank, ranks, identity);
+  };
+  parts.open_data = [store](const TrainingInputs& inputs) {
+    return trainer::OpenTrainingData(store, inputs.partitions);
+  };
+  parts.make_trainer = [](const trainer::TrainerOptions& options, const planner::Plan& plan, int32_t rank,
+                          trainer::TrainingData* data, Transport* transport) {
+    return trainer::Trainer::Create(options, plan, rank, data, transport, Clock::Real());
+  };
+  return parts;
+}
+
+// Readers see the whole address or no file.
+absl::Status WriteAddress(const std::string& path, const std::string& address) {
+  const std::string part = path + ".part";
+  std::ofstream file(part);
+  file << address << "\n";
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(part, path, error);
+  if (file && !error) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("--port-file: cannot write {}", path));
+}
+
+absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const std::string& secret,
+                       const std::string& build, AttemptParts parts) {
+  if (flags.coordinator.empty()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "COORDINATOR_REQUIRED",
+                     "--coordinator: expected HOST:PORT on rank 0, found none");
+  }
+  LeaderOptions options;
+  options.island = {.state = {.ranks = identity.ranks, .build = build}, .secret = secret};
+  options.listen = ListenAddress(identity.leader);
+  options.coordinator = {.address = flags.coordinator, .island_id = flags.island_id};
+  ATOLL_ASSIGN_OR_RETURN(options.capabilities, CapabilitiesOf(flags, identity, build));
+  options.parts = std::move(parts);
+  options.run_task = tasks::RunTask;
+  options.rejoin_timeout = absl::Seconds(flags.rejoin_seconds);
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Leader> leader, Leader::Start(std::move(options)));
+  const std::string host = identity.leader.substr(0, identity.leader.rfind(':'));
+  const std::string address = fmt::format("{}:{}", host, leader->rendezvous_port());
+  if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, address));
+  spdlog::info("island {}: leader of {} ranks ({}) at {}", flags.island_id, identity.ranks, identity.source, address);
+  const StopSignals signals([&](const std::string& signal) { leader->Stop(signal); }, [&] { leader->StopNow(); },
+                            absl::Seconds(flags.stop_seconds));
+  return leader->Run();
+}
+
+absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, const std::string& secret,
+                          const std::string& build, AttemptParts parts) {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  WorkerMetrics* const metrics = parts.metrics;
+  RendezvousClient client({.leader = identity.leader,
+                           .rank = identity.rank,
+                           .secret = secret,
+                           .build = build,
+                           .where = fmt::format("{}, process {}", host, getpid()),
+                           .stop_grace = absl::Seconds(flags.stop_seconds)},
+                          Clock::Real(), metrics);
+  RankRunner runner(std::move(parts), [&](atlpb::island::v1::JoinRequest report) { client.Send(std::move(report)); });
+  spdlog::info("island {}: rank {} of {} ({})", flags.island_id, identity.rank, identity.ranks, identity.source);
+  const StopSignals signals([&](const std::string& signal) { client.Stop(signal); },
+                            [&] { runner.AbortAll(absl::CancelledError("the process ends")); },
+                            absl::Seconds(flags.stop_seconds));
+  return client.Run(&runner);
+}
+
+// Before anything is promised to a coordinator.
+absl::Status CheckDevice(const std::string& device) {
+  if (device != "cuda") return absl::OkStatus();
+#ifdef ATOLL_CUDA
+  return WithContext(transport::LoadTorchCuda(), "--device cuda");
+#else
+  return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
+                   "--device cuda: expected a build with CUDA, found one without");
+#endif
+}
+
+absl::Status RunWorker(const Flags& flags) {
+  ATOLL_RETURN_IF_ERROR(CheckDevice(flags.device));
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) environment[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  RankFlags rank_flags{.leader = flags.leader};
+  if (flags.rank >= 0) rank_flags.rank = flags.rank;
+  if (flags.ranks > 0) rank_flags.ranks = flags.ranks;
+  ATOLL_ASSIGN_OR_RETURN(const RankIdentity identity, DiscoverRank(rank_flags, environment));
+  spdlog::set_default_logger(spdlog::stderr_logger_mt(fmt::format("{}/{}", flags.island_id, identity.rank)));
+  spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  spdlog::flush_on(spdlog::level::info);
+
+  ATOLL_ASSIGN_OR_RETURN(const std::string secret, IslandSecret(flags, identity));
+  ATOLL_ASSIGN_OR_RETURN(const std::string build, BuildName());
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, storage::BlobStore::Open(flags.blob_store));
+  const std::unique_ptr<metrics::Registry> registry = metrics::Registry::Create("worker");
+  WorkerMetrics metrics(registry.get());
+  std::unique_ptr<metrics::Exposer> exposer;
+  if (!flags.metrics_listen.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(registry.get(), flags.metrics_listen));
+    spdlog::info("metrics at http://{}/metrics", exposer->address());
+  }
+  AttemptParts parts = MakeParts(flags, identity.leader, store.get(), &metrics);
+  if (identity.rank == 0) return RunLeader(flags, identity, secret, build, std::move(parts));
+  return RunOtherRank(flags, identity, secret, build, std::move(parts));
+}
+
+}  // namespace
+}  // namespace atl::worker
+
+// Exit codes: 2 for wrong flags, 1 for anything else that keeps the rank from working.
+int main(int argc, char** argv) {
+  atl::worker::Flags flags;
+  CLI::App app;
+  atl::worker::AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  signal(SIGPIPE, SIG_IGN);
+  atl::worker::StopSignals::Block();
+  const absl::Status status = atl::worker::RunWorker(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "atoll-worker: %s\n", std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}

@@ -1,0 +1,37 @@
+// Steps that ranks report become what people see: loss, samples per second, time left. Pure.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/spec/task.h"
+
+namespace atl::worker {
+
+class ProgressTracker {
+ public:
+  ProgressTracker(int64_t total_steps, int32_t batch_size) : total_steps_(total_steps), batch_size_(batch_size) {}
+
+  // `now` is monotonic. A step that is not newer changes nothing but the answer's loss. The speed is that of the last
+  // kWindow reports.
+  spec::Progress OnStep(int64_t step, double loss, std::map<std::string, double> metrics, absl::Duration now);
+
+  const spec::Progress& last() const { return last_; }
+
+ private:
+  static constexpr size_t kWindow = 20;
+  struct Report {
+    int64_t step;
+    absl::Duration at;
+  };
+
+  const int64_t total_steps_;
+  const int32_t batch_size_;
+  std::deque<Report> window_;
+  spec::Progress last_;
+};
+
+}  // namespace atl::worker

@@ -1,0 +1,182 @@
+#include "worker/service/rank_runner.h"
+
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "common/base/errors.h"
+#include "common/wire/plan_wire.h"
+#include "common/wire/task_wire.h"
+
+namespace atl::worker {
+
+using atlpb::island::v1::JoinRequest;
+using atlpb::island::v1::JoinResponse;
+
+namespace {
+
+JoinRequest EndedMessage(int64_t attempt, const absl::Status& status, int64_t step) {
+  JoinRequest request;
+  auto* ended = request.mutable_attempt_ended();
+  ended->set_attempt(attempt);
+  ended->set_code(absl::StatusCodeToString(status.code()));
+  ended->set_message(std::string(status.message()));
+  ended->set_reason(ErrorReason(status));
+  ended->set_step(step);
+  return request;
+}
+
+}  // namespace
+
+RankRunner::RankRunner(AttemptParts parts, Report report)
+    : parts_(std::move(parts)), report_(std::move(report)), thread_([this] { Loop(); }) {}
+
+RankRunner::~RankRunner() {
+  AbortAll(absl::CancelledError("the process ends"));
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+  }
+  thread_.join();
+}
+
+void RankRunner::Handle(const JoinResponse& command) {
+  if (command.has_start()) return Start(command.start());
+  absl::MutexLock lock(&mutex_);
+  TrainingAttempt* const attempt = next_ != nullptr ? next_.get() : current_.get();
+  if (attempt == nullptr) return;
+  const int64_t id = attempt->start().grant.token.attempt;
+  if (command.has_connect() && command.connect().attempt() == id) {
+    attempt->Connect({command.connect().transport_addresses().begin(), command.connect().transport_addresses().end()});
+  } else if (command.has_stop_after() && command.stop_after().attempt() == id) {
+    attempt->StopAfter(command.stop_after().step());
+  } else if (command.has_abort() && command.abort().attempt() == id) {
+    attempt->Abort(MakeError(absl::StatusCode::kAborted, "ATTEMPT_ABORTED", command.abort().reason()));
+  }
+}
+
+void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
+  const int64_t id = start.grant().token().attempt();
+  absl::StatusOr<spec::TaskGrant> grant = wire::FromProto(start.grant());
+  absl::StatusOr<planner::Plan> plan = wire::FromProto(start.plan());
+  absl::Status refused = !grant.ok() ? grant.status() : plan.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (refused.ok() && start.incarnation() < incarnation_) {
+      refused = MakeError(
+          absl::StatusCode::kAborted, "STALE_INCARNATION",
+          fmt::format("attempt {}: expected incarnation {} or later, found {}", id, incarnation_, start.incarnation()));
+    }
+    if (refused.ok()) {
+      incarnation_ = start.incarnation();
+      next_ = std::make_shared<TrainingAttempt>(AttemptStart{.incarnation = start.incarnation(),
+                                                             .grant = *std::move(grant),
+                                                             .plan = *std::move(plan),
+                                                             .plan_rank = start.plan_rank(),
+                                                             .checkpoint_nonce = start.checkpoint_nonce()},
+                                                parts_, ReportsOf(id));
+    }
+  }
+  if (!refused.ok()) report_(EndedMessage(id, refused, 0));
+}
+
+AttemptReports RankRunner::ReportsOf(int64_t attempt) {
+  const auto ready = [this, attempt, incarnation = incarnation_](const std::string& address) {
+    JoinRequest request;
+    request.mutable_ready()->set_incarnation(incarnation);
+    request.mutable_ready()->set_attempt(attempt);
+    request.mutable_ready()->set_transport_address(address);
+    report_(std::move(request));
+  };
+  const auto written = [this, attempt](const WrittenStages& stages) {
+    JoinRequest request;
+    auto* message = request.mutable_stage_files();
+    message->set_attempt(attempt);
+    message->set_step(stages.manifest.step);
+    for (const storage::CheckpointFile& file : stages.manifest.files) {
+      auto* added = message->add_files();
+      added->set_name(file.name);
+      added->set_bytes(file.bytes);
+      added->set_sha256(file.sha256);
+    }
+    storage::CheckpointManifest manifest = stages.manifest;
+    manifest.files.clear();
+    message->set_manifest(storage::ToJson(manifest));
+    report_(std::move(request));
+  };
+  const auto step_done = [this, attempt](const trainer::StepResult& result) {
+    JoinRequest request;
+    auto* message = request.mutable_step_done();
+    message->set_attempt(attempt);
+    message->set_step(result.step);
+    message->set_has_loss(result.has_loss);
+    message->set_loss(result.loss);
+    message->set_gradient_norm(result.gradient_norm);
+    message->mutable_metrics()->insert(result.metrics.begin(), result.metrics.end());
+    report_(std::move(request));
+  };
+  return {.ready = ready, .written = written, .step_done = step_done};
+}
+
+void RankRunner::Loop() {
+  for (;;) {
+    std::shared_ptr<TrainingAttempt> attempt;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return next_ != nullptr || closing_; };
+      mutex_.Await(absl::Condition(&due));
+      if (closing_) return;
+      attempt = current_ = std::move(next_);
+    }
+    RunOne(attempt.get());
+    absl::MutexLock lock(&mutex_);
+    current_.reset();
+  }
+}
+
+void RankRunner::RunOne(TrainingAttempt* attempt) {
+  const spec::LeaseToken& token = attempt->start().grant.token;
+  spdlog::info("task {} attempt {}: rank {} of {} starts", token.task_id, token.attempt, attempt->start().plan_rank,
+               attempt->start().plan.rank_count());
+  parts_.metrics->attempts->Increment();
+  const absl::Status status = attempt->Run();
+  if (status.ok()) {
+    spdlog::info("task {} attempt {}: ended at step {}", token.task_id, token.attempt, attempt->step());
+  } else {
+    parts_.metrics->attempt_failures->Increment();
+    spdlog::warn("task {} attempt {}: ended after step {}: {}", token.task_id, token.attempt, attempt->step(),
+                 status.ToString());
+  }
+  report_(EndedMessage(token.attempt, status, attempt->step()));
+}
+
+void RankRunner::AbortAll(const absl::Status& reason) {
+  absl::MutexLock lock(&mutex_);
+  next_.reset();
+  if (current_ != nullptr) current_->Abort(reason);
+}
+
+void RankRunner::AwaitIdle() {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return current_ == nullptr && next_ == nullptr; };
+  mutex_.Await(absl::Condition(&idle));
+}
+
+bool RankRunner::busy() const {
+  absl::MutexLock lock(&mutex_);
+  return current_ != nullptr || next_ != nullptr;
+}
+
+int64_t RankRunner::step() const {
+  absl::MutexLock lock(&mutex_);
+  return current_ == nullptr ? 0 : current_->step();
+}
+
+absl::Duration RankRunner::step_time() const {
+  absl::MutexLock lock(&mutex_);
+  return current_ == nullptr ? absl::ZeroDuration() : current_->step_time();
+}
+
+}  // namespace atl::worker

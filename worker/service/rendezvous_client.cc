@@ -1,0 +1,221 @@
+#include "worker/service/rendezvous_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "absl/random/random.h"
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+
+namespace atl::worker {
+
+using atlpb::island::v1::JoinRequest;
+using atlpb::island::v1::JoinResponse;
+
+// One stream. Its callbacks lock the client's mutex, which also wakes Run's thread.
+class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest, JoinResponse> {
+ public:
+  Call(atlpb::island::v1::RendezvousService::Stub* stub, absl::Mutex* mutex) : mutex_(mutex) {
+    // A stream of an island lives as long as the island: silence ends it, not a deadline.
+    stub->async()->Join(&context_, this);
+    StartRead(&reading_);
+    StartCall();
+  }
+
+  ~Call() override {
+    context_.TryCancel();
+    absl::MutexLock lock(mutex_);
+    mutex_->Await(absl::Condition(&done_));
+  }
+
+  // All with the client's mutex held.
+  bool Wakes() const { return done_ || !incoming_.empty(); }
+  bool writable() const { return !writing_ && !done_; }
+  bool done() const { return done_; }
+  const absl::Status& final_status() const { return final_; }
+  std::deque<JoinResponse> TakeIncoming() { return std::exchange(incoming_, {}); }
+
+  void Write(JoinRequest message) {
+    writing_ = true;
+    written_ = std::move(message);
+    StartWrite(&written_);
+  }
+  void EndWrites() { StartWritesDone(); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    absl::MutexLock lock(mutex_);
+    if (!ok) return;
+    incoming_.push_back(std::move(reading_));
+    reading_.Clear();
+    StartRead(&reading_);
+  }
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(mutex_);
+    writing_ = false;
+  }
+  void OnDone(const grpc::Status& status) override {
+    absl::MutexLock lock(mutex_);
+    final_ = status.ok() ? absl::UnavailableError("the leader ended the stream") : rpc::FromGrpc(status);
+    done_ = true;
+  }
+
+  absl::Mutex* const mutex_;
+  grpc::ClientContext context_;
+  JoinResponse reading_;
+  JoinRequest written_;
+  std::deque<JoinResponse> incoming_;
+  bool writing_ = false;
+  bool done_ = false;
+  absl::Status final_;
+};
+
+namespace {
+
+bool RefusedForGood(const absl::Status& status) {
+  const std::string reason = ErrorReason(status);
+  return reason == "WRONG_ISLAND_SECRET" || reason == "WRONG_BUILD" || reason == "RANK_OUT_OF_RANGE";
+}
+
+}  // namespace
+
+RendezvousClient::RendezvousClient(RendezvousOptions options, Clock* clock, WorkerMetrics* metrics)
+    : options_(std::move(options)),
+      clock_(clock),
+      metrics_(metrics),
+      stub_(atlpb::island::v1::RendezvousService::NewStub(rpc::MakeChannel(options_.leader))) {}
+
+RendezvousClient::~RendezvousClient() = default;
+
+void RendezvousClient::Send(JoinRequest message) {
+  absl::MutexLock lock(&mutex_);
+  if (joined_) outgoing_.push_back(std::move(message));
+}
+
+void RendezvousClient::Stop(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+  stop_reason_ = reason;
+}
+
+absl::Status RendezvousClient::Run(RankRunner* runner) {
+  absl::BitGen random;
+  std::string last_error;
+  for (;;) {
+    // A rank that still unwinds an attempt must not be counted on for the next one.
+    runner->AwaitIdle();
+    const absl::Status status = ServeOnce(runner);
+    runner->AbortAll(status.ok() ? absl::CancelledError("the process ends") : status);
+    if (status.ok() || RefusedForGood(status)) return status;
+    if (status.ToString() != last_error)
+      spdlog::warn("not with the leader at {}: {}", options_.leader, status.ToString());
+    last_error = status.ToString();
+    const absl::Duration delay = options_.retry_delay * absl::Uniform(random, 0.5, 1.5);
+    absl::MutexLock lock(&mutex_);
+    clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + delay);
+    if (stopping_) return absl::OkStatus();
+  }
+}
+
+absl::Status RendezvousClient::ServeOnce(RankRunner* runner) {
+  Call call(stub_.get(), &mutex_);
+  JoinRequest hello;
+  hello.mutable_hello()->set_rank(options_.rank);
+  hello.mutable_hello()->set_island_secret(options_.secret);
+  hello.mutable_hello()->set_build(options_.build);
+  hello.mutable_hello()->set_where(options_.where);
+  {
+    absl::MutexLock lock(&mutex_);
+    outgoing_.clear();
+    outgoing_.push_back(std::move(hello));
+  }
+  const absl::Status status = Serve(&call, runner);
+  absl::MutexLock lock(&mutex_);
+  if (joined_ && !status.ok()) {
+    spdlog::warn("lost the leader: {}", status.ToString());
+    metrics_->lost_leader->Increment();
+  }
+  joined_ = false;
+  outgoing_.clear();
+  return status;
+}
+
+absl::Status RendezvousClient::Serve(Call* call, RankRunner* runner) {
+  absl::Duration heard = clock_->Monotonic();
+  absl::Duration next_beat = heard + options_.beat_interval;
+  for (;;) {
+    const std::deque<JoinResponse> incoming = Exchange(call, &next_beat);
+    if (!incoming.empty()) heard = clock_->Monotonic();
+    for (const JoinResponse& message : incoming) runner->Handle(message);
+    if (StopDue(call, runner)) return absl::OkStatus();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (call->done()) return call->final_status();
+    }
+    const absl::Duration silence = clock_->Monotonic() - heard;
+    if (silence > options_.silence_timeout) {
+      return absl::UnavailableError(fmt::format("the leader was silent for {:.1f} s", absl::ToDoubleSeconds(silence)));
+    }
+  }
+}
+
+std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, absl::Duration* next_beat) {
+  absl::MutexLock lock(&mutex_);
+  const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return call->Wakes() || (call->writable() && !outgoing_.empty()) ||
+           (stopping_ && stop_deadline_ == absl::InfiniteDuration());
+  };
+  clock_->AwaitUntil(&mutex_, absl::Condition(&due), *next_beat);
+  if (const absl::Duration now = clock_->Monotonic(); now >= *next_beat) {
+    SendBeat();
+    *next_beat = now + options_.beat_interval;
+  }
+  if (call->writable() && !outgoing_.empty()) {
+    call->Write(std::move(outgoing_.front()));
+    outgoing_.pop_front();
+  }
+  std::deque<JoinResponse> incoming = call->TakeIncoming();
+  for (const JoinResponse& message : incoming) {
+    if (message.has_welcome()) {
+      joined_ = true;
+      spdlog::info("joined the leader at {} as rank {}", options_.leader, options_.rank);
+    } else if (message.has_shutdown()) {
+      shut_down_ = true;
+      spdlog::info("the leader ends the island: {}", message.shutdown().reason());
+    }
+  }
+  return incoming;
+}
+
+void RendezvousClient::SendBeat() {
+  if (!joined_) return;
+  JoinRequest beat;
+  beat.mutable_beat()->set_sequence(++sequence_);
+  outgoing_.push_back(std::move(beat));
+}
+
+// Asks the leader once, then lets the attempt end, for a while.
+bool RendezvousClient::StopDue(Call* call, RankRunner* runner) {
+  absl::MutexLock lock(&mutex_);
+  if (shut_down_) return true;
+  if (!stopping_) return false;
+  if (stop_deadline_ == absl::InfiniteDuration()) {
+    stop_deadline_ = clock_->Monotonic() + options_.stop_grace;
+    JoinRequest leave;
+    leave.mutable_leave()->set_reason(stop_reason_);
+    outgoing_.push_back(std::move(leave));
+  }
+  if (clock_->Monotonic() > stop_deadline_) return true;
+  // In this order: a runner that is idle has said all that it will say.
+  if (runner->busy() || !outgoing_.empty() || !call->writable()) return false;
+  // A cancelled call may take its last messages with it: the leader reads to the end and then ends the call.
+  call->EndWrites();
+  clock_->AwaitUntil(&mutex_, absl::Condition(call, &Call::done), clock_->Monotonic() + options_.silence_timeout);
+  return true;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,74 @@
+// A rank's side of the rendezvous: keeps one Join stream to the leader, beats on it, hands the leader's commands to the
+// rank's runner and the runner's reports to the leader. When the leader is lost the attempt is aborted at once, and the
+// rank joins again.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "atoll/island/v1/rendezvous_service.grpc.pb.h"
+#include "common/base/clock.h"
+#include "worker/service/rank_runner.h"
+#include "worker/service/worker_metrics.h"
+
+namespace atl::worker {
+
+struct RendezvousOptions {
+  std::string leader;  // "host:port"
+  int32_t rank = 1;
+  std::string secret;
+  std::string build;
+  std::string where;  // for messages: host and process id
+  absl::Duration beat_interval = absl::Milliseconds(300);
+  absl::Duration silence_timeout = absl::Seconds(2);
+  absl::Duration retry_delay = absl::Milliseconds(250);
+  // How long a stop may wait for the attempt to end with a checkpoint.
+  absl::Duration stop_grace = absl::Seconds(20);
+};
+
+// Thread-safe. Starts no thread: Run is the rank's link thread; gRPC's threads only queue for it.
+class RendezvousClient {
+ public:
+  RendezvousClient(RendezvousOptions options, Clock* clock, WorkerMetrics* metrics);
+  ~RendezvousClient();
+
+  // Joins, again and again, until Stop or the leader's Shutdown: then OK. An error when the leader refuses this rank
+  // for good: wrong secret, wrong build, rank out of range.
+  absl::Status Run(RankRunner* runner);
+  // What the runner reports; dropped while no stream is there. Never blocks.
+  void Send(atlpb::island::v1::JoinRequest message);
+  // The process should end: asks the leader to stop the attempt, and Run returns.
+  void Stop(const std::string& reason);
+
+ private:
+  class Call;
+
+  absl::Status ServeOnce(RankRunner* runner);
+  absl::Status Serve(Call* call, RankRunner* runner);
+  // Waits for something to do, until `next_beat`; sends what is due; what the leader said.
+  std::deque<atlpb::island::v1::JoinResponse> Exchange(Call* call, absl::Duration* next_beat);
+  void SendBeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool StopDue(Call* call, RankRunner* runner);
+
+  const RendezvousOptions options_;
+  Clock* const clock_;
+  WorkerMetrics* const metrics_;
+  const std::unique_ptr<atlpb::island::v1::RendezvousService::Stub> stub_;
+
+  absl::Mutex mutex_;
+  std::deque<atlpb::island::v1::JoinRequest> outgoing_ ABSL_GUARDED_BY(mutex_);
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
+  // Run's thread only.
+  absl::Duration stop_deadline_ = absl::InfiniteDuration();
+  int64_t sequence_ = 0;
+};
+
+}  // namespace atl::worker

@@ -1,0 +1,195 @@
+#include "worker/service/training_attempt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/storage/checkpoint.h"
+
+namespace atl::worker {
+
+TrainingAttempt::TrainingAttempt(AttemptStart start, const AttemptParts& parts, AttemptReports reports)
+    : start_(std::move(start)), parts_(parts), reports_(std::move(reports)) {}
+
+absl::Status TrainingAttempt::Run() {
+  absl::Status status;
+  {
+    CheckpointWriter writer(parts_.store, parts_.clock, start_.grant.write_prefix, start_.checkpoint_nonce,
+                            [this](const absl::StatusOr<WrittenStages>& written) {
+                              if (written.ok()) {
+                                parts_.metrics->checkpoint_seconds->Observe(absl::ToDoubleSeconds(written->took));
+                                reports_.written(*written);
+                              } else {
+                                parts_.metrics->checkpoint_failures->Increment();
+                                spdlog::warn("task {}: checkpoint not written: {}", start_.grant.token.task_id,
+                                             written.status().ToString());
+                              }
+                            });
+    status = Prepare();
+    if (status.ok()) status = TrainToTheEnd(&writer);
+    const absl::Status drained = writer.Drain();
+    if (status.ok()) status = drained;
+  }
+  if (!status.ok() && transport_ != nullptr) transport_->Abort(status);
+  trainer_.reset();
+  data_.reset();
+  std::unique_ptr<transport::Transport> transport;  // its destructor joins a thread: not under the lock
+  absl::MutexLock lock(&mutex_);
+  transport = std::move(transport_);
+  // What broke because the attempt was aborted is a consequence, whatever it calls itself.
+  return !status.ok() && !aborted_.ok() ? aborted_ : status;
+}
+
+absl::Status TrainingAttempt::Prepare() {
+  ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadTrainingInputs(parts_.store, start_.grant));
+  inputs.options.threads = parts_.threads;
+  inputs.options.device = parts_.device;
+  total_steps_ = inputs.options.training.steps;
+  checkpoint_every_ = std::max(inputs.options.training.checkpoint_every, 1);
+  ATOLL_ASSIGN_OR_RETURN(data_, parts_.open_data(inputs));
+
+  const transport::AttemptIdentity identity{.incarnation = start_.incarnation,
+                                            .attempt = start_.grant.token.attempt,
+                                            .secret = start_.grant.token.attempt_secret};
+  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> transport,
+                         parts_.make_transport(start_.plan_rank, start_.plan.rank_count(), identity));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!aborted_.ok()) return aborted_;
+    transport_ = std::move(transport);
+  }
+  reports_.ready(transport_->Address());
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AwaitAddresses());
+  ATOLL_RETURN_IF_ERROR(transport_->Connect(addresses, engine::LanesOf(start_.plan.schedule), parts_.connect_timeout));
+  ATOLL_ASSIGN_OR_RETURN(
+      trainer_, parts_.make_trainer(inputs.options, start_.plan, start_.plan_rank, data_.get(), transport_.get()));
+  return LoadCheckpoint();
+}
+
+absl::StatusOr<std::vector<std::string>> TrainingAttempt::AwaitAddresses() {
+  absl::MutexLock lock(&mutex_);
+  const auto known = [this]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return addresses_.has_value() || !aborted_.ok(); };
+  // The leader aborts an attempt whose ranks do not all get ready in time, and a lost leader aborts it too.
+  mutex_.Await(absl::Condition(&known));
+  if (!aborted_.ok()) return aborted_;
+  return *addresses_;
+}
+
+absl::Status TrainingAttempt::LoadCheckpoint() {
+  if (start_.grant.resume_from.has_value()) {
+    const spec::CommittedCheckpoint& from = *start_.grant.resume_from;
+    ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointReader reader,
+                           storage::CheckpointReader::Open(parts_.store, from.manifest_uri, from.manifest_sha256));
+    ATOLL_RETURN_IF_ERROR(trainer_->Load(reader));
+    spdlog::info("task {} attempt {}: resumed at step {}", start_.grant.token.task_id, start_.grant.token.attempt,
+                 trainer_->step());
+  }
+  absl::MutexLock lock(&mutex_);
+  step_ = trainer_->step();
+  return absl::OkStatus();
+}
+
+absl::Status TrainingAttempt::TrainToTheEnd(CheckpointWriter* writer) {
+  int64_t saved = trainer_->step();
+  while (trainer_->step() < LastStep()) {
+    ATOLL_RETURN_IF_ERROR(Interrupted(trainer_->step()));
+    ATOLL_RETURN_IF_ERROR(OneStep());
+    const int64_t step = trainer_->step();
+    if (step % checkpoint_every_ == 0 || step == LastStep()) {
+      ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<trainer::Trainer::Snapshot> snapshot, trainer_->TakeSnapshot());
+      writer->Submit(std::move(snapshot));
+      saved = step;
+    }
+  }
+  ATOLL_RETURN_IF_ERROR(Interrupted(trainer_->step()));
+  // Asked to stop just after this step was done, before a checkpoint of it was due.
+  if (saved != trainer_->step()) {
+    ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<trainer::Trainer::Snapshot> snapshot, trainer_->TakeSnapshot());
+    writer->Submit(std::move(snapshot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainingAttempt::OneStep() {
+  const absl::Duration start = parts_.clock->Monotonic();
+  ATOLL_ASSIGN_OR_RETURN(const trainer::StepResult result, trainer_->Step());
+  const absl::Duration took = parts_.clock->Monotonic() - start;
+  {
+    absl::MutexLock lock(&mutex_);
+    step_ = result.step;
+    step_time_ = took;
+  }
+  parts_.metrics->steps->Increment();
+  parts_.metrics->step_seconds->Observe(absl::ToDoubleSeconds(took));
+  RecordWaiting(took);
+  Report(result);
+  return absl::OkStatus();
+}
+
+void TrainingAttempt::RecordWaiting(absl::Duration step_time) {
+  absl::Duration waited;
+  absl::Duration free_since;
+  for (const engine::ActionTiming& timing : trainer_->timings()) {
+    waited += timing.ready - free_since;
+    free_since = timing.passed_on;
+  }
+  if (step_time > absl::ZeroDuration()) parts_.metrics->wait_ratio->Set(absl::FDivDuration(waited, step_time));
+}
+
+void TrainingAttempt::Report(const trainer::StepResult& result) {
+  if (!result.has_loss) return;
+  parts_.metrics->loss->Set(result.loss);
+  const absl::Duration now = parts_.clock->Monotonic();
+  if (now - last_report_ < parts_.report_interval && result.step < LastStep()) return;
+  last_report_ = now;
+  reports_.step_done(result);
+}
+
+absl::Status TrainingAttempt::Interrupted(int64_t step) const {
+  absl::MutexLock lock(&mutex_);
+  if (!aborted_.ok()) return aborted_;
+  if (stop_after_ > 0 && step > stop_after_ && step < total_steps_) {
+    return MakeError(absl::StatusCode::kAborted, "STOP_TOO_LATE",
+                     fmt::format("asked to stop after step {}, found step {} done", stop_after_, step));
+  }
+  return absl::OkStatus();
+}
+
+int64_t TrainingAttempt::LastStep() const {
+  absl::MutexLock lock(&mutex_);
+  return stop_after_ > 0 ? std::min(stop_after_, total_steps_) : total_steps_;
+}
+
+void TrainingAttempt::Connect(std::vector<std::string> addresses) {
+  absl::MutexLock lock(&mutex_);
+  if (!addresses_.has_value()) addresses_ = std::move(addresses);
+}
+
+void TrainingAttempt::StopAfter(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  if (stop_after_ == 0) stop_after_ = step;
+}
+
+void TrainingAttempt::Abort(const absl::Status& reason) {
+  absl::MutexLock lock(&mutex_);
+  if (!aborted_.ok()) return;
+  aborted_ = reason;
+  if (transport_ != nullptr) transport_->Abort(reason);
+}
+
+int64_t TrainingAttempt::step() const {
+  absl::MutexLock lock(&mutex_);
+  return step_;
+}
+
+absl::Duration TrainingAttempt::step_time() const {
+  absl::MutexLock lock(&mutex_);
+  return step_time_;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,118 @@
+// One rank's part of one training attempt: transport, trainer, steps, checkpoints. The same on the leader and on every
+// other rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/planner/plan.h"
+#include "common/spec/task.h"
+#include "common/storage/blob_store.h"
+#include "worker/service/checkpoint_writer.h"
+#include "worker/service/training_inputs.h"
+#include "worker/service/worker_metrics.h"
+#include "worker/trainer/trainer.h"
+#include "worker/transport/transport.h"
+
+namespace atl::worker {
+
+// What a rank is told of an attempt.
+struct AttemptStart {
+  int64_t incarnation = 0;
+  spec::TaskGrant grant;
+  planner::Plan plan;
+  int32_t plan_rank = 0;
+  std::string checkpoint_nonce;
+};
+
+// How an attempt is built; tests put their own parts in.
+struct AttemptParts {
+  storage::BlobStore* store = nullptr;
+  Clock* clock = nullptr;
+  WorkerMetrics* metrics = nullptr;
+  int32_t threads = 1;
+  std::string device = "cpu";
+  std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(int32_t rank, int32_t ranks,
+                                                                      const transport::AttemptIdentity&)>
+      make_transport;
+  std::function<absl::StatusOr<std::unique_ptr<trainer::TrainingData>>(const TrainingInputs&)> open_data;
+  std::function<absl::StatusOr<std::unique_ptr<trainer::Trainer>>(const trainer::TrainerOptions&, const planner::Plan&,
+                                                                  int32_t rank, trainer::TrainingData*,
+                                                                  transport::Transport*)>
+      make_trainer;
+  // For every peer to be connected.
+  absl::Duration connect_timeout = absl::Seconds(30);
+  // Least time between two step reports; the last step is always reported.
+  absl::Duration report_interval = absl::Milliseconds(200);
+};
+
+// What a rank says of an attempt. Called on the compute or the writer thread; must not block.
+struct AttemptReports {
+  std::function<void(const std::string& address)> ready;
+  std::function<void(const WrittenStages&)> written;
+  std::function<void(const trainer::StepResult&)> step_done;
+};
+
+// Run is called once, on the compute thread. Connect, StopAfter and Abort come from any thread and never block.
+class TrainingAttempt {
+ public:
+  TrainingAttempt(AttemptStart start, const AttemptParts& parts, AttemptReports reports);
+
+  // Until the last step, or the step of StopAfter, is done and its checkpoint written; or the first error. After an
+  // error the checkpoints that are being written are still finished and reported.
+  absl::Status Run();
+
+  // Every rank's transport address, by plan rank. Only the first call counts.
+  void Connect(std::vector<std::string> addresses);
+  // End well after `step`, with a checkpoint of it. ABORTED, reason STOP_TOO_LATE, when the rank is past it.
+  void StopAfter(int64_t step);
+  void Abort(const absl::Status& reason);
+
+  const AttemptStart& start() const { return start_; }
+  // The last step done; any thread.
+  int64_t step() const;
+  // Of the last step; any thread.
+  absl::Duration step_time() const;
+
+ private:
+  absl::Status Prepare();
+  absl::StatusOr<std::vector<std::string>> AwaitAddresses();
+  absl::Status LoadCheckpoint();
+  absl::Status TrainToTheEnd(CheckpointWriter* writer);
+  absl::Status OneStep();
+  // OK while training may go on.
+  absl::Status Interrupted(int64_t step) const;
+  int64_t LastStep() const;
+  void Report(const trainer::StepResult& result);
+  void RecordWaiting(absl::Duration step_time);
+
+  const AttemptStart start_;
+  const AttemptParts& parts_;
+  const AttemptReports reports_;
+  int64_t total_steps_ = 0;
+  int64_t checkpoint_every_ = 0;
+  absl::Duration last_report_ = -absl::InfiniteDuration();
+
+  std::unique_ptr<transport::Transport> transport_;  // set under mutex_, used by the compute thread and Abort
+  std::unique_ptr<trainer::TrainingData> data_;
+  std::unique_ptr<trainer::Trainer> trainer_;
+
+  mutable absl::Mutex mutex_;
+  std::optional<std::vector<std::string>> addresses_ ABSL_GUARDED_BY(mutex_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  int64_t stop_after_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not asked to stop
+  int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration step_time_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace atl::worker

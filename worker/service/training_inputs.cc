@@ -1,0 +1,97 @@
+#include "worker/service/training_inputs.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "common/base/counter_random.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/spec/spec_io.h"
+
+namespace atl::worker {
+namespace {
+
+std::vector<dataset::Shard> ShardsOfCluster(const spec::TaskGrant& grant, int32_t cluster) {
+  std::vector<const spec::TaskInput*> tasks;
+  for (const spec::TaskInput& input : grant.inputs) {
+    if (input.kind == spec::TaskKind::kPartition) tasks.push_back(&input);
+  }
+  std::sort(tasks.begin(), tasks.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
+  const std::string name = fmt::format("partition/{}", cluster);
+  std::vector<dataset::Shard> shards;
+  for (const spec::TaskInput* task : tasks) {
+    for (const spec::Artifact& artifact : task->artifacts) {
+      if (artifact.name != name || artifact.rows == 0) continue;
+      shards.push_back({.uri = artifact.uri,
+                        .split = "train",
+                        .rows = artifact.rows,
+                        .bytes = artifact.bytes,
+                        .sha256 = artifact.sha256});
+    }
+  }
+  return shards;
+}
+
+// Every expert and the router network start from weights of their own.
+uint64_t SeedOf(const spec::TaskGrant& grant) {
+  return CounterRandom(grant.spec.seed, RandomPurpose::kSubset, static_cast<uint64_t>(grant.kind),
+                       static_cast<uint64_t>(grant.index))
+      .Bits64();
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
+                                                  const dataset::DatasetManifest& dataset) {
+  if (!IsTraining(grant.kind)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "NOT_A_TRAINING_TASK",
+                     fmt::format("task {}: expected training, found {}", grant.token.task_id, ToString(grant.kind)));
+  }
+  const bool router = grant.kind == spec::TaskKind::kTrainRouter;
+  TrainingInputs inputs;
+  inputs.options = {.objective = router ? trainer::Objective::kCluster : trainer::Objective::kVelocity,
+                    .model = router ? grant.spec.router_model : grant.spec.model,
+                    .training = router ? grant.spec.router_training : grant.spec.training,
+                    .channels = dataset.channels,
+                    .height = dataset.height,
+                    .width = dataset.width,
+                    .classes = static_cast<int32_t>(dataset.classes.size()),
+                    .clusters = router ? grant.spec.experts : 0,
+                    .seed = SeedOf(grant)};
+  const int32_t first = router ? 0 : grant.index;
+  const int32_t end = router ? grant.spec.experts : grant.index + 1;
+  for (int32_t cluster = first; cluster < end; ++cluster) {
+    inputs.partitions.push_back(ShardsOfCluster(grant, cluster));
+    if (inputs.partitions.back().empty()) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "EMPTY_PARTITION",
+                       fmt::format("task {}: cluster {} of {} holds no samples; fewer experts are expected",
+                                   grant.token.task_id, cluster, grant.spec.experts));
+    }
+  }
+  return inputs;
+}
+
+absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant) {
+  ATOLL_ASSIGN_OR_RETURN(const dataset::DatasetManifest dataset,
+                         dataset::ReadDatasetManifest(store, grant.dataset_manifest_uri));
+  return MakeTrainingInputs(grant, dataset);
+}
+
+absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
+                                               int32_t ranks) {
+  const trainer::TrainerOptions& options = inputs.options;
+  planner::PlanRequest request{.model = options.model,
+                               .pipeline = pipeline,
+                               .precision = options.training.precision,
+                               .batch_size = options.training.batch_size,
+                               .ranks = ranks};
+  const int32_t wanted = pipeline.stages > 0 ? pipeline.stages : ranks;
+  request.pipeline.stages = std::min({wanted, ranks, spec::LayerCount(options.model)});
+  const int32_t tokens = (options.height / options.model.patch) * (options.width / options.model.patch);
+  request.costs = planner::CountedCosts(options.model, tokens, options.channels);
+  return planner::MakePlan(request);
+}
+
+}  // namespace atl::worker

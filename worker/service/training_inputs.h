@@ -1,0 +1,38 @@
+// What a training task trains on, worked out from its grant. Pure but for ReadTrainingInputs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/dataset/dataset.h"
+#include "common/planner/plan.h"
+#include "common/spec/task.h"
+#include "common/storage/blob_store.h"
+#include "worker/trainer/trainer.h"
+
+namespace atl::worker {
+
+struct TrainingInputs {
+  trainer::TrainerOptions options;
+  // An expert: its own cluster's shards. A router network: every cluster's. By cluster, then by partition task.
+  std::vector<std::vector<dataset::Shard>> partitions;
+};
+
+inline bool IsTraining(spec::TaskKind kind) {
+  return kind == spec::TaskKind::kTrainExpert || kind == spec::TaskKind::kTrainRouter;
+}
+
+// INVALID_ARGUMENT for a task that is no training (NOT_A_TRAINING_TASK), or when a cluster holds no samples
+// (EMPTY_PARTITION).
+absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
+                                                  const dataset::DatasetManifest& dataset);
+
+// The same, of the dataset that the grant names.
+absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant);
+
+// The plan for `ranks` ranks: pipeline.stages, or one stage per rank, but never more than the ranks or the layers.
+absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
+                                               int32_t ranks);
+
+}  // namespace atl::worker

@@ -1,0 +1,165 @@
+#include "worker/tasks/publish_task.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/storage/checkpoint.h"
+#include "common/storage/model_index.h"
+#include "common/storage/safetensors.h"
+#include "worker/tasks/task_files.h"
+
+namespace atl::tasks {
+namespace {
+
+constexpr std::string_view kEmaPrefix = "ema/";
+constexpr char kIndexFile[] = "model_index.json";
+
+// The EMA weights under their canonical names.
+absl::StatusOr<std::string> EmaWeights(const storage::CheckpointReader& checkpoint, std::string_view manifest_uri) {
+  std::vector<storage::TensorView> weights;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (!name.starts_with(kEmaPrefix)) continue;
+    storage::TensorView& weight = weights.emplace_back(tensor);
+    weight.name = name.substr(kEmaPrefix.size());
+  }
+  if (weights.empty()) {
+    return MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_INCOMPLETE",
+                     fmt::format("{}: expected tensors '{}…', found none among {}", manifest_uri, kEmaPrefix,
+                                 checkpoint.tensors().size()));
+  }
+  return storage::SerializeSafetensors(std::move(weights), {{"format", "pt"}});
+}
+
+absl::Status OtherModel(const std::string& folder_uri, std::string_view what) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "MODEL_EXISTS",
+                   fmt::format("{}: expected no model, or the same one published before; found another ({} differs)",
+                               folder_uri, what));
+}
+
+// The index that is there already, if any: its files are then in use and must not be written over.
+absl::StatusOr<std::optional<storage::ModelIndex>> PublishedBefore(storage::BlobStore* store, const std::string& uri) {
+  const absl::StatusOr<std::string> text = store->Read(uri);
+  if (text.status().code() == absl::StatusCode::kNotFound) return std::nullopt;
+  if (!text.ok()) return text.status();
+  ATOLL_ASSIGN_OR_RETURN(storage::ModelIndex index, storage::ParseModelIndex(*text, uri));
+  return index;
+}
+
+// Writes files of a version, or checks that they are the ones published before.
+class ModelFolder {
+ public:
+  ModelFolder(storage::BlobStore* store, std::string folder_uri, std::optional<storage::ModelIndex> before)
+      : store_(store), folder_uri_(std::move(folder_uri)), before_(std::move(before)) {}
+
+  absl::Status Add(const std::string& name, const std::string& bytes) {
+    const storage::CheckpointFile file{name, static_cast<int64_t>(bytes.size()), storage::Sha256(bytes)};
+    if (before_.has_value()) {
+      const auto& files = before_->files;
+      if (std::find(files.begin(), files.end(), file) == files.end()) return OtherModel(folder_uri_, name);
+    } else {
+      ATOLL_RETURN_IF_ERROR(store_->Write(fmt::format("{}/{}", folder_uri_, name), bytes).status());
+    }
+    files_.push_back(file);
+    return absl::OkStatus();
+  }
+
+  std::vector<storage::CheckpointFile> Take() { return std::move(files_); }
+
+ private:
+  storage::BlobStore* const store_;
+  const std::string folder_uri_;
+  const std::optional<storage::ModelIndex> before_;
+  std::vector<storage::CheckpointFile> files_;
+};
+
+// Adds one network's files ("expert_0/…", "router/…").
+absl::Status PublishNetwork(const TaskContext& context, const std::string& name, const spec::Artifact& checkpoint,
+                            ModelFolder* folder) {
+  ATOLL_RETURN_IF_ERROR(CheckCancelled(context));
+  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointReader reader,
+                         storage::CheckpointReader::Open(context.store, checkpoint.uri, checkpoint.sha256));
+  if (reader.manifest().model_config.empty()) {
+    return MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_INCOMPLETE",
+                     fmt::format("{}: expected a model_config, found none", checkpoint.uri));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string weights, EmaWeights(reader, checkpoint.uri));
+  ATOLL_RETURN_IF_ERROR(folder->Add(fmt::format("{}/{}", name, storage::kConfigFile), reader.manifest().model_config));
+  return folder->Add(fmt::format("{}/{}", name, storage::kWeightsFile), weights);
+}
+
+// Training samples by expert, from the partitions' counts.
+std::vector<int64_t> ClusterRows(const spec::TaskGrant& grant) {
+  std::vector<int64_t> rows(grant.spec.experts, 0);
+  for (const spec::TaskInput& input : grant.inputs) {
+    if (input.kind != spec::TaskKind::kPartition) continue;
+    for (int32_t cluster = 0; cluster < grant.spec.experts; ++cluster) {
+      const std::string name = fmt::format("partition/{}", cluster);
+      for (const spec::Artifact& artifact : input.artifacts) {
+        if (artifact.name == name) rows[cluster] += artifact.rows;
+      }
+    }
+  }
+  return rows;
+}
+
+// Last of all, and once: the version exists when its index does.
+absl::StatusOr<spec::Artifact> CreateIndex(storage::BlobStore* store, const std::string& folder_uri,
+                                           const std::string& uri, const storage::ModelIndex& index) {
+  const std::string text = storage::ToJson(index);
+  const absl::Status created = store->CreateOnce(uri, text).status();
+  if (!created.ok() && created.code() != absl::StatusCode::kAlreadyExists) return created;
+  if (!created.ok()) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string present, store->Read(uri));
+    if (present != text) return OtherModel(folder_uri, kIndexFile);
+  }
+  return spec::Artifact{"model_index", uri, static_cast<int64_t>(text.size()), storage::Sha256(text), 0};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
+                                                    const dataset::DatasetManifest& manifest) {
+  const spec::TaskGrant& grant = context.grant;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<spec::Artifact> experts,
+                         FindInputs(grant, spec::TaskKind::kTrainExpert, "checkpoint"));
+  ATOLL_ASSIGN_OR_RETURN(const spec::Artifact router, FindInput(grant, spec::TaskKind::kTrainRouter, 0, "checkpoint"));
+  if (experts.size() != static_cast<size_t>(grant.spec.experts)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "TASK_INPUT_MISSING",
+                     fmt::format("task {}: expected checkpoints of {} experts, found {}", grant.token.task_id,
+                                 grant.spec.experts, experts.size()));
+  }
+  storage::ModelIndex index;
+  index.name = grant.spec.model_name;
+  index.version = grant.job_id;
+  index.dataset = manifest.name;
+  index.channels = manifest.channels;
+  index.height = manifest.height;
+  index.width = manifest.width;
+  index.classes = manifest.classes;
+  index.experts = grant.spec.experts;
+  index.cluster_rows = ClusterRows(grant);
+
+  const std::string folder_uri = storage::ModelFolderUri(*context.store, index.name, index.version);
+  const std::string index_uri = fmt::format("{}/{}", folder_uri, kIndexFile);
+  ATOLL_ASSIGN_OR_RETURN(std::optional<storage::ModelIndex> before, PublishedBefore(context.store, index_uri));
+  ModelFolder folder(context.store, folder_uri, std::move(before));
+  const auto networks = static_cast<int64_t>(experts.size()) + 1;
+  for (size_t k = 0; k < experts.size(); ++k) {
+    Report(context, static_cast<int64_t>(k), networks);
+    ATOLL_RETURN_IF_ERROR(PublishNetwork(context, fmt::format("expert_{}", k), experts[k], &folder));
+  }
+  Report(context, networks - 1, networks);
+  ATOLL_RETURN_IF_ERROR(PublishNetwork(context, "router", router, &folder));
+  index.files = folder.Take();
+  ATOLL_ASSIGN_OR_RETURN(spec::Artifact artifact, CreateIndex(context.store, folder_uri, index_uri, index));
+  return std::vector<spec::Artifact>{std::move(artifact)};
+}
+
+}  // namespace atl::tasks

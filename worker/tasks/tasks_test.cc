@@ -1,0 +1,431 @@
+// The tasks over a small dataset in a real store: from pixels to partitions, and from checkpoints to a model.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include "common/base/counter_random.h"
+#include "common/base/errors.h"
+#include "common/dataset/dataset.h"
+#include "common/storage/checkpoint.h"
+#include "common/storage/model_index.h"
+#include "common/storage/safetensors.h"
+#include "common/storage/testing.h"
+#include "worker/tasks/pixels.h"
+#include "worker/tasks/script_encoder.h"
+#include "worker/tasks/task.h"
+
+namespace atl::tasks {
+namespace {
+
+using spec::TaskKind;
+using ::testing::HasSubstr;
+
+constexpr int kShards = 2;
+constexpr int kRowsPerShard = 60;
+constexpr int kSide = 8;
+
+// Class c lights one quadrant; noise makes every image another.
+dataset::Sample MakeSample(int shard, int row) {
+  dataset::Sample sample;
+  sample.label = row % 4;
+  sample.image = {1, kSide, kSide, std::vector<uint8_t>(kSide * kSide, 0)};
+  const CounterRandom random(3, RandomPurpose::kSubset, shard, row);
+  for (int y = 0; y < kSide; ++y) {
+    for (int x = 0; x < kSide; ++x) {
+      const bool lit = (y >= 4) == (sample.label >= 2) && (x >= 4) == (sample.label % 2 == 1);
+      sample.image.pixels[y * kSide + x] = static_cast<uint8_t>((lit ? 180 : 20) + random.Below(40, y * kSide + x));
+    }
+  }
+  sample.id = dataset::SampleId(sample.image, sample.label);
+  sample.path = fmt::format("{}-{}.png", shard, row);
+  sample.columns = {{static_cast<float>(sample.label), static_cast<float>(row % 2) * 0.1F}};
+  return sample;
+}
+
+class Tasks : public testing::Test {
+ protected:
+  void SetUp() override {
+    dataset::DatasetManifest manifest;
+    manifest.name = "quadrants";
+    manifest.channels = 1;
+    manifest.height = kSide;
+    manifest.width = kSide;
+    manifest.classes = {"a", "b", "c", "d"};
+    manifest.columns = {"embedding"};
+    for (int shard = 0; shard < kShards; ++shard) {
+      auto writer = dataset::ShardWriter::Create(
+          store_.get(), store_->UriOf(fmt::format("datasets/quadrants/train-{}.parquet", shard)), "train",
+          {"embedding"});
+      ASSERT_TRUE(writer.ok()) << writer.status();
+      for (int row = 0; row < kRowsPerShard; ++row) {
+        const absl::Status added = (*writer)->Add(MakeSample(shard, row));
+        ASSERT_TRUE(added.ok()) << added;
+      }
+      auto finished = (*writer)->Finish();
+      ASSERT_TRUE(finished.ok()) << finished.status();
+      manifest.shards.push_back(*finished);
+    }
+    manifest_uri_ = dataset::DatasetManifestUri(*store_.get(), manifest.name);
+    ASSERT_TRUE(store_->Write(manifest_uri_, dataset::ToJson(manifest)).ok());
+    spec_.model_name = "quadrants-model";
+    spec_.dataset = "quadrants";
+    spec_.experts = 4;
+    spec_.seed = 11;
+    spec_.features.components = 8;
+    spec_.clustering.fine_centroids = 16;
+    spec_.clustering.batch_size = 32;
+  }
+
+  TaskContext Context(TaskKind kind, int32_t index, std::vector<spec::TaskInput> inputs,
+                      const std::string& attempt = "1-1") {
+    TaskContext context;
+    context.grant.token.task_id = fmt::format("job/{}-{}", spec::ToString(kind), index);
+    context.grant.job_id = "job";
+    context.grant.kind = kind;
+    context.grant.index = index;
+    context.grant.spec = spec_;
+    context.grant.dataset_manifest_uri = manifest_uri_;
+    context.grant.inputs = std::move(inputs);
+    context.grant.write_prefix = store_->UriOf(fmt::format("jobs/{}/{}/", context.grant.token.task_id, attempt));
+    context.store = store_.get();
+    return context;
+  }
+
+  static spec::TaskInput Input(TaskKind kind, int32_t index, std::vector<spec::Artifact> artifacts) {
+    return {fmt::format("job/{}-{}", spec::ToString(kind), index), kind, index, std::move(artifacts)};
+  }
+
+  // Everything up to the partitions; by shard.
+  absl::StatusOr<std::vector<std::vector<spec::Artifact>>> PartitionAll(const std::string& attempt = "1-1") {
+    std::vector<spec::TaskInput> fitted;
+    if (spec_.features.kind == "pixels_pca") {
+      auto pca = RunTask(Context(TaskKind::kFitFeatures, 0, {}, attempt));
+      if (!pca.ok()) return pca.status();
+      fitted.push_back(Input(TaskKind::kFitFeatures, 0, *pca));
+    }
+    std::vector<spec::TaskInput> featurized;
+    for (int shard = 0; shard < kShards; ++shard) {
+      auto features = RunTask(Context(TaskKind::kFeaturize, shard, fitted, attempt));
+      if (!features.ok()) return features.status();
+      featurized.push_back(Input(TaskKind::kFeaturize, shard, *features));
+    }
+    // Inputs come in any order.
+    auto centroids = RunTask(Context(TaskKind::kCluster, 0, {featurized[1], featurized[0]}, attempt));
+    if (!centroids.ok()) return centroids.status();
+    std::vector<std::vector<spec::Artifact>> partitions;
+    for (int shard = 0; shard < kShards; ++shard) {
+      auto parts = RunTask(
+          Context(TaskKind::kPartition, shard, {featurized[shard], Input(TaskKind::kCluster, 0, *centroids)}, attempt));
+      if (!parts.ok()) return parts.status();
+      partitions.push_back(*parts);
+    }
+    return partitions;
+  }
+
+  // Samples of a partition artifact.
+  std::vector<dataset::Sample> ReadPartition(const spec::Artifact& artifact) {
+    auto reader = dataset::SampleReader::Open(
+        store_.get(), {{artifact.uri, "train", artifact.rows, artifact.bytes, artifact.sha256}});
+    EXPECT_TRUE(reader.ok()) << reader.status();
+    std::vector<dataset::Sample> samples;
+    for (int64_t i = 0; reader.ok() && i < (*reader)->size(); ++i) samples.push_back(*(*reader)->Read(i));
+    return samples;
+  }
+
+  // Cluster of every sample, by id; each sample must be in one partition only.
+  std::map<uint64_t, std::string> ClusterById(const std::vector<std::vector<spec::Artifact>>& partitions) {
+    std::map<uint64_t, std::string> clusters;
+    for (const auto& artifacts : partitions) {
+      for (const spec::Artifact& artifact : artifacts) {
+        int64_t rows = 0;
+        for (const dataset::Sample& sample : ReadPartition(artifact)) {
+          EXPECT_TRUE(clusters.emplace(sample.id, artifact.name).second) << sample.path;
+          ++rows;
+        }
+        EXPECT_EQ(rows, artifact.rows);
+      }
+    }
+    return clusters;
+  }
+
+  // Every class in one cluster and every cluster of one class.
+  void ExpectClustersAreClasses(const std::vector<std::vector<spec::Artifact>>& partitions) {
+    const auto clusters = ClusterById(partitions);
+    ASSERT_EQ(clusters.size(), static_cast<size_t>(kShards * kRowsPerShard));
+    std::map<int32_t, std::set<std::string>> clusters_of_class;
+    std::set<std::string> all;
+    for (int shard = 0; shard < kShards; ++shard) {
+      for (int row = 0; row < kRowsPerShard; ++row) {
+        const dataset::Sample sample = MakeSample(shard, row);
+        clusters_of_class[sample.label].insert(clusters.at(sample.id));
+        all.insert(clusters.at(sample.id));
+      }
+    }
+    for (const auto& [label, names] : clusters_of_class) EXPECT_EQ(names.size(), 1u) << label;
+    EXPECT_EQ(all.size(), 4u);
+  }
+
+  std::string SaveEncoder(const std::string& forward) {
+    torch::jit::Module module("encoder");
+    module.define(forward);
+    const std::string uri = store_->UriOf("encoders/encoder.pt");
+    const std::string local = store_.folder() + "/encoder.pt";
+    module.save(local);
+    EXPECT_TRUE(store_->Upload(local, uri).ok());
+    return uri;
+  }
+
+  storage::TemporaryStore store_;
+  spec::JobSpec spec_;
+  std::string manifest_uri_;
+};
+
+TEST_F(Tasks, PixelsAfterAPcaClusterIntoTheQuadrants) {
+  const auto partitions = PartitionAll();
+  ASSERT_TRUE(partitions.ok()) << partitions.status();
+  ExpectClustersAreClasses(*partitions);
+}
+
+TEST_F(Tasks, RunningTwiceWritesTheSameBytes) {
+  const auto first = PartitionAll("1-1");
+  const auto second = PartitionAll("1-2");
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  for (int shard = 0; shard < kShards; ++shard) {
+    ASSERT_EQ((*first)[shard].size(), (*second)[shard].size());
+    for (size_t i = 0; i < (*first)[shard].size(); ++i) {
+      EXPECT_EQ((*first)[shard][i].sha256, (*second)[shard][i].sha256);
+      EXPECT_NE((*first)[shard][i].uri, (*second)[shard][i].uri);
+    }
+  }
+}
+
+TEST_F(Tasks, PrincipalComponentsAreOrthonormalWithPositiveLargestEntries) {
+  const auto artifacts = RunTask(Context(TaskKind::kFitFeatures, 0, {}));
+  ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+  EXPECT_EQ((*artifacts)[0].rows, kShards * kRowsPerShard);
+  const std::string bytes = *store_->ReadVerified((*artifacts)[0].uri, (*artifacts)[0].sha256);
+  const storage::Safetensors file = *storage::ParseSafetensors(bytes, "pca");
+  EXPECT_EQ(file.Find("mean")->shape, std::vector<int64_t>{64});
+  const storage::TensorView view = *file.Find("components");
+  ASSERT_EQ(view.shape, (std::vector<int64_t>{8, 64}));
+  std::vector<float> components(8 * 64);
+  std::memcpy(components.data(), view.bytes.data(), view.bytes.size());
+  for (int a = 0; a < 8; ++a) {
+    for (int b = 0; b <= a; ++b) {
+      double product = 0;
+      for (int i = 0; i < 64; ++i) product += components[a * 64 + i] * components[b * 64 + i];
+      EXPECT_NEAR(product, a == b ? 1 : 0, 1e-5);
+    }
+    const auto largest = std::max_element(components.begin() + a * 64, components.begin() + (a + 1) * 64,
+                                          [](float x, float y) { return std::abs(x) < std::abs(y); });
+    EXPECT_GT(*largest, 0);
+  }
+}
+
+TEST_F(Tasks, AColumnOfTheDatasetMayBeTheFeatures) {
+  spec_.features.kind = "column";
+  spec_.features.column = "embedding";
+  const auto partitions = PartitionAll();
+  ASSERT_TRUE(partitions.ok()) << partitions.status();
+  ExpectClustersAreClasses(*partitions);
+  spec_.features.column = "colour";
+  const absl::Status unknown = PartitionAll("1-2").status();
+  EXPECT_EQ(ErrorField(unknown), "features.column");
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("(embedding), found 'colour'"));
+}
+
+TEST_F(Tasks, ATorchScriptFileMayBeTheEncoder) {
+  spec_.features.kind = "torchscript";
+  spec_.features.encoder_uri = SaveEncoder("def forward(self, x):\n  return x.flatten(1)[:, ::2]\n");
+  const auto partitions = PartitionAll();
+  ASSERT_TRUE(partitions.ok()) << partitions.status();
+  ExpectClustersAreClasses(*partitions);
+}
+
+TEST_F(Tasks, EncodersThatAreNoneOrReturnSomethingElseAreRefused) {
+  spec_.features.kind = "torchscript";
+  struct Bad {
+    const char* forward;
+    const char* reason;
+    const char* message;
+  };
+  const Bad cases[] = {
+      {"def forward(self, x):\n  return x\n", "ENCODER_OUTPUT",
+       "expected floats [60, d] for images [60, 1, 8, 8], found"},
+      {"def forward(self, x):\n  return x.flatten(1).long()\n", "ENCODER_OUTPUT", "found Long [60, 64]"},
+      {"def forward(self, x):\n  return x.flatten(1)[:3]\n", "ENCODER_OUTPUT", "[3, 64]"},
+      {"def forward(self, x):\n  return 1\n", "ENCODER_OUTPUT", "expected a tensor"},
+      {"def forward(self, x):\n  return x.view(7)\n", "ENCODER_FAILED", "on images [60, 1, 8, 8]"},
+  };
+  for (const Bad& bad : cases) {
+    spec_.features.encoder_uri = SaveEncoder(bad.forward);
+    const absl::Status status = RunTask(Context(TaskKind::kFeaturize, 0, {})).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(ErrorReason(status), bad.reason) << status;
+    EXPECT_EQ(ErrorField(status), "features.encoder_uri");
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
+  ASSERT_TRUE(store_->Write(spec_.features.encoder_uri, "no archive").ok());
+  EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kFeaturize, 0, {})).status()), "ENCODER_FILE");
+}
+
+TEST_F(Tasks, RandomClustersDependOnSeedAndSampleOnly) {
+  spec_.clustering.method = "random";
+  const auto partitions = PartitionAll();
+  ASSERT_TRUE(partitions.ok()) << partitions.status();
+  const auto clusters = ClusterById(*partitions);
+  EXPECT_EQ(clusters.size(), static_cast<size_t>(kShards * kRowsPerShard));
+  std::map<std::string, int> sizes;
+  for (const auto& [id, name] : clusters) ++sizes[name];
+  EXPECT_EQ(sizes.size(), 4u);
+  for (const auto& [name, size] : sizes) EXPECT_GT(size, 15) << name;
+  EXPECT_EQ(ClusterById(*PartitionAll("1-2")), clusters);
+  spec_.seed = 12;
+  EXPECT_NE(ClusterById(*PartitionAll("1-3")), clusters);
+}
+
+TEST_F(Tasks, ACancelledTaskEndsWithAborted) {
+  TaskContext context = Context(TaskKind::kFitFeatures, 0, {});
+  context.cancelled = [] { return true; };
+  const absl::Status status = RunTask(context).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(ErrorReason(status), "TASK_CANCELLED");
+}
+
+TEST_F(Tasks, MissingInputsAndDamagedFilesAreNamed) {
+  EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kFeaturize, 0, {})).status()), "TASK_INPUT_MISSING");
+  EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kTrainExpert, 0, {})).status()), "TASK_KIND");
+  auto pca = RunTask(Context(TaskKind::kFitFeatures, 0, {}));
+  ASSERT_TRUE(pca.ok()) << pca.status();
+  EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kFeaturize, 7, {Input(TaskKind::kFitFeatures, 0, *pca)})).status()),
+            "SHARD_OUT_OF_RANGE");
+  ASSERT_TRUE(store_->Write((*pca)[0].uri, "other bytes").ok());
+  const absl::Status damaged =
+      RunTask(Context(TaskKind::kFeaturize, 0, {Input(TaskKind::kFitFeatures, 0, *pca)})).status();
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss) << damaged;
+}
+
+class PublishTask : public Tasks {
+ protected:
+  // A committed checkpoint with one EMA and one raw tensor.
+  spec::Artifact MakeCheckpoint(const std::string& name, float value, bool with_ema = true) {
+    const std::string folder = store_->UriOf("jobs/job/" + name + "/1-1/00000010-x/");
+    const std::vector<float> ema(6, value);
+    const std::vector<float> raw(6, -1);
+    std::vector<storage::TensorView> tensors{View("weights/embed.weight", raw)};
+    if (with_ema) tensors.push_back(View("ema/embed.weight", ema));
+    const storage::WrittenFile file =
+        *store_->Write(folder + "stage-0.safetensors", *storage::SerializeSafetensors(tensors, {}));
+    storage::CheckpointManifest manifest;
+    manifest.task_id = "job/" + name;
+    manifest.step = 10;
+    manifest.model_config = "{\"name\": \"" + name + "\"}\n";
+    manifest.files = {{"stage-0.safetensors", file.bytes, file.sha256}};
+    const storage::WrittenFile written = *store_->Write(folder + "manifest.json", storage::ToJson(manifest));
+    return {"checkpoint", written.uri, written.bytes, written.sha256, 0};
+  }
+
+  static storage::TensorView View(const std::string& name, const std::vector<float>& values) {
+    return {name, "F32", {2, 3}, std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
+  }
+
+  TaskContext PublishContext(bool with_ema = true) {
+    std::vector<spec::TaskInput> inputs;
+    for (int k = 0; k < 4; ++k) {
+      inputs.push_back(Input(TaskKind::kTrainExpert, k,
+                             {MakeCheckpoint(fmt::format("train_expert-{}", k), static_cast<float>(k), with_ema)}));
+    }
+    inputs.push_back(Input(TaskKind::kTrainRouter, 0, {MakeCheckpoint("train_router", 9)}));
+    // Shard 1 has no sample of cluster 3.
+    inputs.push_back(Input(TaskKind::kPartition, 0, {Part(0, 5), Part(1, 6), Part(2, 7), Part(3, 8)}));
+    inputs.push_back(Input(TaskKind::kPartition, 1, {Part(0, 10), Part(1, 20), Part(2, 30)}));
+    return Context(TaskKind::kPublish, 0, std::move(inputs));
+  }
+
+  static spec::Artifact Part(int cluster, int64_t rows) {
+    return {fmt::format("partition/{}", cluster), "file:///unused", 1, "", rows};
+  }
+};
+
+TEST_F(PublishTask, WritesEmaWeightsUnderCanonicalNamesAndTheIndexLast) {
+  const auto artifacts = RunTask(PublishContext());
+  ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+  ASSERT_EQ(artifacts->size(), 1u);
+  EXPECT_EQ((*artifacts)[0].name, "model_index");
+  const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
+  EXPECT_EQ((*artifacts)[0].uri, folder + "/model_index.json");
+  const std::string text = *store_->ReadVerified((*artifacts)[0].uri, (*artifacts)[0].sha256);
+  const storage::ModelIndex index = *storage::ParseModelIndex(text, "model_index.json");
+  EXPECT_EQ(index.experts, 4);
+  EXPECT_EQ(index.dataset, "quadrants");
+  EXPECT_EQ(index.classes.size(), 4u);
+  EXPECT_EQ(index.cluster_rows, (std::vector<int64_t>{15, 26, 37, 8}));
+  ASSERT_EQ(index.files.size(), 10u);
+  for (const storage::CheckpointFile& file : index.files) {
+    EXPECT_TRUE(store_->ReadVerified(folder + "/" + file.name, file.sha256).ok()) << file.name;
+  }
+  const std::string bytes = *store_->Read(folder + "/expert_2/" + storage::kWeightsFile);
+  const storage::Safetensors weights = *storage::ParseSafetensors(bytes, "expert_2");
+  ASSERT_EQ(weights.tensors.size(), 1u);
+  EXPECT_EQ(weights.tensors[0].name, "embed.weight");
+  float value = 0;
+  std::memcpy(&value, weights.tensors[0].bytes.data(), sizeof(value));
+  EXPECT_EQ(value, 2);
+  EXPECT_EQ(*store_->Read(folder + "/router/" + storage::kConfigFile), "{\"name\": \"train_router\"}\n");
+}
+
+TEST_F(PublishTask, TwiceIsTheSameAsOnce) {
+  const auto first = RunTask(PublishContext());
+  const auto second = RunTask(PublishContext());
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_EQ(*first, *second);
+}
+
+TEST_F(PublishTask, AnotherModelUnderTheSameVersionIsRefused) {
+  ASSERT_TRUE(RunTask(PublishContext()).ok());
+  TaskContext other = PublishContext();
+  other.grant.inputs[0].artifacts[0] = MakeCheckpoint("train_expert-other", 77);
+  const absl::Status status = RunTask(other).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_EQ(ErrorReason(status), "MODEL_EXISTS");
+  // What is served stays as it was.
+  const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
+  const std::string text = *store_->Read(folder + "/model_index.json");
+  const storage::ModelIndex index = *storage::ParseModelIndex(text, "model_index.json");
+  for (const storage::CheckpointFile& file : index.files) {
+    EXPECT_TRUE(store_->ReadVerified(folder + "/" + file.name, file.sha256).ok()) << file.name;
+  }
+}
+
+TEST_F(PublishTask, ACheckpointWithoutEmaOrAMissingExpertIsRefused) {
+  EXPECT_EQ(ErrorReason(RunTask(PublishContext(/*with_ema=*/false)).status()), "CHECKPOINT_INCOMPLETE");
+  TaskContext few = PublishContext();
+  few.grant.inputs.erase(few.grant.inputs.begin() + 3);
+  EXPECT_EQ(ErrorReason(RunTask(few).status()), "TASK_INPUT_MISSING");
+}
+
+TEST(ReadPixels, AveragesLargeImagesDownAndKeepsSmallOnes) {
+  EXPECT_EQ(PixelValues(3, 256, 16), 3 * 32 * 16);
+  dataset::Image image{1, 64, 2, std::vector<uint8_t>(128)};
+  for (int y = 0; y < 64; ++y) image.pixels[y * 2] = image.pixels[y * 2 + 1] = y < 32 ? 0 : 255;
+  std::vector<float> out(PixelValues(1, 64, 2));
+  ReadPixels(image, out);
+  ASSERT_EQ(out.size(), 64u);
+  EXPECT_EQ(out.front(), -1);
+  EXPECT_EQ(out.back(), 1);
+  dataset::Image planes{2, 1, 2, {0, 255, 255, 0}};
+  std::vector<float> full(4);
+  ReadPlanes(planes, full);
+  EXPECT_EQ(full, (std::vector<float>{-1, 1, 1, -1}));
+}
+
+}  // namespace
+}  // namespace atl::tasks

@@ -1,0 +1,222 @@
+#include "worker/trainer/trainer.h"
+
+#include "common/base/errors.h"
+#include "worker/trainer/trainer_testing.h"
+
+namespace atl::trainer {
+namespace {
+
+TEST(ExactResumeTest, FortyStepsEqualTwentyAndTwentyMoreInAFreshTrainerBitForBit) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = SmallOptions();
+  for (const int32_t stages : {1, 2}) {
+    const planner::Plan plan = PlanFor(options, stages);
+    const Trained whole = Train(options, plan, 40, &store);
+    const Trained half = Train(options, plan, 20, &store);
+    const Trained resumed = Train(options, plan, 40, &store, &half);
+    ExpectSameState(whole, resumed);
+    ASSERT_EQ(resumed.results.size(), 20U);
+    for (size_t i = 0; i < 20; ++i) {
+      EXPECT_EQ(resumed.results[i].step, static_cast<int64_t>(i) + 21);
+      EXPECT_EQ(whole.results[20 + i].loss, resumed.results[i].loss);
+      EXPECT_EQ(whole.results[20 + i].gradient_norm, resumed.results[i].gradient_norm);
+    }
+  }
+}
+
+TEST(ExactResumeTest, AnotherStageCountContinuesBitForBit) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = SmallOptions();
+  const Trained whole = Train(options, PlanFor(options, 2), 12, &store);
+  const Trained half = Train(options, PlanFor(options, 2), 6, &store);
+  for (const int32_t stages : {1, 3}) {
+    ExpectSameState(whole, Train(options, PlanFor(options, stages), 12, &store, &half));
+  }
+  ExpectSameState(whole, Train(options, PlanFor(options, 4, "gpipe"), 12, &store, &half));
+}
+
+TEST(ExactResumeTest, RouterNetworksResumeBitForBitOnAnotherStageCount) {
+  storage::TemporaryStore store;
+  TrainerOptions options = SmallOptions();
+  options.objective = Objective::kCluster;
+  const Trained whole = Train(options, PlanFor(options, 2), 8, &store);
+  const Trained half = Train(options, PlanFor(options, 2), 4, &store);
+  ExpectSameState(whole, Train(options, PlanFor(options, 1), 8, &store, &half));
+}
+
+TEST(LoadTest, ACheckpointOfAnotherModelSeedOrPrecisionIsRefused) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = SmallOptions();
+  const Trained trained = Train(options, PlanFor(options, 1), 1, &store);
+  const auto load = [&](const TrainerOptions& other) {
+    StrokeData data(160, options.height, 5);
+    auto trainer = Trainer::Create(other, PlanFor(other, 1), 0, &data, nullptr, Clock::Real());
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    auto reader = storage::CheckpointReader::Open(store.get(), trained.manifest_uri, trained.manifest_sha256);
+    return (*trainer)->Load(*reader);
+  };
+  EXPECT_TRUE(load(options).ok());
+  TrainerOptions other = options;
+  other.model.width = 64;
+  EXPECT_EQ(load(other).code(), absl::StatusCode::kFailedPrecondition);
+  other = options;
+  other.seed = 4;
+  EXPECT_EQ(ErrorReason(load(other)), "CHECKPOINT_MISMATCH");
+  other = options;
+  other.training.precision.compute = "bfloat16";
+  EXPECT_EQ(ErrorReason(load(other)), "CHECKPOINT_MISMATCH");
+}
+
+TEST(SnapshotTest, TrainingGoesOnWithoutChangingIt) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = SmallOptions();
+  StrokeData data(160, options.height, 5);
+  auto trainer = Trainer::Create(options, PlanFor(options, 1), 0, &data, nullptr, Clock::Real());
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  ASSERT_TRUE((*trainer)->Step().ok());
+  auto snapshot = (*trainer)->TakeSnapshot();
+  auto same = (*trainer)->TakeSnapshot();
+  ASSERT_TRUE((*trainer)->Step().ok());
+  EXPECT_EQ((*snapshot)->step(), 1);
+  EXPECT_EQ((*snapshot)->samples_consumed(), 16);
+  const auto before = (*snapshot)->Write(store.get(), store.get()->UriOf("a"));
+  const auto after = (*same)->Write(store.get(), store.get()->UriOf("b"));
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(before->at(0).name, "stage-0-of-1.safetensors");
+  EXPECT_EQ(*before, *after);
+}
+
+TEST(ClippingTest, TheGlobalNormAndTheClippedRunAreThoseOfOneProcess) {
+  storage::TemporaryStore store;
+  TrainerOptions options = SmallOptions();
+  options.training.clip_norm = 0.05;  // far below the gradients' norm
+  const Trained one = Train(options, PlanFor(options, 1), 5, &store);
+  const Trained four = Train(options, PlanFor(options, 4), 5, &store);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_GT(one.results[i].gradient_norm, 0.05);
+    EXPECT_EQ(one.results[i].gradient_norm, four.results[i].gradient_norm);
+  }
+  ExpectSameState(one, four);
+  options.training.clip_norm = 0;
+  const Trained free = Train(options, PlanFor(options, 1), 5, &store);
+  EXPECT_EQ(free.results[0].gradient_norm, one.results[0].gradient_norm);
+  EXPECT_NE(free.state, one.state);
+}
+
+double MeanLoss(const Trained& trained, size_t first, size_t count) {
+  double sum = 0;
+  for (size_t i = first; i < first + count; ++i) sum += trained.results[i].loss;
+  return sum / static_cast<double>(count);
+}
+
+TEST(TrainingTest, LossOfAnExpertFallsToABound) {
+  storage::TemporaryStore store;
+  TrainerOptions options = SmallOptions();
+  options.model.depth = 3;
+  options.training.steps = 150;
+  options.training.batch_size = 32;
+  options.training.learning_rate = 3e-3;
+  const Trained trained = Train(options, PlanFor(options, 1), 150, &store);
+  EXPECT_GT(MeanLoss(trained, 0, 5), 1.2);
+  EXPECT_LT(MeanLoss(trained, 140, 10), 0.65);
+  for (const StepResult& result : trained.results) EXPECT_TRUE(result.metrics.empty());
+}
+
+TEST(TrainingTest, RouterNetworkLearnsTheClusters) {
+  storage::TemporaryStore store;
+  TrainerOptions options = SmallOptions();
+  options.objective = Objective::kCluster;
+  options.model.depth = 2;
+  options.training.steps = 60;
+  options.training.batch_size = 32;
+  options.training.learning_rate = 3e-3;
+  const Trained trained = Train(options, PlanFor(options, 2), 60, &store);
+  EXPECT_NEAR(trained.results[0].loss, std::log(2.0), 1e-6);  // the head starts at zero
+  EXPECT_LT(MeanLoss(trained, 50, 10), 0.3);
+  double accuracy = 0;
+  for (size_t i = 50; i < 60; ++i) accuracy += trained.results[i].metrics.at("accuracy") / 10;
+  EXPECT_GT(accuracy, 0.85);
+}
+
+TEST(TrainingTest, Bfloat16ComputeTrainsOverFloat32MasterWeights) {
+  storage::TemporaryStore store;
+  TrainerOptions options = SmallOptions();
+  options.model.depth = 2;
+  options.training.steps = 40;
+  options.training.learning_rate = 3e-3;
+  options.training.precision.compute = "bfloat16";
+  const Trained one = Train(options, PlanFor(options, 1), 40, &store);
+  EXPECT_LT(MeanLoss(one, 35, 5), 0.75 * MeanLoss(one, 0, 5));
+  auto reader = storage::CheckpointReader::Open(store.get(), one.manifest_uri, one.manifest_sha256);
+  ASSERT_TRUE(reader.ok());
+  bool below_bfloat16 = false;
+  for (const auto& [name, tensor] : reader->tensors()) {
+    EXPECT_EQ(tensor.dtype, "F32") << name;
+    if (name.rfind("weights/", 0) != 0) continue;
+    for (size_t i = 0; i + 4 <= tensor.bytes.size(); i += 4) {
+      below_bfloat16 = below_bfloat16 || tensor.bytes[i] != 0 || tensor.bytes[i + 1] != 0;
+    }
+  }
+  EXPECT_TRUE(below_bfloat16) << "the master weights hold no more than bfloat16";
+  EXPECT_EQ(reader->manifest().precision.at("compute"), "bfloat16");
+  ExpectSameState(one, Train(options, PlanFor(options, 2), 40, &store));
+}
+
+TEST(CreateTest, ImpossibleOptionsNameTheField) {
+  StrokeData data(160, 8, 5);
+  const auto create = [&data](auto change) {
+    TrainerOptions options = SmallOptions();
+    planner::Plan plan = PlanFor(options, 1);
+    change(options, plan);
+    return Trainer::Create(options, plan, 0, &data, nullptr, Clock::Real()).status();
+  };
+  EXPECT_EQ(ErrorField(create([](auto& o, auto&) { o.training.beta1 = 1; })), "training.beta1");
+  EXPECT_EQ(ErrorField(create([](auto& o, auto&) { o.training.learning_rate_schedule = "steps"; })),
+            "training.learning_rate_schedule");
+  EXPECT_EQ(ErrorField(create([](auto& o, auto&) { o.model.patch = 3; })), "patch");
+  EXPECT_EQ(ErrorField(create([](auto&, auto& p) { p.precision.params = "bfloat16"; })), "training.precision.params");
+  EXPECT_EQ(ErrorField(create([](auto&, auto& p) { p.precision.compute = "float8"; })), "compute");
+  EXPECT_EQ(ErrorReason(create([](auto&, auto& p) { p.stages[0].end_layer = 3; })), "PLAN_INVALID");
+  EXPECT_EQ(ErrorReason(create([](auto& o, auto& p) { p = PlanFor(o, 2); })), "PLAN_INVALID");  // no transport
+  EXPECT_EQ(ErrorField(create([](auto& o, auto&) { o.device = "tpu"; })), "device");
+}
+
+TEST(CreateTest, AnAbsentDeviceIsAFailedPrecondition) {
+  StrokeData data(160, 8, 5);
+  TrainerOptions options = SmallOptions();
+  options.device = "cuda";
+  const absl::Status status = Trainer::Create(options, PlanFor(options, 1), 0, &data, nullptr, Clock::Real()).status();
+  if (status.ok()) GTEST_SKIP() << "this machine has a CUDA device";
+  EXPECT_EQ(ErrorReason(status), "DEVICE_UNAVAILABLE");
+}
+
+TEST(StepTest, ALabelOutsideTheClassesIsNamed) {
+  StrokeData data(160, 8, 9);
+  const TrainerOptions options = SmallOptions();
+  auto trainer = Trainer::Create(options, PlanFor(options, 1), 0, &data, nullptr, Clock::Real());
+  ASSERT_TRUE(trainer.ok());
+  const absl::Status status = (*trainer)->Step().status();
+  EXPECT_EQ(ErrorReason(status), "SAMPLE_OUT_OF_RANGE");
+}
+
+class NotFiniteData : public StrokeData {
+ public:
+  using StrokeData::StrokeData;
+  absl::StatusOr<Item> Read(int64_t position, std::span<float> pixels) override {
+    auto item = StrokeData::Read(position, pixels);
+    pixels[0] = std::numeric_limits<float>::quiet_NaN();
+    return item;
+  }
+};
+
+TEST(StepTest, AGradientThatIsNoNumberEndsTraining) {
+  NotFiniteData data(160, 8, 5);
+  const TrainerOptions options = SmallOptions();
+  auto trainer = Trainer::Create(options, PlanFor(options, 1), 0, &data, nullptr, Clock::Real());
+  ASSERT_TRUE(trainer.ok());
+  EXPECT_EQ(ErrorReason((*trainer)->Step().status()), "GRADIENT_NOT_FINITE");
+  EXPECT_EQ((*trainer)->step(), 0);
+}
+
+}  // namespace
+}  // namespace atl::trainer

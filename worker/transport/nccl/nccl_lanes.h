@@ -1,0 +1,110 @@
+// The communicators and streams of one rank, and the thread that watches over them.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/transport/lane_table.h"
+#include "worker/transport/nccl/nccl_api.h"
+#include "worker/transport/transport.h"
+
+namespace atl::transport {
+
+// Thread-safe: one mutex guards the libraries' calls and the members; no call under it blocks on a peer. Any failure is
+// final: the watch thread then aborts every communicator, and only after that do waits return the failure, so that no
+// kernel touches a buffer whose wait has ended.
+class NcclLanes {
+ public:
+  // One operation on a lane. Its event is null until it was recorded.
+  struct Posted {
+    std::string description;
+    NcclApi::Event event = nullptr;
+    std::optional<absl::Duration> deadline;  // of Clock::Monotonic, once somebody waits
+    bool done = false;
+  };
+
+  NcclLanes(NcclApi* api, int device, int32_t rank, int32_t rank_count);
+  // Lets what was sent leave, for at most two seconds, unless aborted.
+  ~NcclLanes();
+
+  // Makes the world's communicator, checks that all ranks know the same lanes, makes and warms up each lane.
+  absl::Status Open(const std::string& unique_id, const LaneTable& lanes, absl::Duration timeout);
+
+  absl::StatusOr<std::shared_ptr<Posted>> Send(const Lane& lane, uint32_t number, const void* bytes, size_t size,
+                                               NcclApi::Stream compute);
+  absl::StatusOr<std::shared_ptr<Posted>> Receive(const Lane& lane, uint32_t number, void* bytes, size_t size,
+                                                  NcclApi::Stream compute);
+  bool Done(Posted& posted);
+  // Orders `compute` behind `posted` and watches it until `timeout` has passed.
+  absl::Status Order(Posted& posted, absl::Duration timeout, NcclApi::Stream compute);
+
+  // Every rank's bytes, by rank. Host memory in and out. Blocks.
+  absl::StatusOr<std::vector<std::byte>> AllGather(std::span<const std::byte> own, absl::Duration timeout);
+
+  // Returns at once.
+  void Abort(const absl::Status& reason);
+  absl::Status failure();
+
+ private:
+  struct Channel {
+    NcclApi::Comm comm = nullptr;
+    NcclApi::Stream stream = nullptr;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  absl::Status OpenLocked(const std::string& unique_id, const LaneTable& lanes, absl::Duration deadline, Lock& lock);
+  absl::Status OpenWorld(const std::string& unique_id, absl::Duration deadline, Lock& lock);
+  absl::Status CompareLanes(const LaneTable& lanes, absl::Duration deadline, Lock& lock);
+  absl::Status OpenLane(const Lane& lane, Channel& channel, absl::Duration deadline, Lock& lock);
+  absl::Status WarmUp(const Lane& lane, Channel& channel, absl::Duration deadline, Lock& lock);
+  absl::StatusOr<std::vector<std::byte>> AllGatherLocked(std::span<const std::byte> own, absl::Duration deadline,
+                                                         Lock& lock);
+  absl::Status GatherThrough(void* device_bytes, std::span<const std::byte> own, std::span<std::byte> all,
+                             absl::Duration deadline, Lock& lock);
+  absl::StatusOr<std::shared_ptr<Posted>> Post(const Lane& lane, uint32_t number, NcclApi::Stream compute,
+                                               std::string description, bool is_send, void* bytes, size_t size);
+
+  // Waits, the lock released in between, until `comm` has finished what `begun` started.
+  absl::Status Settle(NcclApi::Comm comm, NcclResult begun, absl::Duration deadline, Lock& lock);
+  // The same until all that `stream` holds has ended.
+  absl::Status Drain(NcclApi::Stream stream, absl::Duration deadline, Lock& lock);
+  // Sleeps a moment; the failure or DEADLINE_EXCEEDED when there is no more waiting.
+  absl::Status Pause(const char* what, absl::Duration deadline, Lock& lock);
+
+  void Watch();
+  void Inspect();     // needs mutex_
+  void TakeDown();    // needs mutex_
+  void SayGoodbye();  // needs mutex_
+  std::vector<Channel*> AllChannels();
+  void FailLocked(const absl::Status& reason);
+  absl::Status AwaitTakenDown(Lock& lock);
+
+  NcclApi* const api_;
+  const int device_;
+  const int32_t rank_;
+  const int32_t rank_count_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Channel world_;
+  std::vector<Channel> channels_;  // by lane number; null where this rank is no end; NCCL keeps pointers into it
+  void* scratch_ = nullptr;        // a byte of device memory, for warming up
+  std::vector<std::shared_ptr<Posted>> watched_;
+  bool open_ = false;
+  absl::Status failure_;
+  bool taken_down_ = false;
+
+  std::thread watch_;
+};
+
+}  // namespace atl::transport
