@@ -20,16 +20,42 @@ struct StagePlacement {
   bool operator==(const StagePlacement&) const = default;
 };
 
+// Frozen layers over some samples of the batch, on one rank: what the action E<i> runs, with i the index in the plan.
+struct FrozenPiece {
+  int32_t component = 0;
+  int32_t first_layer = 0;
+  int32_t end_layer = 0;
+  int32_t rank = 0;  // of the pipeline
+  int32_t first_sample = 0;
+  int32_t samples = 0;
+  bool operator==(const FrozenPiece&) const = default;
+};
+
+// What the simulator says of the plan.
+struct Prediction {
+  double iteration_seconds = 0;
+  double bubble = 0;
+  std::vector<double> peak_bytes;  // by rank of the pipeline
+  bool operator==(const Prediction&) const = default;
+};
+
+// `replicas` pipelines run the same schedule over their own part of the batch: rank r of replica d is rank
+// d * schedule.rank_count() + r of the island, and takes samples [d, d + 1) * micro_batches * micro_batch_size.
 struct Plan {
-  int32_t micro_batches = 0;
+  int32_t replicas = 1;
+  int32_t micro_batches = 0;  // of one replica
   int32_t micro_batch_size = 0;
   std::string generator;
   std::vector<StagePlacement> stages;
   schedule::Schedule schedule;
+  // Layers that keep only their inputs after F and compute the rest again in B or I; ascending.
+  std::vector<int32_t> recomputed_layers;
+  std::vector<FrozenPiece> frozen;
   spec::PrecisionSpec precision;
+  Prediction predicted;
   std::string reason;
 
-  int32_t rank_count() const { return schedule.rank_count(); }
+  int32_t rank_count() const { return replicas * schedule.rank_count(); }  // of the island
   int32_t layer_count() const { return stages.empty() ? 0 : stages.back().end_layer; }
   bool operator==(const Plan&) const = default;
 };

@@ -44,6 +44,10 @@ std::optional<ActionKind> KindOf(char letter) {
       return ActionKind::kWeightGradient;
     case 'B':
       return ActionKind::kBackward;
+    case 'E':
+      return ActionKind::kFrozen;
+    case 'R':
+      return ActionKind::kReduce;
     default:
       return std::nullopt;
   }
@@ -63,7 +67,18 @@ absl::StatusOr<Action> ParseToken(std::string_view token, size_t rank, size_t po
   const size_t letter = token.find_first_not_of("0123456789");
   const std::optional<ActionKind> kind = letter == std::string_view::npos ? std::nullopt : KindOf(token[letter]);
   if (!kind.has_value()) {
-    return TextError(rank, position, fmt::format("expected <stage><F|I|W|B><micro-batch>, found {}", Quoted(token)));
+    return TextError(
+        rank, position,
+        fmt::format("expected <stage><F|I|W|B><micro-batch>, E<piece> or R<stage>, found {}", Quoted(token)));
+  }
+  if (!HasMicroBatch(*kind)) {
+    const std::optional<int32_t> number = ParseNumber(token.substr(1));
+    if (letter != 0 || !number.has_value()) {
+      return TextError(rank, position,
+                       fmt::format("expected {} and a {} below {}, found {}", KindLetter(*kind),
+                                   *kind == ActionKind::kFrozen ? "piece" : "stage", kMaxActions, Quoted(token)));
+    }
+    return *kind == ActionKind::kFrozen ? Action{*kind, 0, *number} : Action{*kind, *number, 0};
   }
   const std::optional<int32_t> stage = ParseNumber(token.substr(0, letter));
   const std::optional<int32_t> micro_batch = ParseNumber(token.substr(letter + 1));
@@ -101,8 +116,13 @@ absl::Status InferShape(Schedule* schedule) {
   for (const auto& rank : schedule->ranks) {
     actions += rank.size();
     for (const Action& action : rank) {
+      if (action.kind == ActionKind::kFrozen) {
+        schedule->frozen_pieces = std::max(schedule->frozen_pieces, action.micro_batch + 1);
+        continue;
+      }
       schedule->stages = std::max(schedule->stages, action.stage + 1);
-      schedule->micro_batches = std::max(schedule->micro_batches, action.micro_batch + 1);
+      if (HasMicroBatch(action.kind))
+        schedule->micro_batches = std::max(schedule->micro_batches, action.micro_batch + 1);
     }
   }
   const auto gap = [](std::string_view what, int64_t missing, int64_t count) {
@@ -111,10 +131,16 @@ absl::Status InferShape(Schedule* schedule) {
   };
   std::vector<int32_t> rank_of(std::min<size_t>(schedule->stages, actions + 1), -1);
   std::vector<bool> has_micro_batch(std::min<size_t>(schedule->micro_batches, actions + 1), false);
+  std::vector<bool> has_piece(std::min<size_t>(schedule->frozen_pieces, actions + 1), false);
   for (size_t rank = 0; rank < schedule->ranks.size(); ++rank) {
     for (size_t position = 0; position < schedule->ranks[rank].size(); ++position) {
       const Action& action = schedule->ranks[rank][position];
-      if (static_cast<size_t>(action.micro_batch) < has_micro_batch.size()) has_micro_batch[action.micro_batch] = true;
+      const auto number = static_cast<size_t>(action.micro_batch);
+      if (action.kind == ActionKind::kFrozen) {
+        if (number < has_piece.size()) has_piece[number] = true;
+        continue;
+      }
+      if (HasMicroBatch(action.kind) && number < has_micro_batch.size()) has_micro_batch[number] = true;
       if (static_cast<size_t>(action.stage) >= rank_of.size()) continue;
       int32_t& owner = rank_of[action.stage];
       if (owner >= 0 && owner != static_cast<int32_t>(rank)) {
@@ -130,6 +156,9 @@ absl::Status InferShape(Schedule* schedule) {
   if (const auto batch = std::find(has_micro_batch.begin(), has_micro_batch.end(), false);
       batch != has_micro_batch.end()) {
     return gap("micro-batch", batch - has_micro_batch.begin(), schedule->micro_batches);
+  }
+  if (const auto piece = std::find(has_piece.begin(), has_piece.end(), false); piece != has_piece.end()) {
+    return gap("frozen piece", piece - has_piece.begin(), schedule->frozen_pieces);
   }
   schedule->rank_of_stage = std::move(rank_of);
   return absl::OkStatus();
@@ -147,20 +176,31 @@ char KindLetter(ActionKind kind) {
       return 'W';
     case ActionKind::kBackward:
       return 'B';
+    case ActionKind::kFrozen:
+      return 'E';
+    case ActionKind::kReduce:
+      return 'R';
   }
   return '?';
 }
 
+bool HasMicroBatch(ActionKind kind) {
+  return kind != ActionKind::kFrozen && kind != ActionKind::kReduce;
+}
+
 std::string ToString(const Action& action) {
-  return fmt::format("{}{}{}", action.stage, KindLetter(action.kind), action.micro_batch);
+  if (HasMicroBatch(action.kind)) {
+    return fmt::format("{}{}{}", action.stage, KindLetter(action.kind), action.micro_batch);
+  }
+  return fmt::format("{}{}", KindLetter(action.kind),
+                     action.kind == ActionKind::kFrozen ? action.micro_batch : action.stage);
 }
 
 std::string ToText(const Schedule& schedule) {
   fmt::memory_buffer text;
   for (const auto& rank : schedule.ranks) {
     for (size_t i = 0; i < rank.size(); ++i) {
-      fmt::format_to(std::back_inserter(text), "{}{}{}{}", i == 0 ? "" : ",", rank[i].stage, KindLetter(rank[i].kind),
-                     rank[i].micro_batch);
+      fmt::format_to(std::back_inserter(text), "{}{}", i == 0 ? "" : ",", ToString(rank[i]));
     }
     text.push_back('\n');
   }

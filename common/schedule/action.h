@@ -1,7 +1,8 @@
 // A pipeline schedule as data: what each rank does, in which order. Pure.
 //
 // Text form: one line per rank, tokens `<stage><kind><micro-batch>` separated by commas, as in PyTorch's schedule CSV
-// (torch/distributed/pipelining/schedules.py): "0F0,0F1,0B0,0B1".
+// (torch/distributed/pipelining/schedules.py): "0F0,0F1,0B0,0B1". Beside these, `E<piece>` is frozen work and
+// `R<stage>` the reduction of a stage's gradients over replicas.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,14 @@ enum class ActionKind : uint8_t {
   kInputGradient,   // I
   kWeightGradient,  // W
   kBackward,        // B: input and weight gradient at once
+  kFrozen,          // E: forward of one piece of the frozen components, for the next iteration
+  kReduce,          // R: the stage's gradients, summed over the replicas
 };
 
 char KindLetter(ActionKind kind);
 
+// A frozen action has a piece instead: an index into the plan's list of pieces, kept in `micro_batch`; its stage is 0.
+// A reduction has only a stage; its micro-batch is 0. Neither belongs to a micro-batch: see HasMicroBatch.
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int32_t stage = 0;
@@ -30,12 +35,17 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-std::string ToString(const Action& action);  // "2F0"
+// Whether the action computes a micro-batch of a stage: F, I, W or B.
+bool HasMicroBatch(ActionKind kind);
 
-// Stages are numbered 0 .. stages - 1 along the model; every stage lies on one rank.
+std::string ToString(const Action& action);  // "2F0", "E3", "R1"
+
+// The schedule of one pipeline; replicas of it run the same one. Stages are numbered 0 .. stages - 1 along the model;
+// every stage lies on one rank.
 struct Schedule {
   int32_t stages = 0;
   int32_t micro_batches = 0;
+  int32_t frozen_pieces = 0;
   std::vector<std::vector<Action>> ranks;  // ranks[r]: rank r's actions in order
   std::vector<int32_t> rank_of_stage;
 

@@ -16,7 +16,7 @@ ActionIndex::ActionIndex(const Schedule& schedule)
       const Action& action = actions[position];
       if (action.kind == ActionKind::kForward) {
         forward_[At(action.stage, action.micro_batch)] = {rank, position};
-      } else if (action.kind != ActionKind::kWeightGradient) {
+      } else if (action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward) {
         gradient_[At(action.stage, action.micro_batch)] = {rank, position};
       }
     }
@@ -33,6 +33,8 @@ std::optional<ActionPlace> ActionIndex::Producer(const Action& action) const {
       if (action.stage + 1 == stages_) return std::nullopt;
       return InputGradient(action.stage + 1, action.micro_batch);
     case ActionKind::kWeightGradient:
+    case ActionKind::kFrozen:
+    case ActionKind::kReduce:
       return std::nullopt;
   }
   return std::nullopt;

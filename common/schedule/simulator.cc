@@ -23,7 +23,12 @@ double Seconds(const StageCost& cost, ActionKind kind) {
     case ActionKind::kWeightGradient:
       return cost.weight_gradient_seconds;
     case ActionKind::kBackward:
-      return cost.input_gradient_seconds + cost.weight_gradient_seconds;
+      return cost.backward_seconds >= 0 ? cost.backward_seconds
+                                        : cost.input_gradient_seconds + cost.weight_gradient_seconds;
+    case ActionKind::kReduce:
+      return cost.reduce_seconds;
+    case ActionKind::kFrozen:
+      break;
   }
   return 0;
 }
@@ -100,6 +105,9 @@ double PeakActivationBytes(const std::vector<Action>& actions, const std::vector
         break;
       case ActionKind::kBackward:
         held -= cost.activation_bytes;
+        break;
+      case ActionKind::kFrozen:
+      case ActionKind::kReduce:
         break;
     }
     peak = std::max(peak, held);

@@ -10,19 +10,39 @@
 
 namespace atl::schedule {
 
-// Per stage. `backward` is the cost of B; I and W are the parts of it.
+// Of one stage, for one micro-batch; of a reduction, once.
 struct StageCost {
   double forward_seconds = 1;
   double input_gradient_seconds = 1;
   double weight_gradient_seconds = 1;
   double activation_bytes = 1;       // kept from F to B, or to I …
   double weight_gradient_bytes = 0;  // … of which this much stays until W
+  // Of B, where one pass costs less than I and W apart; negative: their sum.
+  double backward_seconds = -1;
+  double reduce_seconds = 0;
+  // On top of what is kept, while the action runs.
+  double forward_transient_bytes = 0;
+  double backward_transient_bytes = 0;  // I, W and B
+};
+
+// Of one frozen piece (E). A piece may start when the pieces that it reads have ended, and what lies on another rank
+// has arrived.
+struct FrozenCost {
+  double seconds = 0;
+  std::vector<int32_t> reads;   // pieces
+  double transfer_seconds = 0;  // of each of its inputs that comes from another rank
+  double output_bytes = 0;      // kept to the end of the iteration
 };
 
 struct SimulationCosts {
   std::vector<StageCost> stages;
   // One hop between two ranks, after the producing action; 0 within one rank. Overlaps compute.
   double transfer_seconds = 0;
+  // By boundary, the one after stage s at s: replaces transfer_seconds where it is not empty (stages - 1 entries).
+  std::vector<double> boundary_transfer_seconds;
+  std::vector<FrozenCost> frozen;
+  // What each rank holds whatever it does (weights, gradients, optimizer, EMA, buffers); empty: nothing.
+  std::vector<double> fixed_bytes;
 };
 
 struct SimulatedAction {

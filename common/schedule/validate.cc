@@ -38,6 +38,11 @@ absl::Status CheckShape(const Schedule& schedule) {
   for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
     for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
       const Action& action = schedule.ranks[rank][position];
+      if (action.kind == ActionKind::kFrozen) {
+        if (action.micro_batch >= 0 && action.micro_batch < schedule.frozen_pieces) continue;
+        return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
+                         fmt::format("expected a piece below {}", schedule.frozen_pieces));
+      }
       if (action.stage < 0 || action.stage >= schedule.stages || action.micro_batch < 0 ||
           action.micro_batch >= schedule.micro_batches) {
         return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
@@ -48,7 +53,7 @@ absl::Status CheckShape(const Schedule& schedule) {
         return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
                          fmt::format("stage {} lies on rank {}", action.stage, schedule.rank_of_stage[action.stage]));
       }
-      ++count[action.stage];
+      if (HasMicroBatch(action.kind)) ++count[action.stage];
     }
   }
   // Also bounds what the later checks allocate by the number of actions.
@@ -86,6 +91,7 @@ absl::Status CheckEachStage(const Schedule& schedule) {
   for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
     for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
       const Action& action = schedule.ranks[rank][position];
+      if (!HasMicroBatch(action.kind)) continue;
       Progress& done = progress[static_cast<size_t>(action.stage) * schedule.micro_batches + action.micro_batch];
       const bool weight = action.kind == ActionKind::kWeightGradient;
       const Progress needed = action.kind == ActionKind::kForward ? Progress::kNone

@@ -61,6 +61,21 @@ atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
   proto.mutable_precision()->set_reduce(plan.precision.reduce);
   proto.mutable_precision()->set_ema(plan.precision.ema);
   proto.set_reason(plan.reason);
+  proto.set_replicas(plan.replicas);
+  proto.mutable_recomputed_layers()->Assign(plan.recomputed_layers.begin(), plan.recomputed_layers.end());
+  for (const planner::FrozenPiece& piece : plan.frozen) {
+    atlpb::plan::v1::FrozenPiece* out = proto.add_frozen();
+    out->set_component(piece.component);
+    out->set_first_layer(piece.first_layer);
+    out->set_end_layer(piece.end_layer);
+    out->set_rank(piece.rank);
+    out->set_first_sample(piece.first_sample);
+    out->set_samples(piece.samples);
+  }
+  proto.mutable_predicted()->set_iteration_seconds(plan.predicted.iteration_seconds);
+  proto.mutable_predicted()->set_bubble(plan.predicted.bubble);
+  proto.mutable_predicted()->mutable_peak_bytes()->Assign(plan.predicted.peak_bytes.begin(),
+                                                          plan.predicted.peak_bytes.end());
   return proto;
 }
 
@@ -79,6 +94,24 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   plan.schedule = *std::move(schedule);
   plan.precision = FromProto(proto.precision());
   plan.reason = proto.reason();
+  plan.replicas = proto.replicas() == 0 ? 1 : proto.replicas();
+  plan.recomputed_layers.assign(proto.recomputed_layers().begin(), proto.recomputed_layers().end());
+  for (const auto& piece : proto.frozen()) {
+    plan.frozen.push_back({.component = piece.component(),
+                           .first_layer = piece.first_layer(),
+                           .end_layer = piece.end_layer(),
+                           .rank = piece.rank(),
+                           .first_sample = piece.first_sample(),
+                           .samples = piece.samples()});
+  }
+  plan.predicted.iteration_seconds = proto.predicted().iteration_seconds();
+  plan.predicted.bubble = proto.predicted().bubble();
+  plan.predicted.peak_bytes.assign(proto.predicted().peak_bytes().begin(), proto.predicted().peak_bytes().end());
+  if (plan.replicas < 1) return Mismatch("replicas", "at least", 1, plan.replicas);
+  const auto pieces = static_cast<int64_t>(plan.frozen.size());
+  if (pieces != plan.schedule.frozen_pieces) {
+    return Mismatch("frozen", "the schedule's frozen pieces", plan.schedule.frozen_pieces, pieces);
+  }
   const auto stages = static_cast<int64_t>(plan.stages.size());
   if (stages != plan.schedule.stages) return Mismatch("stages", "the schedule's stages", plan.schedule.stages, stages);
   if (proto.ranks() != plan.rank_count()) {

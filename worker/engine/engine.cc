@@ -157,6 +157,10 @@ absl::Status Engine::Compute(const Action& action) {
       return compute_->WeightGradient(action.stage, action.micro_batch);
     case ActionKind::kBackward:
       return compute_->Backward(action.stage, action.micro_batch);
+    case ActionKind::kFrozen:
+    case ActionKind::kReduce:
+      return MakeError(absl::StatusCode::kUnimplemented, "ACTION_UNKNOWN",
+                       fmt::format("engine: {} cannot run", ToString(action)));
   }
   return absl::OkStatus();
 }
