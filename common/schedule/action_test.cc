@@ -18,6 +18,19 @@ TEST(ActionText, TokenIsStageKindMicroBatch) {
   EXPECT_EQ(ToString({ActionKind::kBackward, 3, 4}), "3B4");
 }
 
+TEST(ActionText, FrozenPiecesAndReductionsHaveOneNumber) {
+  EXPECT_EQ(ToString({ActionKind::kFrozen, 0, 12}), "E12");
+  EXPECT_EQ(ToString({ActionKind::kReduce, 3, 0}), "R3");
+  const auto parsed = ParseText("E0,0F0,0I0,0W0,R0,E2\nE1,1F0,1B0,R1\n");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->stages, 2);
+  EXPECT_EQ(parsed->micro_batches, 1);
+  EXPECT_EQ(parsed->frozen_pieces, 3);
+  EXPECT_EQ(parsed->ranks[0].back(), (Action{ActionKind::kFrozen, 0, 2}));
+  EXPECT_EQ(parsed->ranks[1].back(), (Action{ActionKind::kReduce, 1, 0}));
+  EXPECT_EQ(ToText(*parsed), "E0,0F0,0I0,0W0,R0,E2\nE1,1F0,1B0,R1\n");
+}
+
 TEST(ActionText, ScheduleIsOneLinePerRank) {
   EXPECT_EQ(ToText(*Generate1F1B(2, 2)), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
 }
@@ -58,7 +71,7 @@ TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
   const BadText cases[] = {
       {"", "found no line"},
       {"0F0,0B0\n\n", "rank 1, position 0: expected at least one action"},
-      {"0F0,0X0\n", "rank 0, position 1: expected <stage><F|I|W|B><micro-batch>, found '0X0'"},
+      {"0F0,0X0\n", "rank 0, position 1: expected <stage><F|I|W|B><micro-batch>, E<piece> or R<stage>, found '0X0'"},
       {"0F0,00\n", "found '00'"},
       {"0F0,F0\n", "expected a stage below 10000000 in 'F0'"},
       {"0F0,0B\n", "expected a micro-batch below 10000000 in '0B'"},
@@ -69,6 +82,14 @@ TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
       {"0F0,9999999F0\n", "stage 1 of 10000000 has no action"},
       {"0F0,0B0,0F2,0B2\n", "micro-batch 1 of 3 has no action"},
       {"0F0,0B0\n1F0,0B0,1B0\n", "rank 1, position 1: stage 0 of 0B0 lies on rank 0 already"},
+      {"0F0,0B0,0E1\n", "rank 0, position 2: expected E and a piece below 10000000, found '0E1'"},
+      {"0F0,0B0,E\n", "expected E and a piece"},
+      {"0F0,0B0,E01\n", "expected E and a piece"},
+      {"0F0,0B0,E1F0\n", "expected E and a piece"},
+      {"0F0,0B0,0R\n", "rank 0, position 2: expected R and a stage below 10000000, found '0R'"},
+      {"0F0,0B0,R-1\n", "expected R and a stage"},
+      {"E1,0F0,0B0\n", "frozen piece 0 of 2 has no action"},
+      {"0F0,0B0,R1\n1F0,1B0\n", "rank 1, position 0: stage 1 of 1F0 lies on rank 0 already"},
   };
   for (const BadText& bad : cases) {
     const auto parsed = ParseText(bad.text);
