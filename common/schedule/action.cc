@@ -109,25 +109,48 @@ absl::StatusOr<std::vector<Action>> ParseRank(std::string_view line, size_t rank
   return actions;
 }
 
+// A count, one more than the highest number seen, and where that number stood first.
+struct Highest {
+  explicit Highest(int32_t* counted) : count(counted) {}
+  void See(int32_t number, size_t at_rank, size_t at_position) {
+    if (number < *count) return;
+    *count = number + 1;
+    rank = at_rank;
+    position = at_position;
+  }
+
+  int32_t* count;
+  size_t rank = 0;
+  size_t position = 0;
+};
+
 // Sets stages, micro_batches and rank_of_stage from the actions. Counts are at most the number of actions, or there is
 // a gap: so nothing larger than the text is allocated.
 absl::Status InferShape(Schedule* schedule) {
   size_t actions = 0;
-  for (const auto& rank : schedule->ranks) {
-    actions += rank.size();
-    for (const Action& action : rank) {
+  Highest stages(&schedule->stages);
+  Highest micro_batches(&schedule->micro_batches);
+  Highest pieces(&schedule->frozen_pieces);
+  for (size_t rank = 0; rank < schedule->ranks.size(); ++rank) {
+    actions += schedule->ranks[rank].size();
+    for (size_t position = 0; position < schedule->ranks[rank].size(); ++position) {
+      const Action& action = schedule->ranks[rank][position];
       if (action.kind == ActionKind::kFrozen) {
-        schedule->frozen_pieces = std::max(schedule->frozen_pieces, action.micro_batch + 1);
+        pieces.See(action.micro_batch, rank, position);
         continue;
       }
-      schedule->stages = std::max(schedule->stages, action.stage + 1);
-      if (HasMicroBatch(action.kind))
-        schedule->micro_batches = std::max(schedule->micro_batches, action.micro_batch + 1);
+      stages.See(action.stage, rank, position);
+      if (HasMicroBatch(action.kind)) micro_batches.See(action.micro_batch, rank, position);
     }
   }
-  const auto gap = [](std::string_view what, int64_t missing, int64_t count) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_TEXT",
-                     fmt::format("schedule: {} {} of {} has no action", what, missing, count));
+  if (schedule->stages == 0 || schedule->micro_batches == 0) {
+    return TextError(0, 0, "expected stages with micro-batches, found only frozen pieces or reductions");
+  }
+  const auto gap = [schedule](std::string_view what, int64_t missing, const Highest& highest) {
+    return TextError(
+        highest.rank, highest.position,
+        fmt::format("{}: {} {} of {} has no action", ToString(schedule->ranks[highest.rank][highest.position]), what,
+                    missing, *highest.count));
   };
   std::vector<int32_t> rank_of(std::min<size_t>(schedule->stages, actions + 1), -1);
   std::vector<bool> has_micro_batch(std::min<size_t>(schedule->micro_batches, actions + 1), false);
@@ -151,14 +174,14 @@ absl::Status InferShape(Schedule* schedule) {
     }
   }
   if (const auto stage = std::find(rank_of.begin(), rank_of.end(), -1); stage != rank_of.end()) {
-    return gap("stage", stage - rank_of.begin(), schedule->stages);
+    return gap("stage", stage - rank_of.begin(), stages);
   }
   if (const auto batch = std::find(has_micro_batch.begin(), has_micro_batch.end(), false);
       batch != has_micro_batch.end()) {
-    return gap("micro-batch", batch - has_micro_batch.begin(), schedule->micro_batches);
+    return gap("micro-batch", batch - has_micro_batch.begin(), micro_batches);
   }
   if (const auto piece = std::find(has_piece.begin(), has_piece.end(), false); piece != has_piece.end()) {
-    return gap("frozen piece", piece - has_piece.begin(), schedule->frozen_pieces);
+    return gap("frozen piece", piece - has_piece.begin(), pieces);
   }
   schedule->rank_of_stage = std::move(rank_of);
   return absl::OkStatus();

@@ -79,8 +79,8 @@ TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
       {"0F0,0B01\n", "expected a micro-batch"},
       {"0F0,0B0x\n", "expected a micro-batch"},
       {"0F99999999999999999999\n", "expected a micro-batch"},
-      {"0F0,9999999F0\n", "stage 1 of 10000000 has no action"},
-      {"0F0,0B0,0F2,0B2\n", "micro-batch 1 of 3 has no action"},
+      {"0F0,9999999F0\n", "rank 0, position 1: 9999999F0: stage 1 of 10000000 has no action"},
+      {"0F0,0B0,0F2,0B2\n", "rank 0, position 2: 0F2: micro-batch 1 of 3 has no action"},
       {"0F0,0B0\n1F0,0B0,1B0\n", "rank 1, position 1: stage 0 of 0B0 lies on rank 0 already"},
       {"0F0,0B0,0E1\n", "rank 0, position 2: expected E and a piece below 10000000, found '0E1'"},
       {"0F0,0B0,E\n", "expected E and a piece"},
@@ -88,8 +88,9 @@ TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
       {"0F0,0B0,E1F0\n", "expected E and a piece"},
       {"0F0,0B0,0R\n", "rank 0, position 2: expected R and a stage below 10000000, found '0R'"},
       {"0F0,0B0,R-1\n", "expected R and a stage"},
-      {"E1,0F0,0B0\n", "frozen piece 0 of 2 has no action"},
+      {"E1,0F0,0B0\n", "rank 0, position 0: E1: frozen piece 0 of 2 has no action"},
       {"0F0,0B0,R1\n1F0,1B0\n", "rank 1, position 0: stage 1 of 1F0 lies on rank 0 already"},
+      {"E0,E1\nR0\n", "found only frozen pieces or reductions"},
   };
   for (const BadText& bad : cases) {
     const auto parsed = ParseText(bad.text);

@@ -2,14 +2,38 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
 
 namespace atl::schedule {
+namespace {
+
+// The first input of `action` that its rank has not reached yet.
+std::optional<ActionPlace> MissingInput(const Action& action, const ActionIndex& index, const FrozenReads& reads,
+                                        const std::vector<int32_t>& reached) {
+  const auto missing = [&reached](ActionPlace place) { return reached[place.rank] <= place.position; };
+  if (action.kind == ActionKind::kFrozen) {
+    if (reads.empty()) return std::nullopt;
+    for (const int32_t piece : reads[action.micro_batch]) {
+      if (const ActionPlace place = index.Frozen(piece); missing(place)) return place;
+    }
+    return std::nullopt;
+  }
+  const std::optional<ActionPlace> producer = index.Producer(action);
+  return producer.has_value() && missing(*producer) ? producer : std::nullopt;
+}
+
+}  // namespace
 
 ActionIndex::ActionIndex(const Schedule& schedule)
     : stages_(schedule.stages),
       micro_batches_(schedule.micro_batches),
       forward_(static_cast<size_t>(stages_) * static_cast<size_t>(micro_batches_)),
-      gradient_(forward_.size()) {
+      gradient_(forward_.size()),
+      frozen_(schedule.frozen_pieces) {
   for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
     const auto& actions = schedule.ranks[rank];
     for (int32_t position = 0; position < static_cast<int32_t>(actions.size()); ++position) {
@@ -18,6 +42,8 @@ ActionIndex::ActionIndex(const Schedule& schedule)
         forward_[At(action.stage, action.micro_batch)] = {rank, position};
       } else if (action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward) {
         gradient_[At(action.stage, action.micro_batch)] = {rank, position};
+      } else if (action.kind == ActionKind::kFrozen) {
+        frozen_[action.micro_batch] = {rank, position};
       }
     }
   }
@@ -40,9 +66,12 @@ std::optional<ActionPlace> ActionIndex::Producer(const Action& action) const {
   return std::nullopt;
 }
 
-DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index) {
+DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index, const FrozenReads& reads) {
   DependencyOrder result;
   result.reached.assign(schedule.ranks.size(), 0);
+  size_t actions_in_all = 0;
+  for (const auto& rank : schedule.ranks) actions_in_all += rank.size();
+  result.order.reserve(actions_in_all);
   // Ranks that wait for another rank to pass a position; woken when it does, so that the work is linear.
   std::vector<std::vector<int32_t>> waiters(schedule.ranks.size());
   std::vector<int32_t> runnable(schedule.ranks.size());
@@ -54,9 +83,8 @@ DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index)
     int32_t& position = result.reached[rank];
     const int32_t before = position;
     while (position < static_cast<int32_t>(actions.size())) {
-      const std::optional<ActionPlace> producer = index.Producer(actions[position]);
-      if (producer.has_value() && result.reached[producer->rank] <= producer->position) {
-        waiters[producer->rank].push_back(rank);
+      if (const auto missing = MissingInput(actions[position], index, reads, result.reached)) {
+        waiters[missing->rank].push_back(rank);
         break;
       }
       result.order.push_back({rank, position});
@@ -72,6 +100,36 @@ DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index)
     if (result.reached[rank] < static_cast<int32_t>(schedule.ranks[rank].size())) result.stuck.push_back(rank);
   }
   return result;
+}
+
+absl::Status DeadlockError(const Schedule& schedule, const ActionIndex& index, const FrozenReads& reads,
+                           const DependencyOrder& order) {
+  const auto action_at = [&](ActionPlace place) { return schedule.ranks[place.rank][place.position]; };
+  const auto stands = [&](int32_t rank) { return ActionPlace{rank, order.reached[rank]}; };
+  const auto waits_for = [&](int32_t rank) {
+    return *MissingInput(action_at(stands(rank)), index, reads, order.reached);
+  };
+  // Whoever is stuck waits for somebody stuck; after as many steps as there are ranks the walk is on the ring.
+  int32_t rank = order.stuck.front();
+  for (size_t i = 0; i < schedule.ranks.size(); ++i) rank = waits_for(rank).rank;
+  const int32_t first = rank;
+  std::string ring;
+  int shown = 0;
+  do {
+    const ActionPlace awaited = waits_for(rank);
+    if (shown == 0) {
+      ring = fmt::format("schedule: rank {}, position {}, {}: waits for ever for {} of rank {}, position {}", rank,
+                         order.reached[rank], ToString(action_at(stands(rank))), ToString(action_at(awaited)),
+                         awaited.rank, awaited.position);
+    } else {
+      ring += fmt::format("; rank {} stops before it at position {}, {}, and waits for {} of rank {}", rank,
+                          order.reached[rank], ToString(action_at(stands(rank))), ToString(action_at(awaited)),
+                          awaited.rank);
+    }
+    rank = awaited.rank;
+  } while (rank != first && ++shown < 4);
+  return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_DEADLOCK",
+                   rank == first && shown == 0 ? ring + ", which comes after it" : ring);
 }
 
 }  // namespace atl::schedule

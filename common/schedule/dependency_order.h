@@ -17,18 +17,20 @@ struct ActionPlace {
   bool operator==(const ActionPlace&) const = default;
 };
 
-// Finds actions by what they compute. Built from a schedule whose stages hold every micro-batch exactly once per pass
-// (Validate checks this first).
+// Finds actions by what they compute. Built from a schedule whose stages hold every micro-batch exactly once per pass,
+// and whose ranks every frozen piece once (Validate checks this first).
 class ActionIndex {
  public:
   explicit ActionIndex(const Schedule& schedule);
 
-  // The action that computes a forward, or the gradient of a stage's inputs (I or B).
+  // The action that computes a forward, the gradient of a stage's inputs (I or B), or a frozen piece.
   ActionPlace Forward(int32_t stage, int32_t micro_batch) const { return forward_[At(stage, micro_batch)]; }
   ActionPlace InputGradient(int32_t stage, int32_t micro_batch) const { return gradient_[At(stage, micro_batch)]; }
+  ActionPlace Frozen(int32_t piece) const { return frozen_[piece]; }
 
   // The action of another stage whose result `action` reads: the forward of the stage before, or the input gradient of
-  // the stage after. None for the first forward, the last backward, and weight gradients.
+  // the stage after. None for the first forward, the last backward, weight gradients, reductions and frozen pieces
+  // (which a schedule does not say, see OrderActions).
   std::optional<ActionPlace> Producer(const Action& action) const;
 
  private:
@@ -40,7 +42,11 @@ class ActionIndex {
   int32_t micro_batches_;
   std::vector<ActionPlace> forward_;
   std::vector<ActionPlace> gradient_;
+  std::vector<ActionPlace> frozen_;
 };
+
+// By frozen piece: the pieces that it reads. Empty: none reads another.
+using FrozenReads = std::vector<std::vector<int32_t>>;
 
 struct DependencyOrder {
   std::vector<ActionPlace> order;  // all that can run
@@ -48,6 +54,10 @@ struct DependencyOrder {
   std::vector<int32_t> reached;    // per rank: the position that it stops at
 };
 
-DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index);
+DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index, const FrozenReads& reads = {});
+
+// What an order that is stuck means, with rank, position and reason, and the ring of ranks that wait for each other.
+absl::Status DeadlockError(const Schedule& schedule, const ActionIndex& index, const FrozenReads& reads,
+                           const DependencyOrder& order);
 
 }  // namespace atl::schedule

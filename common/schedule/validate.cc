@@ -30,15 +30,20 @@ absl::Status CheckShape(const Schedule& schedule) {
                    fmt::format("expected at least one stage, micro-batch and rank, found {}, {} and {}",
                                schedule.stages, schedule.micro_batches, schedule.ranks.size()));
   }
+  if (schedule.frozen_pieces < 0) {
+    return Invalid("SCHEDULE_SHAPE", fmt::format("expected 0 or more frozen pieces, found {}", schedule.frozen_pieces));
+  }
   if (schedule.rank_of_stage.size() != static_cast<size_t>(schedule.stages)) {
     return Invalid("SCHEDULE_SHAPE", fmt::format("expected a rank for each of {} stages, found {}", schedule.stages,
                                                  schedule.rank_of_stage.size()));
   }
   std::vector<int64_t> count(schedule.stages, 0);
+  int64_t frozen = 0;
   for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
     for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
       const Action& action = schedule.ranks[rank][position];
       if (action.kind == ActionKind::kFrozen) {
+        ++frozen;
         if (action.micro_batch >= 0 && action.micro_batch < schedule.frozen_pieces) continue;
         return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
                          fmt::format("expected a piece below {}", schedule.frozen_pieces));
@@ -60,10 +65,14 @@ absl::Status CheckShape(const Schedule& schedule) {
   for (int32_t stage = 0; stage < schedule.stages; ++stage) {
     if (count[stage] < 2 * static_cast<int64_t>(schedule.micro_batches)) {
       return Invalid("SCHEDULE_INCOMPLETE",
-                     fmt::format("stage {}: expected a forward and a backward of each of {} micro-batches, found {} "
-                                 "actions",
-                                 stage, schedule.micro_batches, count[stage]));
+                     fmt::format("rank {}, stage {}: expected a forward and a backward of each of {} micro-batches, "
+                                 "found {} actions",
+                                 schedule.rank_of_stage[stage], stage, schedule.micro_batches, count[stage]));
     }
+  }
+  if (frozen < schedule.frozen_pieces) {
+    return Invalid("SCHEDULE_INCOMPLETE",
+                   fmt::format("expected each of {} frozen pieces once, found {}", schedule.frozen_pieces, frozen));
   }
   return absl::OkStatus();
 }
@@ -83,6 +92,22 @@ std::string Describe(Progress progress) {
       return "forward and backward";
   }
   return "";
+}
+
+// What stage `stage` lacks of a micro-batch, named by the last action of it that is there.
+absl::Status MissingAction(const Schedule& schedule, int32_t stage, int32_t micro_batch, Progress done) {
+  const int32_t rank = schedule.rank_of_stage[stage];
+  const auto& actions = schedule.ranks[rank];
+  for (int32_t position = static_cast<int32_t>(actions.size()) - 1; position >= 0; --position) {
+    const Action& action = actions[position];
+    if (!HasMicroBatch(action.kind) || action.stage != stage || action.micro_batch != micro_batch) continue;
+    return InvalidAt("SCHEDULE_INCOMPLETE", {rank, position}, action,
+                     done == Progress::kInputGradient ? "expected W of the micro-batch after it, found none"
+                                                      : "expected a backward of the micro-batch after it, found none");
+  }
+  return Invalid("SCHEDULE_INCOMPLETE", fmt::format("rank {}, stage {}: expected a forward and a backward of "
+                                                    "micro-batch {}, found neither",
+                                                    rank, stage, micro_batch));
 }
 
 // F once, then B once or I and W once, in the order of the rank.
@@ -109,10 +134,54 @@ absl::Status CheckEachStage(const Schedule& schedule) {
   }
   const auto missing = std::find_if(progress.begin(), progress.end(), [](Progress p) { return p != Progress::kDone; });
   if (missing == progress.end()) return absl::OkStatus();
-  const int64_t at = missing - progress.begin();
-  return Invalid("SCHEDULE_INCOMPLETE",
-                 fmt::format("stage {}, micro-batch {}: expected forward and backward, found {}",
-                             at / schedule.micro_batches, at % schedule.micro_batches, Describe(*missing)));
+  const auto at = static_cast<int32_t>(missing - progress.begin());
+  return MissingAction(schedule, at / schedule.micro_batches, at % schedule.micro_batches, *missing);
+}
+
+// Every piece once, on whichever rank.
+absl::Status CheckFrozen(const Schedule& schedule) {
+  std::vector<ActionPlace> seen(schedule.frozen_pieces, ActionPlace{-1, -1});
+  for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
+    for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
+      const Action& action = schedule.ranks[rank][position];
+      if (action.kind != ActionKind::kFrozen) continue;
+      ActionPlace& first = seen[action.micro_batch];
+      if (first.rank >= 0) {
+        return InvalidAt(
+            "SCHEDULE_ORDER", {rank, position}, action,
+            fmt::format("expected the piece once, found it on rank {}, position {}, too", first.rank, first.position));
+      }
+      first = {rank, position};
+    }
+  }
+  const auto missing = std::find(seen.begin(), seen.end(), ActionPlace{-1, -1});
+  if (missing == seen.end()) return absl::OkStatus();
+  return Invalid("SCHEDULE_INCOMPLETE", fmt::format("expected each of {} frozen pieces once, found none of piece {}",
+                                                    schedule.frozen_pieces, missing - seen.begin()));
+}
+
+// No reduction at all, or one of every stage, when nothing is left to add to the stage's gradients.
+absl::Status CheckReductions(const Schedule& schedule) {
+  std::vector<ActionPlace> reduced(schedule.stages, ActionPlace{-1, -1});
+  std::optional<ActionPlace> any;
+  for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
+    for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
+      const Action& action = schedule.ranks[rank][position];
+      if (action.kind == ActionKind::kFrozen) continue;
+      ActionPlace& place = reduced[action.stage];
+      if (place.rank >= 0) {
+        return InvalidAt("SCHEDULE_ORDER", {rank, position}, action,
+                         fmt::format("expected nothing of the stage after its R at position {}", place.position));
+      }
+      if (action.kind == ActionKind::kReduce) any = place = {rank, position};
+    }
+  }
+  const auto missing = std::find(reduced.begin(), reduced.end(), ActionPlace{-1, -1});
+  if (!any.has_value() || missing == reduced.end()) return absl::OkStatus();
+  const auto stage = static_cast<int32_t>(missing - reduced.begin());
+  return InvalidAt("SCHEDULE_INCOMPLETE", *any, schedule.ranks[any->rank][any->position],
+                   fmt::format("expected an R of every stage where there is one, found none of stage {} on rank {}",
+                               stage, schedule.rank_of_stage[stage]));
 }
 
 // Positions on rank `rank` of the actions that `selects` picks, in order.
@@ -157,27 +226,17 @@ absl::Status CheckLanes(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-absl::Status CheckProgress(const Schedule& schedule) {
-  const ActionIndex index(schedule);
-  const DependencyOrder order = OrderActions(schedule, index);
-  if (order.stuck.empty()) return absl::OkStatus();
-  const int32_t rank = order.stuck.front();
-  const ActionPlace place{rank, order.reached[rank]};
-  const Action& action = schedule.ranks[rank][place.position];
-  const ActionPlace producer = *index.Producer(action);
-  return InvalidAt(
-      "SCHEDULE_DEADLOCK", place, action,
-      fmt::format("waits for ever for {} of rank {}, position {}, which cannot run before it",
-                  ToString(schedule.ranks[producer.rank][producer.position]), producer.rank, producer.position));
-}
-
 }  // namespace
 
 absl::Status Validate(const Schedule& schedule) {
   ATOLL_RETURN_IF_ERROR(CheckShape(schedule));
   ATOLL_RETURN_IF_ERROR(CheckEachStage(schedule));
+  ATOLL_RETURN_IF_ERROR(CheckFrozen(schedule));
+  ATOLL_RETURN_IF_ERROR(CheckReductions(schedule));
   ATOLL_RETURN_IF_ERROR(CheckLanes(schedule));
-  return CheckProgress(schedule);
+  const ActionIndex index(schedule);
+  const DependencyOrder order = OrderActions(schedule, index);
+  return order.stuck.empty() ? absl::OkStatus() : DeadlockError(schedule, index, {}, order);
 }
 
 }  // namespace atl::schedule

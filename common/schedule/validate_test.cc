@@ -35,6 +35,12 @@ TEST(Validate, SplitBackwardAndSharedRanksAreValid) {
   EXPECT_TRUE(ValidateText("0F0,3F0,3B0,0B0\n1F0,2F0,2I0,1I0,2W0,1W0\n").ok());
 }
 
+TEST(Validate, FrozenPiecesMayLieAnywhereAndReductionsAfterTheirStage) {
+  EXPECT_TRUE(ValidateText("E1,0F0,E0,0B0,E3\n1F0,1B0,E2\n").ok());
+  EXPECT_TRUE(ValidateText("0F0,3F0,3B0,R3,0I0,E0,0W0,R0\n1F0,2F0,2I0,1I0,2W0,R2,1W0,R1\n").ok());
+  EXPECT_TRUE(ValidateText("0F0,0B0\nE0,E1\n").ok());  // a rank without a stage
+}
+
 struct BadSchedule {
   const char* text;
   const char* reason;
@@ -43,9 +49,16 @@ struct BadSchedule {
 
 TEST(Validate, RefusesWithRankPositionTokenAndReason) {
   const BadSchedule cases[] = {
-      {"0F0,0F1,0B0\n", "SCHEDULE_INCOMPLETE", "stage 0: expected a forward and a backward of each of 2 micro-batches"},
+      {"0F0,0F1,0B0\n", "SCHEDULE_INCOMPLETE",
+       "rank 0, stage 0: expected a forward and a backward of each of 2 micro-batches"},
+      // A weight gradient forgotten, a micro-batch left after its forward, one repeated in place of another.
       {"0F0,0F1,0I0,0B1\n", "SCHEDULE_INCOMPLETE",
-       "stage 0, micro-batch 0: expected forward and backward, found F and I"},
+       "rank 0, position 2, 0I0: expected W of the micro-batch after it, found none"},
+      {"0F0,0B0\n1F0,1I0\n", "SCHEDULE_INCOMPLETE", "rank 1, position 1, 1I0: expected W"},
+      {"0F0,0I0,0W0,0F1\n", "SCHEDULE_INCOMPLETE", "rank 0, position 3, 0F1: expected a backward"},
+      {"0F0,0F1,0B0,0B1\n1F0,1I0,1W0,1F0\n", "SCHEDULE_ORDER", "rank 1, position 3, 1F0: expected nothing"},
+      {"0F0,0I0,0W0,0F2,0I2,0W2,0F1,0B1\n1F0,1I0,1W0,1F1,1I1,1W1\n", "SCHEDULE_INCOMPLETE",
+       "rank 1, stage 1: expected a forward and a backward of micro-batch 2, found neither"},
       {"0B0,0F0\n", "SCHEDULE_ORDER", "rank 0, position 0, 0B0: expected F of the micro-batch done before it"},
       {"0F0,0F0,0B0\n", "SCHEDULE_ORDER",
        "position 1, 0F0: expected nothing of the micro-batch done before it, found F"},
@@ -59,7 +72,21 @@ TEST(Validate, RefusesWithRankPositionTokenAndReason) {
       {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "SCHEDULE_DEADLOCK",
        "rank 0, position 1, 0B0: waits for ever for 1B0 of rank 1, position 2"},
       // Two stages on one rank in the wrong order: it waits for itself.
-      {"1F0,0F0,1B0,0B0\n", "SCHEDULE_DEADLOCK", "rank 0, position 0, 1F0"},
+      {"1F0,0F0,1B0,0B0\n", "SCHEDULE_DEADLOCK",
+       "rank 0, position 0, 1F0: waits for ever for 0F0 of rank 0, position 1, which comes after it"},
+      // Two ranks that wait for each other, and two more that wait for them.
+      {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n2F0,2B0,2F1,2B1\n3F0,3F1,3B0,3B1\n", "SCHEDULE_DEADLOCK",
+       "rank 2, position 1, 2B0: waits for ever for 3B0 of rank 3, position 2; rank 3 stops before it at position 1, "
+       "3F1, and waits for 2F1 of rank 2"},
+      {"0F0,0B0,R1\n1F0,1B0\n", "SCHEDULE_TEXT", "stage 1 of 1F0 lies on rank 0"},
+      {"0F0,0B0,E0,E0\n", "SCHEDULE_ORDER",
+       "rank 0, position 3, E0: expected the piece once, found it on rank 0, position 2, too"},
+      {"0F0,0B0,E0\n1F0,1B0,E0\n", "SCHEDULE_ORDER", "rank 1, position 2, E0: expected the piece once"},
+      {"0F0,R0,0B0\n", "SCHEDULE_ORDER", "rank 0, position 2, 0B0: expected nothing of the stage after its R"},
+      {"0F0,0B0,R0,R0\n", "SCHEDULE_ORDER", "rank 0, position 3, R0: expected nothing of the stage after its R"},
+      {"0F0,0I0,R0,0W0\n", "SCHEDULE_ORDER", "rank 0, position 3, 0W0"},
+      {"0F0,0B0,R0\n1F0,1B0\n", "SCHEDULE_INCOMPLETE",
+       "rank 0, position 2, R0: expected an R of every stage where there is one, found none of stage 1 on rank 1"},
   };
   for (const BadSchedule& bad : cases) {
     const absl::Status status = ValidateText(bad.text);
@@ -80,6 +107,16 @@ TEST(Validate, RefusesSchedulesBuiltByHandWithNumbersOutOfRange) {
   schedule.rank_of_stage = {1, 0};
   EXPECT_EQ(ErrorReason(Validate(schedule)), "SCHEDULE_SHAPE");
   EXPECT_EQ(ErrorReason(Validate(Schedule{})), "SCHEDULE_SHAPE");
+  schedule = *Generate1F1B(2, 2);
+  schedule.frozen_pieces = -1;
+  EXPECT_EQ(ErrorReason(Validate(schedule)), "SCHEDULE_SHAPE");
+  schedule.frozen_pieces = 1 << 30;  // refused before anything of that size is made
+  EXPECT_EQ(ErrorReason(Validate(schedule)), "SCHEDULE_INCOMPLETE");
+  schedule.frozen_pieces = 1;
+  schedule.ranks[0].push_back({ActionKind::kFrozen, 0, 1});
+  EXPECT_EQ(ErrorReason(Validate(schedule)), "SCHEDULE_SHAPE");
+  schedule.ranks[0].back() = {ActionKind::kReduce, 2, 0};
+  EXPECT_EQ(ErrorReason(Validate(schedule)), "SCHEDULE_SHAPE");
 }
 
 // A plain interpreter of the transport's blocking semantics, as slow and simple as can be: FIFO lanes, receives that

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/schedule/accumulation.h"
 #include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 
@@ -65,6 +66,8 @@ TEST_P(PyTorchSchedule, IsReadValidatedAndSimulated) {
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   const absl::Status valid = Validate(*schedule);
   EXPECT_TRUE(valid.ok()) << valid;
+  // Breadth first runs the backwards last to first.
+  EXPECT_EQ(AccumulatesInOrder(*schedule).ok(), GetParam() != "looped_bfs") << AccumulatesInOrder(*schedule);
   SimulationCosts costs;
   costs.stages.resize(schedule->stages);
   const auto simulation = Simulate(*schedule, costs);
