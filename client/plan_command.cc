@@ -73,17 +73,15 @@ absl::StatusOr<ImageShape> FindShape(const Session& session, const PlanFlags& fl
   return ImageShape{manifest.channels, manifest.height, manifest.width};
 }
 
-absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const std::string& generator, double transfer_seconds) {
+absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const std::string& generator) {
   Outlook outlook;
   outlook.chosen = generator == request.pipeline.schedule;
   request.pipeline.schedule = generator;
   ATOLL_ASSIGN_OR_RETURN(outlook.plan, planner::MakePlan(request));
-  schedule::SimulationCosts costs = planner::StageCosts(outlook.plan, request.costs);
-  costs.transfer_seconds = transfer_seconds;
-  ATOLL_ASSIGN_OR_RETURN(outlook.simulation, schedule::Simulate(outlook.plan.schedule, costs));
-  for (const auto& cost : request.costs) {
-    outlook.one_rank_seconds +=
-        (cost.forward_seconds + cost.input_gradient_seconds + cost.weight_gradient_seconds) * request.batch_size;
+  ATOLL_ASSIGN_OR_RETURN(outlook.simulation,
+                         schedule::Simulate(outlook.plan.schedule, planner::CostsOf(outlook.plan, request.profile)));
+  for (const planner::LayerProfile& layer : planner::LayersAt(request.profile, request.batch_size)) {
+    outlook.one_rank_seconds += layer.forward_seconds + layer.backward_seconds;
   }
   return outlook;
 }
@@ -162,15 +160,15 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
   }
   const spec::TrainingSpec& training = router ? spec.router_training : spec.training;
   const int32_t tokens = (shape.height / model.patch) * (shape.width / model.patch);
-  const planner::PlanRequest request{.model = model,
-                                     .pipeline = spec.pipeline,
-                                     .precision = training.precision,
-                                     .batch_size = training.batch_size,
-                                     .ranks = flags.ranks,
-                                     .costs = planner::CountedCosts(model, tokens, shape.channels)};
+  planner::PlanRequest request{.pipeline = spec.pipeline,
+                               .precision = training.precision,
+                               .batch_size = training.batch_size,
+                               .ranks = flags.ranks,
+                               .profile = planner::CountedProfile(model, tokens, shape.channels)};
+  request.profile.transfer_latency_seconds = flags.transfer_seconds;
   std::vector<Outlook> outlooks;
   for (const std::string_view generator : schedule::GeneratorNames()) {
-    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), Predict(request, std::string(generator), flags.transfer_seconds));
+    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), Predict(request, std::string(generator)));
   }
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
   *session.out << (json ? AsJson(outlooks) : flags.format == "csv" ? AsCsv(outlooks) : AsText(outlooks, session.width));

@@ -16,21 +16,21 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Two splits whose sums differ by rounding alone count as equal, so that the earliest of them is chosen.
 constexpr double kRoundingSlack = 1 + 1e-9;
 
-double Seconds(const LayerCost& cost) {
-  return cost.forward_seconds + cost.input_gradient_seconds + cost.weight_gradient_seconds;
+double Seconds(const LayerProfile& layer) {
+  return layer.forward_seconds + layer.input_gradient_seconds + layer.weight_gradient_seconds;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<StagePlacement>> PartitionLayers(const std::vector<LayerCost>& costs, int32_t stages) {
-  const auto layers = static_cast<int32_t>(costs.size());
+absl::StatusOr<std::vector<StagePlacement>> PartitionLayers(const std::vector<LayerProfile>& profiles, int32_t stages) {
+  const auto layers = static_cast<int32_t>(profiles.size());
   if (stages < 1 || stages > layers) {
     return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
                       fmt::format("expected 1 to {} (the layers of the model), found {}", layers, stages));
   }
   std::vector<double> sum_to(layers + 1, 0);
   for (int32_t i = 0; i < layers; ++i) {
-    const double seconds = Seconds(costs[i]);
+    const double seconds = Seconds(profiles[i]);
     if (!std::isfinite(seconds) || seconds < 0) {
       return MakeError(absl::StatusCode::kInvalidArgument, "LAYER_COST",
                        fmt::format("cost of layer {}: expected a finite number of at least 0, found {}", i, seconds));

@@ -10,9 +10,12 @@
 namespace atl::planner {
 namespace {
 
-std::vector<LayerCost> Costs(const std::vector<double>& forward) {
-  std::vector<LayerCost> costs;
-  for (const double seconds : forward) costs.push_back({seconds, seconds, seconds, 1});
+std::vector<LayerProfile> Costs(const std::vector<double>& forward) {
+  std::vector<LayerProfile> costs;
+  for (const double seconds : forward) {
+    costs.push_back(
+        {.forward_seconds = seconds, .input_gradient_seconds = seconds, .weight_gradient_seconds = seconds});
+  }
   return costs;
 }
 

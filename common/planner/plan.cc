@@ -17,9 +17,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
   if (request.ranks < 1) {
     return FieldError("ranks", "RANKS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", request.ranks));
   }
-  if (request.costs.empty()) {
-    return FieldError("costs", "LAYER_COST", "expected a cost for every layer of the model, found none");
-  }
+  ATOLL_RETURN_IF_ERROR(CheckProfile(request.profile));
   const spec::PipelineSpec& pipeline = request.pipeline;
   if (pipeline.stages < 0 || pipeline.stages > request.ranks) {
     return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
@@ -54,9 +52,9 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   plan.generator = request.pipeline.schedule;
   plan.precision = request.precision;
   // "One per rank" means as many as are useful: a rank without a layer would only be one more that can fail.
-  const auto layers = static_cast<int32_t>(request.costs.size());
+  const int32_t layers = request.profile.layer_count();
   const int32_t stages = request.pipeline.stages == 0 ? std::min(request.ranks, layers) : request.pipeline.stages;
-  ATOLL_ASSIGN_OR_RETURN(plan.stages, PartitionLayers(request.costs, stages));
+  ATOLL_ASSIGN_OR_RETURN(plan.stages, PartitionLayers(LayersAt(request.profile, plan.micro_batch_size), stages));
   absl::StatusOr<schedule::Schedule> schedule =
       schedule::Generate(plan.generator, stages, request.pipeline.micro_batches);
   if (!schedule.ok()) {
@@ -64,8 +62,11 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   }
   plan.schedule = *std::move(schedule);
   for (int32_t stage = 0; stage < stages; ++stage) plan.stages[stage].rank = plan.schedule.rank_of_stage[stage];
-  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
-                         schedule::Simulate(plan.schedule, StageCosts(plan, request.costs)));
+  const schedule::SimulationCosts costs = CostsOf(plan, request.profile);
+  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation, schedule::Simulate(plan.schedule, costs));
+  plan.predicted = {simulation.makespan_seconds, simulation.bubble, simulation.peak_activation_bytes};
+  for (size_t rank = 0; rank < costs.fixed_bytes.size(); ++rank)
+    plan.predicted.peak_bytes[rank] += costs.fixed_bytes[rank];
   plan.reason = Reason(plan, simulation, request);
   return plan;
 }

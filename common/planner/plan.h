@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/planner/profile.h"
 #include "common/schedule/action.h"
 #include "common/schedule/simulator.h"
 #include "common/spec/spec.h"
@@ -60,35 +61,24 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Relative costs of the layers of a model; by default the embedding and the head count as little.
-struct LayerCost {
-  double forward_seconds = 1;
-  double input_gradient_seconds = 1;
-  double weight_gradient_seconds = 1;
-  double activation_bytes = 1;
-};
-
-// Costs of a DiT's layers counted in multiply-adds, for planning before anything is measured. `tokens` per image.
-std::vector<LayerCost> CountedCosts(const spec::ModelSpec& model, int32_t tokens, int32_t channels);
-
 // The contiguous split of layers into `stages` runs whose largest cost (F + I + W) is least; the earliest such split.
 // INVALID_ARGUMENT when stages < 1 or more than the layers.
-absl::StatusOr<std::vector<StagePlacement>> PartitionLayers(const std::vector<LayerCost>& costs, int32_t stages);
+absl::StatusOr<std::vector<StagePlacement>> PartitionLayers(const std::vector<LayerProfile>& layers, int32_t stages);
 
 struct PlanRequest {
-  spec::ModelSpec model;
   spec::PipelineSpec pipeline;
   spec::PrecisionSpec precision;
   int32_t batch_size = 0;
   int32_t ranks = 1;  // that the island has
-  std::vector<LayerCost> costs;
+  Profile profile;
 };
 
 // A valid plan, or INVALID_ARGUMENT with the field: stages more than layers or ranks, a batch that micro-batches do
 // not divide, an unknown schedule.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
-// The costs of a plan's stages, for the simulator.
-schedule::SimulationCosts StageCosts(const Plan& plan, const std::vector<LayerCost>& costs);
+// What the simulator needs of a plan: costs of its stages, boundaries, frozen pieces and reductions, and the bytes that
+// each rank of the pipeline holds throughout.
+schedule::SimulationCosts CostsOf(const Plan& plan, const Profile& profile);
 
 }  // namespace atl::planner

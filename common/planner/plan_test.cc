@@ -14,7 +14,7 @@ PlanRequest Digits(int32_t ranks) {
   PlanRequest request;
   request.batch_size = 64;
   request.ranks = ranks;
-  request.costs = CountedCosts(request.model, /*tokens=*/16, /*channels=*/1);
+  request.profile = CountedProfile(spec::ModelSpec{}, /*tokens=*/16, /*channels=*/1);
   return request;
 }
 
@@ -78,7 +78,7 @@ TEST(MakePlan, RefusesWithTheField) {
       {[](PlanRequest* r) { r->pipeline.schedule = "zb"; }, "pipeline.schedule",
        "expected one of 1f1b, gpipe, found 'zb'"},
       {[](PlanRequest* r) { r->ranks = 0; }, "ranks", "found 0"},
-      {[](PlanRequest* r) { r->costs.clear(); }, "costs", "found none"},
+      {[](PlanRequest* r) { r->profile.layers.clear(); }, "", "expected the costs of at least one layer"},
   };
   for (const BadRequest& bad : cases) {
     PlanRequest request = Digits(2);

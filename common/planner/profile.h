@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "common/spec/spec.h"
+
 namespace atl::planner {
 
 // One trainable layer under one micro-batch. Seconds with all ranks of the machine at work.
@@ -48,6 +51,27 @@ struct Profile {
   double transfer_bytes_per_second = 0;   // 0: free
   std::vector<double> rank_slowdown;      // by rank of the island, 1 as measured; empty: all 1
   bool operator==(const Profile&) const = default;
+
+  int32_t layer_count() const { return layers.empty() ? 0 : static_cast<int32_t>(layers.begin()->second.size()); }
 };
+
+// INVALID_ARGUMENT (PROFILE_INVALID), naming layer or component and value: no layer, sizes that disagree in their
+// layers, a number that is not finite or below 0, a slowdown that is not above 0, a frozen component that reads itself
+// or a later one.
+absl::Status CheckProfile(const Profile& profile);
+
+// The layers under micro-batches of `samples`: as measured, else on the straight line between the two nearest sizes, or
+// in proportion where only one was measured.
+std::vector<LayerProfile> LayersAt(const Profile& profile, int32_t samples);
+
+// Of one frozen layer over `samples`, in the same way.
+double FrozenSeconds(const FrozenLayerProfile& layer, int32_t samples);
+
+// One message of `bytes` between two ranks.
+double TransferSeconds(const Profile& profile, double bytes);
+
+// Costs of a DiT's layers counted in multiply-adds, for planning before anything is measured. `tokens` per image.
+// Transfers are free and nothing is frozen.
+Profile CountedProfile(const spec::ModelSpec& model, int32_t tokens, int32_t channels);
 
 }  // namespace atl::planner

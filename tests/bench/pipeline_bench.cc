@@ -82,11 +82,10 @@ trainer::TrainerOptions Options(const Settings& settings) {
 absl::StatusOr<planner::Plan> MakePlan(const Settings& settings, int ranks) {
   const trainer::TrainerOptions options = Options(settings);
   planner::PlanRequest request;
-  request.model = options.model;
   request.pipeline = {.schedule = "1f1b", .stages = ranks, .micro_batches = settings.micro_batches};
   request.batch_size = options.training.batch_size;
   request.ranks = ranks;
-  request.costs = planner::CountedCosts(options.model, settings.tokens, options.channels);
+  request.profile = planner::CountedProfile(options.model, settings.tokens, options.channels);
   return planner::MakePlan(request);
 }
 

@@ -82,15 +82,14 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
                                                int32_t ranks) {
   const trainer::TrainerOptions& options = inputs.options;
-  planner::PlanRequest request{.model = options.model,
-                               .pipeline = pipeline,
+  planner::PlanRequest request{.pipeline = pipeline,
                                .precision = options.training.precision,
                                .batch_size = options.training.batch_size,
                                .ranks = ranks};
   const int32_t wanted = pipeline.stages > 0 ? pipeline.stages : ranks;
   request.pipeline.stages = std::min({wanted, ranks, spec::LayerCount(options.model)});
   const int32_t tokens = (options.height / options.model.patch) * (options.width / options.model.patch);
-  request.costs = planner::CountedCosts(options.model, tokens, options.channels);
+  request.profile = planner::CountedProfile(options.model, tokens, options.channels);
   return planner::MakePlan(request);
 }
 

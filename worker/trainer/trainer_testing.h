@@ -68,13 +68,12 @@ inline TrainerOptions SmallOptions() {
 inline planner::Plan PlanFor(const TrainerOptions& options, int32_t stages, const std::string& schedule = "1f1b",
                              int32_t micro_batches = 4) {
   planner::PlanRequest request;
-  request.model = options.model;
   request.pipeline = {.schedule = schedule, .stages = stages, .micro_batches = micro_batches};
   request.precision = options.training.precision;
   request.batch_size = options.training.batch_size;
   request.ranks = stages;
   const int32_t tokens = (options.height / options.model.patch) * (options.width / options.model.patch);
-  request.costs = planner::CountedCosts(options.model, tokens, options.channels);
+  request.profile = planner::CountedProfile(options.model, tokens, options.channels);
   absl::StatusOr<planner::Plan> plan = planner::MakePlan(request);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
