@@ -54,14 +54,17 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   // "One per rank" means as many as are useful: a rank without a layer would only be one more that can fail.
   const int32_t layers = request.profile.layer_count();
   const int32_t stages = request.pipeline.stages == 0 ? std::min(request.ranks, layers) : request.pipeline.stages;
-  ATOLL_ASSIGN_OR_RETURN(plan.stages, PartitionLayers(LayersAt(request.profile, plan.micro_batch_size), stages));
   absl::StatusOr<schedule::Schedule> schedule =
       schedule::Generate(plan.generator, stages, request.pipeline.micro_batches);
   if (!schedule.ok()) {
     return FieldError("pipeline.schedule", ErrorReason(schedule.status()), std::string(schedule.status().message()));
   }
   plan.schedule = *std::move(schedule);
-  for (int32_t stage = 0; stage < stages; ++stage) plan.stages[stage].rank = plan.schedule.rank_of_stage[stage];
+  ATOLL_ASSIGN_OR_RETURN(Partition partition,
+                         PartitionLayers({.layers = LayersAt(request.profile, plan.micro_batch_size),
+                                          .rank_of_stage = plan.schedule.rank_of_stage,
+                                          .micro_batches = plan.micro_batches}));
+  plan.stages = std::move(partition.stages);
   const schedule::SimulationCosts costs = CostsOf(plan, request.profile);
   ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation, schedule::Simulate(plan.schedule, costs));
   plan.predicted = {simulation.makespan_seconds, simulation.bubble, simulation.peak_activation_bytes};

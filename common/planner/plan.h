@@ -7,19 +7,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/planner/partition.h"
 #include "common/planner/profile.h"
 #include "common/schedule/action.h"
 #include "common/schedule/simulator.h"
 #include "common/spec/spec.h"
 
 namespace atl::planner {
-
-struct StagePlacement {
-  int32_t rank = 0;
-  int32_t first_layer = 0;
-  int32_t end_layer = 0;  // one past the last
-  bool operator==(const StagePlacement&) const = default;
-};
 
 // Frozen layers over some samples of the batch, on one rank: what the action E<i> runs, with i the index in the plan.
 struct FrozenPiece {
@@ -60,10 +54,6 @@ struct Plan {
   int32_t layer_count() const { return stages.empty() ? 0 : stages.back().end_layer; }
   bool operator==(const Plan&) const = default;
 };
-
-// The contiguous split of layers into `stages` runs whose largest cost (F + I + W) is least; the earliest such split.
-// INVALID_ARGUMENT when stages < 1 or more than the layers.
-absl::StatusOr<std::vector<StagePlacement>> PartitionLayers(const std::vector<LayerProfile>& layers, int32_t stages);
 
 struct PlanRequest {
   spec::PipelineSpec pipeline;

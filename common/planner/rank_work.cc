@@ -1,0 +1,210 @@
+#include "common/planner/rank_work.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace atl::planner {
+namespace {
+
+constexpr double kTicks = 1099511627776.0;  // 2^40 for all layers on the slowest rank: times 2^20 micro-batches fits
+constexpr int64_t kMostTries = 4096;
+
+double BackwardSeconds(const LayerProfile& layer, bool split) {
+  return split ? layer.input_gradient_seconds + layer.weight_gradient_seconds : layer.backward_seconds;
+}
+
+}  // namespace
+
+// The search for the cheapest set of layers to compute again: depth first, cheapest per byte first, bounded.
+struct RankWork::Search {
+  const RankStages& stages;
+  const std::vector<Choice>& choices;
+  std::vector<uint8_t> now;
+  std::vector<uint8_t> best;
+  // Of the rank, then of its larger stage.
+  std::pair<int64_t, int64_t> best_ticks{std::numeric_limits<int64_t>::max(), 0};
+  int64_t tries = 0;
+};
+
+RankWork::RankWork(const PartitionRequest& request) : request_(request) {
+  const size_t layers = request.layers.size();
+  const int32_t ranks = 1 + *std::max_element(request.rank_of_stage.begin(), request.rank_of_stage.end());
+  const auto slowdown = [&](int32_t rank) {
+    return static_cast<size_t>(rank) < request.slowdown.size() ? request.slowdown[rank] : 1.0;
+  };
+  double total = 0;
+  for (const LayerProfile& layer : request.layers) {
+    total += 2 * layer.forward_seconds + BackwardSeconds(layer, request.split_backward);
+  }
+  double slowest = 1;
+  for (int32_t rank = 0; rank < ranks; ++rank) slowest = std::max(slowest, slowdown(rank));
+  total *= slowest;
+  for (const double seconds : request.boundary_seconds) total += 2 * seconds;
+  // A power of two: what is a multiple of one stays one.
+  if (total > 0) scale_ = std::exp2(std::floor(std::log2(kTicks / total)));
+
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    auto& base = base_.emplace_back(layers + 1, 0);
+    auto& forward = forward_.emplace_back(layers + 1, 0);
+    for (size_t i = 0; i < layers; ++i) {
+      const LayerProfile& layer = request.layers[i];
+      const double seconds = layer.forward_seconds + BackwardSeconds(layer, request.split_backward);
+      base[i + 1] = base[i] + std::llround(seconds * slowdown(rank) * scale_);
+      forward[i + 1] = forward[i] + std::llround(layer.forward_seconds * slowdown(rank) * scale_);
+    }
+  }
+  for (const double seconds : request.boundary_seconds) boundary_.push_back(std::llround(seconds * scale_));
+  stages_of_rank_.assign(ranks, 0);
+  for (const int32_t rank : request.rank_of_stage) ++stages_of_rank_[rank];
+}
+
+double RankWork::InputBytes(int32_t layer) const {
+  // The first layer reads the batch, which is there anyway.
+  if (layer == 0) return 0;
+  return std::min(request_.layers[layer - 1].output_bytes, request_.layers[layer].kept_bytes);
+}
+
+std::vector<RankWork::Choice> RankWork::Choices(const RankStages& stages) const {
+  const int32_t rank = RankOf(stages);
+  int32_t most_first = 0;
+  int32_t most_second = 0;
+  const auto empty = std::vector<HeldMicroBatches>{};
+  for (const HeldMicroBatches& held : request_.held.empty() ? empty : request_.held[rank]) {
+    most_first = std::max(most_first, held.until_input_gradient.front());
+    most_second = std::max(most_second, held.until_input_gradient.back());
+  }
+  std::vector<Choice> choices;
+  const auto add = [&](LayerRange range, bool second) {
+    for (int32_t i = range.first; i < range.end; ++i) {
+      const double saved = request_.layers[i].kept_bytes - InputBytes(i);
+      choices.push_back({.layer = i,
+                         .second = second,
+                         .ticks = Sum(forward_, rank, {i, i + 1}),
+                         .saved_bytes = saved,
+                         .most_saved = saved * (second ? most_second : most_first)});
+    }
+  };
+  add(stages.first, false);
+  add(stages.second, true);
+  std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return a.most_saved * static_cast<double>(b.ticks) > b.most_saved * static_cast<double>(a.ticks);
+  });
+  return choices;
+}
+
+double RankWork::Excess(const RankStages& stages, const std::vector<Choice>& choices,
+                        const std::vector<uint8_t>& recomputed) const {
+  const int32_t rank = RankOf(stages);
+  double fixed = 0;
+  double transient = 0;
+  double keep[2] = {0, 0};
+  double keep_for_weights[2] = {0, 0};
+  for (size_t c = 0; c < choices.size(); ++c) {
+    const Choice& choice = choices[c];
+    const LayerProfile& layer = request_.layers[choice.layer];
+    const bool again = recomputed[c] != 0;
+    fixed += request_.fixed_bytes[choice.layer];
+    keep[choice.second] += layer.kept_bytes - (again ? choice.saved_bytes : 0);
+    keep_for_weights[choice.second] += layer.weight_gradient_bytes;
+    // What is computed again is there while its gradients are.
+    transient = std::max(
+        {transient, layer.forward_transient_bytes, layer.backward_transient_bytes + (again ? choice.saved_bytes : 0)});
+  }
+  const auto buffers = [&](int32_t stage, LayerRange range) {
+    const auto& ranks = request_.rank_of_stage;
+    if (stage > 0 && ranks[stage - 1] != rank) fixed += request_.layers[range.first - 1].output_bytes;
+    if (stage + 1 < static_cast<int32_t>(ranks.size()) && ranks[stage + 1] != rank) {
+      fixed += request_.layers[range.end - 1].output_bytes;
+    }
+  };
+  buffers(stages.first_stage, stages.first);
+  const bool two = stages.second_stage >= 0;
+  if (two) buffers(stages.second_stage, stages.second);
+
+  double most = 0;
+  // A stage of a rank that holds more stages than are looked at here counts with its own share of the limit.
+  const bool share = !two && stages_of_rank_[rank] > 1;
+  size_t own = 0;
+  if (share) {
+    for (int32_t s = 0; s < stages.first_stage; ++s) own += request_.rank_of_stage[s] == rank ? 1 : 0;
+  }
+  for (const HeldMicroBatches& held : request_.held[rank]) {
+    double bytes = keep[0] * held.until_input_gradient[own] + keep_for_weights[0] * held.until_weight_gradient[own];
+    if (two) {
+      bytes += keep[1] * held.until_input_gradient[1] + keep_for_weights[1] * held.until_weight_gradient[1];
+    }
+    most = std::max(most, bytes);
+  }
+  return fixed + most + transient - request_.limit_bytes[rank] / (share ? stages_of_rank_[rank] : 1);
+}
+
+void RankWork::Try(Search* search, size_t at, const StageTicks& ticks) const {
+  const std::pair key{ticks.first + ticks.second, std::max(ticks.first, ticks.second)};
+  if (key >= search->best_ticks || ++search->tries > kMostTries) return;
+  if (Excess(search->stages, search->choices, search->now) <= 0) {
+    search->best = search->now;
+    search->best_ticks = key;
+    return;
+  }
+  if (at == search->choices.size()) return;
+  StageTicks more = ticks;
+  (search->choices[at].second ? more.second : more.first) += search->choices[at].ticks;
+  search->now[at] = 1;
+  Try(search, at + 1, more);
+  search->now[at] = 0;
+  Try(search, at + 1, ticks);
+}
+
+StageTicks RankWork::Ticks(const RankStages& stages, int64_t limit, std::vector<int32_t>* recomputed) {
+  const int32_t rank = RankOf(stages);
+  StageTicks ticks{Sum(base_, rank, stages.first), Sum(base_, rank, stages.second)};
+  const bool always = request_.recompute == Recompute::kAlways;
+  if (always) {
+    ticks.first += Sum(forward_, rank, stages.first);
+    ticks.second += Sum(forward_, rank, stages.second);
+  }
+  if (recomputed == nullptr && (request_.limit_bytes.empty() || ticks.first + ticks.second > limit)) return ticks;
+
+  const bool limited = !request_.limit_bytes.empty();
+  const std::vector<Choice> choices = Choices(stages);
+  Search search{.stages = stages, .choices = choices, .now = std::vector<uint8_t>(choices.size(), always ? 1 : 0)};
+  search.best = search.now;
+  if (limited && Excess(stages, choices, search.now) > 0) {
+    if (request_.recompute != Recompute::kAuto) return {};
+    search.best.clear();
+    Try(&search, 0, ticks);
+    if (search.best.empty()) return {};
+    for (size_t c = 0; c < choices.size(); ++c) {
+      if (search.best[c] != 0) (choices[c].second ? ticks.second : ticks.first) += choices[c].ticks;
+    }
+  }
+  if (recomputed != nullptr) {
+    for (size_t c = 0; c < search.best.size(); ++c) {
+      if (search.best[c] != 0) recomputed->push_back(choices[c].layer);
+    }
+  }
+  return ticks;
+}
+
+std::vector<int32_t> RankWork::Recomputed(const std::vector<StagePlacement>& stages) {
+  std::vector<int32_t> recomputed;
+  const auto count = static_cast<int32_t>(stages.size());
+  const auto range = [&](int32_t s) { return LayerRange{stages[s].first_layer, stages[s].end_layer}; };
+  for (int32_t s = 0; s < count; ++s) {
+    const int32_t mirror = count - 1 - s;
+    const bool pair = mirror != s && stages[mirror].rank == stages[s].rank && stages_of_rank_[stages[s].rank] == 2;
+    if (pair && mirror < s) continue;
+    RankStages of_rank{.first_stage = s, .first = range(s)};
+    if (pair) {
+      of_rank.second_stage = mirror;
+      of_rank.second = range(mirror);
+    }
+    Ticks(of_rank, std::numeric_limits<int64_t>::max(), &recomputed);
+  }
+  std::sort(recomputed.begin(), recomputed.end());
+  return recomputed;
+}
+
+}  // namespace atl::planner

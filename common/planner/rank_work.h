@@ -1,0 +1,78 @@
+// The work and memory of the stages that one rank holds, for the partition of layers. Pure; for partition.cc.
+//
+// Times are whole ticks of a power of two, so that equal splits compare as equal whatever the order of their sums.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/planner/partition.h"
+
+namespace atl::planner {
+
+struct LayerRange {
+  int32_t first = 0;
+  int32_t end = 0;
+};
+
+// One stage of a rank, or two.
+struct RankStages {
+  int32_t first_stage = 0;
+  LayerRange first;
+  int32_t second_stage = -1;
+  LayerRange second;
+};
+
+struct StageTicks {
+  int64_t first = -1;
+  int64_t second = 0;
+  bool fits() const { return first >= 0; }
+};
+
+class RankWork {
+ public:
+  // `request` outlives it.
+  explicit RankWork(const PartitionRequest& request);
+
+  // Forward and backward of one micro-batch, with what the memory limit makes the rank compute again. May stop early
+  // once the sum is above `limit`. Does not fit: the memory limit holds whatever is recomputed.
+  StageTicks Ticks(const RankStages& stages, int64_t limit, std::vector<int32_t>* recomputed = nullptr);
+
+  int64_t BoundaryTicks(int32_t layer) const { return boundary_.empty() ? 0 : boundary_[layer]; }
+  double Seconds(int64_t ticks) const { return static_cast<double>(ticks) / scale_; }
+
+  // What the ranks of a split compute again.
+  std::vector<int32_t> Recomputed(const std::vector<StagePlacement>& stages);
+
+ private:
+  // A layer of the rank that may be computed again.
+  struct Choice {
+    int32_t layer = 0;
+    bool second = false;
+    int64_t ticks = 0;
+    double saved_bytes = 0;  // per micro-batch held
+    double most_saved = 0;   // at the rank's fullest
+  };
+  struct Search;
+
+  int32_t RankOf(const RankStages& stages) const { return request_.rank_of_stage[stages.first_stage]; }
+  int64_t Sum(const std::vector<std::vector<int64_t>>& prefix, int32_t rank, LayerRange range) const {
+    return prefix[rank][range.end] - prefix[rank][range.first];
+  }
+  double InputBytes(int32_t layer) const;
+  // By what the rank breaks its limit when `recomputed` (by place in `choices`) is computed again; at most 0 fits.
+  double Excess(const RankStages& stages, const std::vector<Choice>& choices,
+                const std::vector<uint8_t>& recomputed) const;
+  std::vector<Choice> Choices(const RankStages& stages) const;
+  void Try(Search* search, size_t at, const StageTicks& ticks) const;
+
+  const PartitionRequest& request_;
+  double scale_ = 1;
+  std::vector<std::vector<int64_t>> base_;     // [rank][layer]: sums of forward and backward of the layers before
+  std::vector<std::vector<int64_t>> forward_;  // [rank][layer]: the same of the forward alone
+  std::vector<int64_t> boundary_;
+  std::vector<int32_t> stages_of_rank_;
+};
+
+}  // namespace atl::planner
