@@ -11,17 +11,20 @@
 
 namespace atl::planner {
 
-// One trainable layer under one micro-batch. Seconds with all ranks of the machine at work.
+// One trainable layer under one micro-batch, inside a stage of several. Seconds with all ranks of the machine at work;
+// the forwards of the first and of the last layer include the building of the micro-batch. A stage that begins or ends
+// at another rank holds its boundaries beside what its layers say: the inputs from F, the gradients of inputs and
+// outputs from I, and the outputs, all until W has run.
 struct LayerProfile {
   double forward_seconds = 0;
   double input_gradient_seconds = 0;
   double weight_gradient_seconds = 0;
   double backward_seconds = 0;         // input and weight gradient in one pass
-  double kept_bytes = 0;               // from F to I or B …
-  double weight_gradient_bytes = 0;    // … of which this much stays from I to W
-  double forward_transient_bytes = 0;  // on top, at the peak of the action
-  double backward_transient_bytes = 0;
-  double output_bytes = 0;  // of the boundary after it
+  double kept_bytes = 0;                // from F to I or B, its outputs among them and its inputs not …
+  double weight_gradient_bytes = 0;     // … of which this much stays from I to W
+  double forward_transient_bytes = 0;   // at the peak of F, on top of what is kept after it
+  double backward_transient_bytes = 0;  // at the peak of I, W or B, on top of what was kept before it
+  double output_bytes = 0;              // of the boundary after it
   bool operator==(const LayerProfile&) const = default;
 };
 

@@ -131,6 +131,15 @@ void JsonReader::Read(const char* name, std::vector<int64_t>* out) {
   }
 }
 
+void JsonReader::Read(const char* name, std::vector<double>* out) {
+  const json* field = Field(name, json::value_t::array);
+  if (field == nullptr) return;
+  for (const json& element : *field) {
+    if (!element.is_number()) return Fail(name, "a list of numbers", element);
+    out->push_back(element.get<double>());
+  }
+}
+
 void JsonReader::Read(const char* name, std::map<std::string, std::string>* out) {
   const json* field = Field(name, json::value_t::object);
   if (field == nullptr) return;

@@ -32,6 +32,7 @@ class JsonReader {
   void Read(const char* name, int32_t* out, int32_t minimum = 0);
   void Read(const char* name, std::vector<std::string>* out);
   void Read(const char* name, std::vector<int64_t>* out);
+  void Read(const char* name, std::vector<double>* out);
   void Read(const char* name, std::map<std::string, std::string>* out);
 
   // A list of objects: read(element_reader, &element) for each.

@@ -1,0 +1,22 @@
+// Profiles that ranks measured: put together, compared, adjusted to the machine as it is now. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/planner/profile.h"
+
+namespace atl::planner {
+
+// What ranks measured at once, as one profile: mean seconds, the largest bytes, the slowest transfer, and each rank's
+// seconds over the mean as its slowdown. INVALID_ARGUMENT (PROFILES_DIFFER) when they did not measure the same.
+absl::StatusOr<Profile> MergeProfiles(const std::vector<Profile>& ranks);
+
+// One micro-batch through all trainable layers, forward and backward; 0 for a size that was not measured.
+double MicroBatchSeconds(const Profile& profile, int32_t micro_batch_size);
+
+// Multiplies all seconds of computation, not those of transfers: a machine that is faster or slower than it was.
+void ScaleCompute(double factor, Profile* profile);
+
+}  // namespace atl::planner
