@@ -1,11 +1,6 @@
 #include "worker/trainer/trainer.h"
 
-#include <malloc.h>
-
 #include <cmath>
-#include <mutex>
-
-#include <ATen/Parallel.h>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -16,51 +11,11 @@
 #include "worker/trainer/optimizer.h"
 #include "worker/trainer/stage.h"
 #include "worker/trainer/tensor_errors.h"
+#include "worker/trainer/trainer_setup.h"
 #include "worker/trainer/trainer_state.h"
 
 namespace atl::trainer {
 namespace {
-
-// glibc gives large blocks back to the kernel on every free and takes them, page fault by page fault, on the next
-// allocation. A training step allocates the same sizes again and again: let the process keep them.
-void KeepFreedMemory() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    mallopt(M_TRIM_THRESHOLD, -1);
-    mallopt(M_TOP_PAD, 64 << 20);
-  });
-}
-
-model::DitConfig ConfigOf(const TrainerOptions& options, const spec::PrecisionSpec& precision) {
-  return {.channels = options.channels,
-          .height = options.height,
-          .width_pixels = options.width,
-          .classes = options.classes,
-          .patch = options.model.patch,
-          .width = options.model.width,
-          .depth = options.model.depth,
-          .heads = options.model.heads,
-          .mlp_ratio = options.model.mlp_ratio,
-          .outputs = options.objective == Objective::kCluster ? options.clusters : 0,
-          .compute = precision.compute};
-}
-
-absl::Status ValidatePrecision(const spec::PrecisionSpec& precision) {
-  struct Role {
-    const char* field;
-    const std::string& value;
-  };
-  // Compute is checked with the model. The others are what the optimizer's state is kept in.
-  for (const Role& role :
-       {Role{"training.precision.params", precision.params}, Role{"training.precision.reduce", precision.reduce},
-        Role{"training.precision.ema", precision.ema}}) {
-    if (role.value != "float32") {
-      return FieldError(role.field, "VALUE_UNKNOWN", fmt::format("expected float32; found '{}'", role.value));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status ValidatePlan(const planner::Plan& plan, int64_t layers, int32_t rank, bool has_transport) {
   const auto invalid = [](const std::string& message) {
@@ -91,32 +46,6 @@ absl::Status ValidatePlan(const planner::Plan& plan, int64_t layers, int32_t ran
   }
   if (plan.rank_count() > 1 && !has_transport)
     return invalid("expected a transport for more than one rank; found none");
-  return absl::OkStatus();
-}
-
-absl::Status ValidateDevice(const std::string& device) {
-  if (device == "cpu") return absl::OkStatus();
-  if (device.rfind("cuda", 0) == 0) {
-    if (at::hasCUDA()) return absl::OkStatus();
-    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
-                     fmt::format("device '{}': this build or machine has no CUDA device", device));
-  }
-  return FieldError("device", "VALUE_UNKNOWN", fmt::format("expected cpu or cuda; found '{}'", device));
-}
-
-absl::Status ValidateOptions(const TrainerOptions& options, const TrainingData* data) {
-  ATOLL_RETURN_IF_ERROR(ValidateTraining(options.training));
-  ATOLL_RETURN_IF_ERROR(ValidateDevice(options.device));
-  if (options.objective == Objective::kCluster && options.clusters < 1) {
-    return FieldError("clusters", "VALUE_OUT_OF_RANGE", fmt::format("expected at least 1; found {}", options.clusters));
-  }
-  if (options.threads < 1) {
-    return FieldError("threads", "VALUE_OUT_OF_RANGE", fmt::format("expected at least 1; found {}", options.threads));
-  }
-  if (data->size() < 1) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "DATA_EMPTY",
-                     "training data: expected samples; found none");
-  }
   return absl::OkStatus();
 }
 
@@ -254,13 +183,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
                                                          int32_t rank, TrainingData* data,
                                                          transport::Transport* transport, Clock* clock) {
   const model::DitConfig config = ConfigOf(options, plan.precision);
-  ATOLL_RETURN_IF_ERROR(ValidateOptions(options, data));
+  ATOLL_RETURN_IF_ERROR(ValidateOptions(options, *data));
   ATOLL_RETURN_IF_ERROR(ValidatePrecision(plan.precision));
   ATOLL_RETURN_IF_ERROR(model::Validate(config));
   ATOLL_RETURN_IF_ERROR(ValidatePlan(plan, model::LayerCount(config), rank, transport != nullptr));
-  KeepFreedMemory();
   return CatchTensorErrors("create trainer", [&]() -> absl::StatusOr<std::unique_ptr<Trainer>> {
-    at::set_num_threads(options.threads);
+    TuneProcess(options.threads);
     return std::make_unique<TrainerImpl>(options, plan, rank, data, transport, clock);
   });
 }

@@ -1,0 +1,28 @@
+// Samples for measurements: what the values are makes no difference to the time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "common/base/counter_random.h"
+#include "worker/trainer/trainer.h"
+
+namespace atl::trainer {
+
+// Noise, the same for a position every time.
+class SyntheticData : public TrainingData {
+ public:
+  SyntheticData(int32_t classes, int32_t clusters) : classes_(classes), clusters_(clusters) {}
+  int64_t size() const override { return 4096; }
+  absl::StatusOr<Item> Read(int64_t position, std::span<float> pixels) override {
+    CounterRandom(1, RandomPurpose::kSubset, 0, static_cast<uint64_t>(position)).Uniform(pixels);
+    return Item{.label = classes_ > 0 ? static_cast<int32_t>(position % classes_) : -1,
+                .cluster = clusters_ > 0 ? static_cast<int32_t>(position % clusters_) : -1};
+  }
+
+ private:
+  const int32_t classes_;
+  const int32_t clusters_;
+};
+
+}  // namespace atl::trainer
