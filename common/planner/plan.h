@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/planner/fill.h"
 #include "common/planner/partition.h"
 #include "common/planner/profile.h"
 #include "common/schedule/action.h"
@@ -14,17 +15,6 @@
 #include "common/spec/spec.h"
 
 namespace atl::planner {
-
-// Frozen layers over some samples of the batch, on one rank: what the action E<i> runs, with i the index in the plan.
-struct FrozenPiece {
-  int32_t component = 0;
-  int32_t first_layer = 0;
-  int32_t end_layer = 0;
-  int32_t rank = 0;  // of the pipeline
-  int32_t first_sample = 0;
-  int32_t samples = 0;
-  bool operator==(const FrozenPiece&) const = default;
-};
 
 // What the simulator says of the plan.
 struct Prediction {
