@@ -16,6 +16,7 @@
 #include "common/dataset/image_codec.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
+#include "common/schedule/generators.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -416,7 +417,12 @@ TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   EXPECT_THAT(text.out, HasSubstr("rank 1: 1F0,1B0"));
   const auto json =
       nlohmann::json::parse(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--output", "json"}).out);
-  EXPECT_GE(json.at("schedules").size(), 2u);
+  EXPECT_EQ(json.at("schedules").size(), schedule::Generators().size());
+  // The V schedules on as many ranks as the job's two stages have.
+  const Outcome wide =
+      Run({"plan", SpecPath(), "--ranks", "4", "--image", "1x8x8", "--set", "pipeline.stages=2", "--format", "csv"});
+  EXPECT_THAT(wide.out, HasSubstr("1f1b,true,2,"));
+  EXPECT_THAT(wide.out, HasSubstr("v-half,false,4,"));
   EXPECT_THAT(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "csv"}).out,
               HasSubstr("schedule,chosen,stages,micro_batches,iteration_seconds"));
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "8x8"}).code, 2);

@@ -73,10 +73,17 @@ absl::StatusOr<ImageShape> FindShape(const Session& session, const PlanFlags& fl
   return ImageShape{manifest.channels, manifest.height, manifest.width};
 }
 
-absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const std::string& generator) {
+// The job's schedule, or another one on as many ranks: a rank of one schedule may hold more stages than of the other.
+absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const schedule::GeneratorInfo& generator) {
   Outlook outlook;
-  outlook.chosen = generator == request.pipeline.schedule;
-  request.pipeline.schedule = generator;
+  outlook.chosen = generator.name == request.pipeline.schedule;
+  ATOLL_ASSIGN_OR_RETURN(const schedule::GeneratorInfo of_job, schedule::FindGenerator(request.pipeline.schedule));
+  if (!outlook.chosen && request.pipeline.stages > 0) {
+    const int32_t ranks = std::min(request.pipeline.stages / of_job.stages_per_rank,
+                                   request.profile.layer_count() / generator.stages_per_rank);
+    request.pipeline.stages = std::max(ranks, 1) * generator.stages_per_rank;
+  }
+  request.pipeline.schedule = generator.name;
   ATOLL_ASSIGN_OR_RETURN(outlook.plan, planner::MakePlan(request));
   ATOLL_ASSIGN_OR_RETURN(outlook.simulation,
                          schedule::Simulate(outlook.plan.schedule, planner::CostsOf(outlook.plan, request.profile)));
@@ -167,8 +174,8 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
                                .profile = planner::CountedProfile(model, tokens, shape.channels)};
   request.profile.transfer_latency_seconds = flags.transfer_seconds;
   std::vector<Outlook> outlooks;
-  for (const std::string_view generator : schedule::GeneratorNames()) {
-    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), Predict(request, std::string(generator)));
+  for (const schedule::GeneratorInfo& generator : schedule::Generators()) {
+    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), Predict(request, generator));
   }
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
   *session.out << (json ? AsJson(outlooks) : flags.format == "csv" ? AsCsv(outlooks) : AsText(outlooks, session.width));

@@ -13,16 +13,22 @@
 namespace atl::planner {
 namespace {
 
-absl::Status CheckRequest(const PlanRequest& request) {
+absl::Status CheckRequest(const PlanRequest& request, int32_t stages_per_rank) {
   if (request.ranks < 1) {
     return FieldError("ranks", "RANKS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", request.ranks));
   }
   ATOLL_RETURN_IF_ERROR(CheckProfile(request.profile));
   const spec::PipelineSpec& pipeline = request.pipeline;
-  if (pipeline.stages < 0 || pipeline.stages > request.ranks) {
+  if (pipeline.stages < 0 || pipeline.stages > int64_t{request.ranks} * stages_per_rank) {
+    return FieldError(
+        "pipeline.stages", "STAGES_OUT_OF_RANGE",
+        fmt::format("expected 0 ({} per rank) to {} (the ranks of the island, {} stages each), found {}",
+                    stages_per_rank, int64_t{request.ranks} * stages_per_rank, stages_per_rank, pipeline.stages));
+  }
+  if (pipeline.stages % stages_per_rank != 0) {
     return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
-                      fmt::format("expected 0 (one per rank) to {} (the ranks of the island), found {}", request.ranks,
-                                  pipeline.stages));
+                      fmt::format("expected a multiple of the {} stages that {} puts on every rank, found {}",
+                                  stages_per_rank, pipeline.schedule, pipeline.stages));
   }
   if (pipeline.micro_batches < 1 || request.batch_size < 1 || request.batch_size % pipeline.micro_batches != 0) {
     return FieldError(
@@ -45,17 +51,22 @@ std::string Reason(const Plan& plan, const schedule::Simulation& simulation, con
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
-  ATOLL_RETURN_IF_ERROR(CheckRequest(request));
+  const auto generator = schedule::FindGenerator(request.pipeline.schedule);
+  if (!generator.ok()) {
+    return FieldError("pipeline.schedule", ErrorReason(generator.status()), std::string(generator.status().message()));
+  }
+  const int32_t stages_per_rank = generator->stages_per_rank;
+  ATOLL_RETURN_IF_ERROR(CheckRequest(request, stages_per_rank));
   Plan plan;
   plan.micro_batches = request.pipeline.micro_batches;
   plan.micro_batch_size = request.batch_size / request.pipeline.micro_batches;
   plan.generator = request.pipeline.schedule;
   plan.precision = request.precision;
-  // "One per rank" means as many as are useful: a rank without a layer would only be one more that can fail.
-  const int32_t layers = request.profile.layer_count();
-  const int32_t stages = request.pipeline.stages == 0 ? std::min(request.ranks, layers) : request.pipeline.stages;
+  // By default as many ranks as are useful: one without a layer would only be one more that can fail.
+  const int32_t useful_ranks = std::max(1, std::min(request.ranks, request.profile.layer_count() / stages_per_rank));
+  const int32_t stages = request.pipeline.stages == 0 ? useful_ranks * stages_per_rank : request.pipeline.stages;
   absl::StatusOr<schedule::Schedule> schedule =
-      schedule::Generate(plan.generator, stages, request.pipeline.micro_batches);
+      schedule::Generate(plan.generator, stages / stages_per_rank, request.pipeline.micro_batches);
   if (!schedule.ok()) {
     return FieldError("pipeline.schedule", ErrorReason(schedule.status()), std::string(schedule.status().message()));
   }

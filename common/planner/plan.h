@@ -53,8 +53,8 @@ struct PlanRequest {
   Profile profile;
 };
 
-// A valid plan, or INVALID_ARGUMENT with the field: stages more than layers or ranks, a batch that micro-batches do
-// not divide, an unknown schedule.
+// A valid plan, or INVALID_ARGUMENT with the field: stages more than the layers or than the ranks hold, or not a
+// multiple of what the schedule puts on a rank; a batch that micro-batches do not divide; an unknown schedule.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
 // What the simulator needs of a plan: costs of its stages, boundaries, frozen pieces and reductions, and the bytes that

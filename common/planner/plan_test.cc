@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errors.h"
+#include "common/schedule/generators.h"
 
 namespace atl::planner {
 namespace {
@@ -19,15 +20,18 @@ PlanRequest Digits(int32_t ranks) {
 }
 
 TEST(MakePlan, EveryStageCountAndScheduleGivesAValidPlan) {
-  for (const char* name : {"gpipe", "1f1b"}) {
-    for (int32_t ranks = 1; ranks <= 8; ++ranks) {
+  for (const auto& [name, stages_per_rank, splits] : schedule::Generators()) {
+    for (int32_t ranks = 1; ranks * stages_per_rank <= 8; ++ranks) {
       PlanRequest request = Digits(ranks);
       request.pipeline.schedule = name;
       const auto plan = MakePlan(request);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_TRUE(schedule::Validate(plan->schedule).ok());
       EXPECT_EQ(plan->rank_count(), ranks);
-      EXPECT_EQ(plan->stages.size(), static_cast<size_t>(ranks));
+      EXPECT_EQ(plan->stages.size(), static_cast<size_t>(ranks) * stages_per_rank);
+      for (size_t stage = 0; stage < plan->stages.size(); ++stage) {
+        EXPECT_EQ(plan->stages[stage].rank, plan->schedule.rank_of_stage[stage]);
+      }
       EXPECT_EQ(plan->layer_count(), 8);
       EXPECT_EQ(plan->micro_batches, 4);
       EXPECT_EQ(plan->micro_batch_size, 16);
@@ -49,6 +53,15 @@ TEST(MakePlan, StagesBelowTheRanksUseOnlySoManyRanks) {
   PlanRequest request = Digits(4);
   request.pipeline.stages = 3;
   EXPECT_EQ(MakePlan(request)->rank_count(), 3);
+  request.pipeline = {.schedule = "zbv", .stages = 6};
+  EXPECT_EQ(MakePlan(request)->rank_count(), 3);
+}
+
+TEST(MakePlan, SeveralStagesPerRankUseOnlyAsManyRanksAsLayersAllow) {
+  PlanRequest request = Digits(8);
+  request.pipeline.schedule = "v-min";
+  EXPECT_EQ(MakePlan(request)->rank_count(), 4);
+  EXPECT_EQ(MakePlan(request)->stages.size(), 8u);
 }
 
 TEST(MakePlan, TheSameRequestGivesTheSamePlan) {
@@ -69,14 +82,18 @@ struct BadRequest {
 
 TEST(MakePlan, RefusesWithTheField) {
   const BadRequest cases[] = {
-      {[](PlanRequest* r) { r->pipeline.stages = 3; }, "pipeline.stages", "expected 0 (one per rank) to 2"},
+      {[](PlanRequest* r) { r->pipeline.stages = 3; }, "pipeline.stages", "expected 0 (1 per rank) to 2"},
       {[](PlanRequest* r) { r->pipeline.stages = 9, r->ranks = 9; }, "pipeline.stages", "expected 1 to 8"},
       {[](PlanRequest* r) { r->pipeline.stages = -1; }, "pipeline.stages", "found -1"},
       {[](PlanRequest* r) { r->pipeline.micro_batches = 5; }, "pipeline.micro_batches",
        "divisor of the batch of 64, found 5"},
       {[](PlanRequest* r) { r->pipeline.micro_batches = 0; }, "pipeline.micro_batches", "found 0"},
       {[](PlanRequest* r) { r->pipeline.schedule = "zb"; }, "pipeline.schedule",
-       "expected one of 1f1b, gpipe, found 'zb'"},
+       "expected one of 1f1b, gpipe, interleaved-1f1b, zb-h1, zb-h2, zbv, v-half, v-min, found 'zb'"},
+      {[](PlanRequest* r) { r->pipeline = {.schedule = "zbv", .stages = 3}; }, "pipeline.stages",
+       "expected a multiple of the 2 stages that zbv puts on every rank, found 3"},
+      {[](PlanRequest* r) { r->pipeline = {.schedule = "zbv", .stages = 6}; }, "pipeline.stages",
+       "expected 0 (2 per rank) to 4"},
       {[](PlanRequest* r) { r->ranks = 0; }, "ranks", "found 0"},
       {[](PlanRequest* r) { r->profile.layers.clear(); }, "", "expected the costs of at least one layer"},
   };

@@ -37,9 +37,9 @@ TEST(ActionText, ScheduleIsOneLinePerRank) {
 
 TEST(ActionText, EveryGeneratedScheduleReadsBackEqual) {
   for (const std::string_view name : GeneratorNames()) {
-    for (int32_t stages = 1; stages <= 6; ++stages) {
+    for (int32_t ranks = 1; ranks <= 6; ++ranks) {
       for (int32_t micro_batches = 1; micro_batches <= 9; ++micro_batches) {
-        const Schedule schedule = *Generate(name, stages, micro_batches);
+        const Schedule schedule = *Generate(name, ranks, micro_batches);
         const auto parsed = ParseText(ToText(schedule));
         ASSERT_TRUE(parsed.ok()) << parsed.status();
         EXPECT_EQ(*parsed, schedule);

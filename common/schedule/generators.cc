@@ -1,5 +1,6 @@
 #include "common/schedule/generators.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -7,56 +8,54 @@
 #include <fmt/ranges.h>
 
 #include "common/base/errors.h"
-#include "common/schedule/shape.h"
+#include "common/base/status_macros.h"
 
 namespace atl::schedule {
 namespace {
 
-constexpr int64_t kMaxStageMicroBatches = 1'000'000;
+using GenerateFunction = absl::StatusOr<Schedule> (*)(int32_t ranks, int32_t micro_batches);
 
-struct Generator {
-  std::string_view name;
-  absl::StatusOr<Schedule> (*generate)(int32_t stages, int32_t micro_batches);
+constexpr std::array<GeneratorInfo, 8> kInfos{{
+    {"1f1b", 1, false},
+    {"gpipe", 1, false},
+    {"interleaved-1f1b", 2, false},
+    {"zb-h1", 1, true},
+    {"zb-h2", 1, true},
+    {"zbv", 2, true},
+    {"v-half", 2, true},
+    {"v-min", 2, true},
+}};
+
+constexpr std::array<GenerateFunction, kInfos.size()> kFunctions{
+    &Generate1F1B, &GenerateGPipe, &GenerateInterleaved1F1B, &GenerateZbH1,
+    &GenerateZbH2, &GenerateZbv,   &GenerateVHalf,           &GenerateVMin,
 };
-
-constexpr std::array<Generator, 2> kGenerators{{{"1f1b", &Generate1F1B}, {"gpipe", &GenerateGPipe}}};
 
 }  // namespace
 
-absl::Status CheckCounts(int32_t stages, int32_t micro_batches) {
-  if (stages < 1 || micro_batches < 1) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_COUNTS",
-                     fmt::format("schedule: expected at least one stage and one micro-batch, found {} and {}", stages,
-                                 micro_batches));
-  }
-  if (int64_t{stages} * micro_batches > kMaxStageMicroBatches) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_COUNTS",
-                     fmt::format("schedule: expected stages x micro-batches of at most {}, found {} x {}",
-                                 kMaxStageMicroBatches, stages, micro_batches));
-  }
-  return absl::OkStatus();
-}
-
-Schedule OneStagePerRank(int32_t stages, int32_t micro_batches) {
-  Schedule schedule{.stages = stages, .micro_batches = micro_batches};
-  schedule.ranks.resize(stages);
-  schedule.rank_of_stage.resize(stages);
-  for (int32_t stage = 0; stage < stages; ++stage) schedule.rank_of_stage[stage] = stage;
-  return schedule;
-}
-
-absl::StatusOr<Schedule> Generate(std::string_view name, int32_t stages, int32_t micro_batches) {
-  for (const Generator& generator : kGenerators) {
-    if (generator.name == name) return generator.generate(stages, micro_batches);
-  }
-  return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_UNKNOWN",
-                   fmt::format("schedule: expected one of {}, found '{}'", fmt::join(GeneratorNames(), ", "), name));
+std::span<const GeneratorInfo> Generators() {
+  return kInfos;
 }
 
 std::vector<std::string_view> GeneratorNames() {
   std::vector<std::string_view> names;
-  for (const Generator& generator : kGenerators) names.push_back(generator.name);
+  for (const GeneratorInfo& info : kInfos) names.push_back(info.name);
   return names;
+}
+
+absl::StatusOr<GeneratorInfo> FindGenerator(std::string_view name) {
+  const auto* const info =
+      std::find_if(kInfos.begin(), kInfos.end(), [name](const GeneratorInfo& known) { return known.name == name; });
+  if (info != kInfos.end()) return *info;
+  return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_UNKNOWN",
+                   fmt::format("schedule: expected one of {}, found '{}'", fmt::join(GeneratorNames(), ", "), name));
+}
+
+absl::StatusOr<Schedule> Generate(std::string_view name, int32_t ranks, int32_t micro_batches) {
+  for (size_t i = 0; i < kInfos.size(); ++i) {
+    if (kInfos[i].name == name) return kFunctions[i](ranks, micro_batches);
+  }
+  return FindGenerator(name).status();
 }
 
 }  // namespace atl::schedule

@@ -49,19 +49,25 @@ TEST_P(EqualStages, GPipeHasTheSameBubbleAndHoldsEveryMicroBatch) {
 TEST_P(EqualStages, NoRankRunsTwoActionsAtOnceAndInputsPrecedeTheirReaders) {
   constexpr double kTransfer = 0.25;
   for (const std::string_view name : GeneratorNames()) {
-    const Simulation simulation = *Simulate(*Generate(name, p_, m_), EqualCosts(p_, kTransfer));
-    std::vector<double> forward_end(static_cast<size_t>(p_) * m_, 0);
+    const Schedule schedule = *Generate(name, p_, m_);
+    const Simulation simulation = *Simulate(schedule, EqualCosts(schedule.stages, kTransfer));
+    std::vector<double> forward_end(static_cast<size_t>(schedule.stages) * m_, 0);
+    for (const auto& rank : simulation.ranks) {
+      for (const SimulatedAction& run : rank) {
+        if (run.action.kind != ActionKind::kForward) continue;
+        forward_end[run.action.stage * m_ + run.action.micro_batch] = run.end_seconds;
+      }
+    }
     for (const auto& rank : simulation.ranks) {
       for (size_t i = 0; i < rank.size(); ++i) {
         if (i > 0) {
           EXPECT_GE(rank[i].start_seconds, rank[i - 1].end_seconds);
         }
         const Action& action = rank[i].action;
-        if (action.kind != ActionKind::kForward) continue;
-        forward_end[action.stage * m_ + action.micro_batch] = rank[i].end_seconds;
-        if (action.stage > 0) {
-          EXPECT_GE(rank[i].start_seconds, forward_end[(action.stage - 1) * m_ + action.micro_batch] + kTransfer);
-        }
+        if (action.kind != ActionKind::kForward || action.stage == 0) continue;
+        const bool same_rank = schedule.rank_of_stage[action.stage] == schedule.rank_of_stage[action.stage - 1];
+        EXPECT_GE(rank[i].start_seconds,
+                  forward_end[(action.stage - 1) * m_ + action.micro_batch] + (same_rank ? 0 : kTransfer));
       }
     }
   }
@@ -88,18 +94,6 @@ TEST(Simulate, HopsWithinARankCostNoTransfer) {
   const Simulation simulation = *Simulate(schedule, EqualCosts(2, 100));
   EXPECT_NEAR(simulation.makespan_seconds, 2 * (kForward + kBackward), 1e-9);
   EXPECT_NEAR(simulation.bubble, 0, 1e-9);
-}
-
-TEST(Simulate, SplitBackwardShortensTheBubbleByTheWeightGradient) {
-  // ZB-H1 on two stages (arXiv 2401.10241): the bubble of 1F1B, (p - 1)(f + b + w), becomes (p - 1)(f + b - w).
-  const Schedule schedule = *ParseText(
-      "0F0,0F1,0I0,0F2,0I1,0W0,0I2,0W1,0W2\n"
-      "1F0,1I0,1W0,1F1,1I1,1F2,1I2,1W1,1W2\n");
-  SimulationCosts costs;
-  costs.stages.assign(2, {1, 1, 1, 1, 1});
-  const Simulation split = *Simulate(schedule, costs);
-  const Simulation joined = *Simulate(*Generate1F1B(2, 3), costs);
-  EXPECT_LT(split.makespan_seconds, joined.makespan_seconds);
 }
 
 TEST(Simulate, WeightGradientBytesStayUntilTheWeightGradient) {

@@ -68,7 +68,7 @@ struct TrainingSpec {
 };
 
 struct PipelineSpec {
-  std::string schedule = "1f1b";  // gpipe, 1f1b
+  std::string schedule = "1f1b";  // one of schedule::GeneratorNames()
   int32_t stages = 0;
   int32_t micro_batches = 4;
   bool operator==(const PipelineSpec&) const = default;

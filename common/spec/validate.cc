@@ -184,6 +184,12 @@ absl::Status ValidatePipeline(const JobSpec& spec) {
   const std::vector<std::string_view> schedules = schedule::GeneratorNames();
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.schedule", pipeline.schedule, {schedules.begin(), schedules.end()}));
   ATOLL_RETURN_IF_ERROR(Range("pipeline.stages", pipeline.stages, 0, kMaxInt));
+  ATOLL_ASSIGN_OR_RETURN(const schedule::GeneratorInfo generator, schedule::FindGenerator(pipeline.schedule));
+  if (pipeline.stages % generator.stages_per_rank != 0) {
+    return FieldError("pipeline.stages", "OUT_OF_RANGE",
+                      fmt::format("expected a multiple of {}, the stages that {} puts on every rank, found {}",
+                                  generator.stages_per_rank, pipeline.schedule, pipeline.stages));
+  }
   ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "model", spec.model));
   ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "router_model", spec.router_model));
   ATOLL_RETURN_IF_ERROR(Range("pipeline.micro_batches", pipeline.micro_batches, 1, 1 << 20));

@@ -108,6 +108,8 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.router_training.steps = 0; }, "router_training.steps", "REQUIRED_FIELD", ""},
       {[](JobSpec& s) { s.pipeline.schedule = "1f2b"; }, "pipeline.schedule", "UNKNOWN_VALUE", "did you mean '1f1b'"},
       {[](JobSpec& s) { s.pipeline.stages = -1; }, "pipeline.stages", "OUT_OF_RANGE", ""},
+      {[](JobSpec& s) { s.pipeline.schedule = "v-half", s.pipeline.stages = 5; }, "pipeline.stages", "OUT_OF_RANGE",
+       "multiple of 2, the stages that v-half puts on every rank, found 5"},
       {[](JobSpec& s) { s.pipeline.stages = 9; }, "pipeline.stages", "OUT_OF_RANGE", "layers of model (8"},
       {[](JobSpec& s) { s.pipeline.stages = 7; }, "pipeline.stages", "OUT_OF_RANGE", "layers of router_model (6"},
       {[](JobSpec& s) { s.pipeline.micro_batches = 0; }, "pipeline.micro_batches", "OUT_OF_RANGE", ""},

@@ -79,7 +79,7 @@ def run_rank(rank, rendezvous, text, micro_batches):
 def run(files):
     for path in files:
         with open(path) as file:
-            sections = re.split(r"^# stages (\d+), micro-batches (\d+)\n", file.read(), flags=re.M)[1:]
+            sections = re.split(r"^# ranks (\d+), micro-batches (\d+)\n", file.read(), flags=re.M)[1:]
         for stages, micro_batches, text in zip(sections[0::3], sections[1::3], sections[2::3]):
             if stages != "2":
                 continue

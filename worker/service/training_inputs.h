@@ -31,7 +31,8 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
 // The same, of the dataset that the grant names.
 absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant);
 
-// The plan for `ranks` ranks: pipeline.stages, or one stage per rank, but never more than the ranks or the layers.
+// The plan for `ranks` ranks: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit
+// the ranks or the layers.
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
                                                int32_t ranks);
 
