@@ -126,6 +126,11 @@ bool Engine::has_leavers() {
   return !cancelled_.empty();
 }
 
+size_t Engine::waiting_requests() {
+  absl::MutexLock lock(&mutex_);
+  return queue_.size();
+}
+
 AdmissionState Engine::CurrentState() {
   AdmissionState state{.image_steps_left = image_steps_left_, .time_per_image_step = time_per_image_step_};
   for (const auto& [id, entry] : admitted_) {

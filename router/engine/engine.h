@@ -121,6 +121,9 @@ class Engine {
 
   // Whether a cancelled request waits for the next tick to leave.
   bool has_leavers();
+  // How many requests wait for a tick to let them join. A request that is being submitted is not among them yet,
+  // although RequestsOn counts it.
+  size_t waiting_requests();
 
   // One tick: leavers leave, queued requests join, chosen images step. Returns whether work is left. Tests only.
   bool RunTick();

@@ -97,10 +97,15 @@ class SampleServiceTest : public ::testing::Test {
     if (engine_ != nullptr) engine_->Stop();
     server_.reset();
   }
-  void AwaitRequests(int64_t count) {
+  void AwaitWaiting(size_t count) {
     const absl::Time end = absl::Now() + absl::Seconds(20);
-    while (engine_->RequestsOn("digits", "v1") != count && absl::Now() < end) std::this_thread::yield();
-    ASSERT_EQ(engine_->RequestsOn("digits", "v1"), count);
+    while (engine_->waiting_requests() != count && absl::Now() < end) std::this_thread::yield();
+    ASSERT_EQ(engine_->waiting_requests(), count);
+  }
+  void AwaitNoRequests() {
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (engine_->RequestsOn("digits", "v1") != 0 && absl::Now() < end) std::this_thread::yield();
+    ASSERT_EQ(engine_->RequestsOn("digits", "v1"), 0);
   }
   void RunAll() {
     for (int i = 0; i < 1000 && engine_->RunTick(); ++i) {
@@ -122,7 +127,7 @@ TEST_F(SampleServiceTest, AStreamIsQueuedProgressImagesDone) {
   pb::SampleRequest request = Asking({3, 5}, 4);
   request.add_seeds(70);
   Call call(stub_.get(), request);
-  AwaitRequests(1);
+  AwaitWaiting(1);
   RunAll();
   EXPECT_TRUE(call.Finish().ok());
   const std::vector<pb::SampleResponse> events = call.events();
@@ -151,10 +156,10 @@ TEST_F(SampleServiceTest, AStreamIsQueuedProgressImagesDone) {
 TEST_F(SampleServiceTest, ConcurrentRequestsShareBatches) {
   StartServer();
   Call a(stub_.get(), Asking({0, 1}, 2));
-  AwaitRequests(1);
+  AwaitWaiting(1);
   Call b(stub_.get(), Asking({0, 4, 1}, 2));
   Call c(stub_.get(), Asking({1}, 2));
-  AwaitRequests(3);
+  AwaitWaiting(3);
   engine_->RunTick();
   // Expert 0 has three images of two requests in one batch, expert 1 three images of three.
   std::vector<Seen> seen = backend_->TakeSeen();
@@ -169,9 +174,9 @@ TEST_F(SampleServiceTest, ConcurrentRequestsShareBatches) {
 TEST_F(SampleServiceTest, CancellingTheCallTakesItsImagesOutAtTheNextStep) {
   StartServer();
   Call stays(stub_.get(), Asking({0}, 3));
-  AwaitRequests(1);
+  AwaitWaiting(1);
   Call leaves(stub_.get(), Asking({0, 0, 0}, 3));
-  AwaitRequests(2);
+  AwaitWaiting(2);
   engine_->RunTick();
   EXPECT_THAT(backend_->TakeSeen(), ElementsAre(Seen{-1, 4}, Seen{0, 4}));
   leaves.Cancel();
@@ -194,7 +199,7 @@ TEST_F(SampleServiceTest, ADeadlineEndsTheCallAndTheWork) {
   };
   Call call(stub_.get(), Asking({0}, 250), absl::Milliseconds(200));
   EXPECT_EQ(call.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  AwaitRequests(0);
+  AwaitNoRequests();
 }
 
 TEST_F(SampleServiceTest, ACallerThatDoesNotReadHoldsUpNobody) {
@@ -258,7 +263,7 @@ TEST_F(SampleServiceTest, AFullQueueAnswersWithARetryDelay) {
   options.admission.max_queued_requests = 1;
   StartServer(options);
   Call waits(stub_.get(), Asking({0}, 3));
-  AwaitRequests(1);
+  AwaitWaiting(1);
   const grpc::Status refused = Call(stub_.get(), Asking({0}, 3)).Finish();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ErrorReason(rpc::FromGrpc(refused)), "QUEUE_FULL");
