@@ -266,8 +266,10 @@ void Island::Drop(int32_t rank, const absl::Status& reason) {
   spdlog::warn("lost rank {}: {}; the island was {}", rank, std::string(reason.message()), ToString(phase));
   metrics_->lost_ranks->Increment();
   stream->Close(reason, /*at_once=*/true);
-  Execute(state_.Left(rank, reason, clock_->Monotonic()));
+  const std::vector<IslandCommand> commands = state_.Left(rank, reason, clock_->Monotonic());
+  // First: whoever hears that the attempt is over plans the next one for those that are there.
   PublishPresent();
+  Execute(commands);
 }
 
 void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {

@@ -71,8 +71,7 @@ absl::Status Leader::Run() {
   }
   if (Stopping() && absl::IsCancelled(status)) status = absl::OkStatus();
   island_->ShutDownRanks(status.ok() ? "the leader ends" : std::string(status.message()));
-  // Time for the ranks to hear it.
-  server_->Shutdown(absl::Seconds(1));
+  server_->Shutdown(options_.farewell_grace);
   return status;
 }
 

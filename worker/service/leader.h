@@ -43,6 +43,8 @@ struct LeaderOptions {
   absl::Duration claim_wait = absl::Seconds(10);
   // For checkpoints that are complete when an attempt ends early.
   absl::Duration commit_grace = absl::Seconds(5);
+  // For the ranks to hear that the leader ends.
+  absl::Duration farewell_grace = absl::Seconds(1);
 };
 
 class Leader {

@@ -174,6 +174,11 @@ int64_t RankRunner::step() const {
   return current_ == nullptr ? 0 : current_->step();
 }
 
+int64_t RankRunner::stop_after() const {
+  absl::MutexLock lock(&mutex_);
+  return current_ == nullptr ? 0 : current_->stop_after();
+}
+
 absl::Duration RankRunner::step_time() const {
   absl::MutexLock lock(&mutex_);
   return current_ == nullptr ? absl::ZeroDuration() : current_->step_time();

@@ -35,6 +35,8 @@ class RankRunner {
   // Of the attempt that runs; zero when none does.
   int64_t step() const;
   absl::Duration step_time() const;
+  // The step that StopAfter named; zero when nothing asked to stop.
+  int64_t stop_after() const;
 
  private:
   void Loop();

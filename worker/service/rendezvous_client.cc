@@ -36,6 +36,8 @@ class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest,
   bool Wakes() const { return done_ || !incoming_.empty(); }
   bool writable() const { return !writing_ && !done_; }
   bool done() const { return done_; }
+  // Nothing is left to take: the leader's last words may arrive together with the end.
+  bool exhausted() const { return done_ && incoming_.empty(); }
   const absl::Status& final_status() const { return final_; }
   std::deque<JoinResponse> TakeIncoming() { return std::exchange(incoming_, {}); }
 
@@ -154,7 +156,7 @@ absl::Status RendezvousClient::Serve(Call* call, RankRunner* runner) {
     if (StopDue(call, runner)) return absl::OkStatus();
     {
       absl::MutexLock lock(&mutex_);
-      if (call->done()) return call->final_status();
+      if (call->exhausted()) return call->final_status();
     }
     const absl::Duration silence = clock_->Monotonic() - heard;
     if (silence > options_.silence_timeout) {

@@ -187,6 +187,11 @@ int64_t TrainingAttempt::step() const {
   return step_;
 }
 
+int64_t TrainingAttempt::stop_after() const {
+  absl::MutexLock lock(&mutex_);
+  return stop_after_;
+}
+
 absl::Duration TrainingAttempt::step_time() const {
   absl::MutexLock lock(&mutex_);
   return step_time_;

@@ -83,6 +83,7 @@ class TrainingAttempt {
   int64_t step() const;
   // Of the last step; any thread.
   absl::Duration step_time() const;
+  int64_t stop_after() const;  // zero when not asked to stop
 
  private:
   absl::Status Prepare();
