@@ -37,6 +37,18 @@ void Emit(YAML::Emitter& out, const std::map<std::string, std::string>& values) 
 
 template <typename S>
 requires std::is_class_v<S>
+void Emit(YAML::Emitter& out, const S& spec);
+
+template <typename T>
+void Emit(YAML::Emitter& out, const std::vector<T>& values) {
+  if (!std::is_class_v<T> || values.empty()) out << YAML::Flow;
+  out << YAML::BeginSeq;
+  for (const T& value : values) Emit(out, value);
+  out << YAML::EndSeq;
+}
+
+template <typename S>
+requires std::is_class_v<S>
 void Emit(YAML::Emitter& out, const S& spec) {
   out << YAML::BeginMap;
   Visit(

@@ -84,6 +84,21 @@ absl::Status ReadValue(std::string_view path, const YamlNode& node, std::map<std
 }
 
 template <typename S>
+requires std::is_class_v<S> absl::Status ReadValue(std::string_view path, const YamlNode& node, S& spec);
+
+template <typename T>
+absl::Status ReadValue(std::string_view path, const YamlNode& node, std::vector<T>& out) {
+  if (node.kind == YamlNode::Kind::kNull) return absl::OkStatus();
+  if (node.kind != YamlNode::Kind::kSequence) return WrongType(path, "a list", node);
+  std::vector<T> values(node.items.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    ATOLL_RETURN_IF_ERROR(ReadValue(fmt::format("{}[{}]", path, i), *node.items[i], values[i]));
+  }
+  out = std::move(values);
+  return absl::OkStatus();
+}
+
+template <typename S>
 absl::Status CheckNames(std::string_view path, const YamlNode& node, S& spec) {
   std::vector<std::string> known;
   Visit([&known](const char* name, auto&) { known.emplace_back(name); }, spec);

@@ -58,6 +58,11 @@ TEST(ParseJobSpecTest, YamlThatIsWrittenReadsBackEqual) {
   spec.training.learning_rate = 1.0 / 3.0;
   spec.training.epsilon = 1e-300;
   spec.router_training.steps = 5;
+  spec.frozen = {{.name = "encoder",
+                  .output = "latent",
+                  .layers = {{.kind = "convolution", .width = 4, .stride = 2, .activation = "silu"}, {.kind = "norm"}},
+                  .shape = {4, 4, 4}},
+                 {.name = "labels", .input = "label", .output = "condition", .torchscript = {"file:///a.pt", "b"}}};
   spec.requirements.labels = {{"null", "~"}, {"ü", "12"}};
   const std::string yaml = ToYaml(spec);
   const auto again = ParseJobSpec(yaml);

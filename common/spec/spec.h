@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace atl::spec {
 
@@ -74,6 +75,28 @@ struct PipelineSpec {
   bool operator==(const PipelineSpec&) const = default;
 };
 
+// One layer of a frozen component.
+struct FrozenLayerSpec {
+  std::string kind;   // convolution, block, norm, mean, linear, embedding
+  int32_t width = 0;  // channels or features that leave it; block, norm and mean keep what enters
+  int32_t kernel = 3;
+  int32_t stride = 1;
+  std::string activation = "none";  // none, relu, silu, gelu, tanh
+  bool operator==(const FrozenLayerSpec&) const = default;
+};
+
+// A part of the model that is not trained, as a list of layers: native ones, or one TorchScript file per layer.
+struct FrozenSpec {
+  std::string name;             // required
+  std::string input = "image";  // image, label, or the name of an earlier component
+  std::string output = "none";  // latent, condition, none
+  std::vector<FrozenLayerSpec> layers;
+  std::vector<std::string> torchscript;
+  std::string weights;         // safetensors of the native layers; empty: drawn from the job's seed
+  std::vector<int32_t> shape;  // of the output, per sample; empty: as the native layers make it
+  bool operator==(const FrozenSpec&) const = default;
+};
+
 struct Requirements {
   int32_t min_ranks = 1;
   std::string device_kind;
@@ -99,6 +122,7 @@ struct JobSpec {
   Requirements requirements;
   int32_t priority = 0;
   int32_t failure_budget = 3;
+  std::vector<FrozenSpec> frozen;
   bool operator==(const JobSpec&) const = default;
 };
 
@@ -173,6 +197,28 @@ void Visit(V&& v, S& s) {
 }
 
 template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, FrozenLayerSpec>
+void Visit(V&& v, S& s) {
+  v("kind", s.kind);
+  v("width", s.width);
+  v("kernel", s.kernel);
+  v("stride", s.stride);
+  v("activation", s.activation);
+}
+
+template <typename V, typename S>
+requires std::is_same_v<std::remove_const_t<S>, FrozenSpec>
+void Visit(V&& v, S& s) {
+  v("name", s.name);
+  v("input", s.input);
+  v("output", s.output);
+  v("layers", s.layers);
+  v("torchscript", s.torchscript);
+  v("weights", s.weights);
+  v("shape", s.shape);
+}
+
+template <typename V, typename S>
 requires std::is_same_v<std::remove_const_t<S>, Requirements>
 void Visit(V&& v, S& s) {
   v("min_ranks", s.min_ranks);
@@ -198,6 +244,7 @@ void Visit(V&& v, S& s) {
   v("requirements", s.requirements);
   v("priority", s.priority);
   v("failure_budget", s.failure_budget);
+  v("frozen", s.frozen);
 }
 
 }  // namespace atl::spec

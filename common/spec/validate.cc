@@ -7,6 +7,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/schedule/generators.h"
+#include "common/spec/frozen.h"
 #include "common/spec/nearest_name.h"
 #include "common/spec/spec_io.h"
 #include "fmt/format.h"
@@ -118,7 +119,8 @@ absl::Status ValidateClustering(const JobSpec& spec, const DatasetFacts* dataset
   return absl::OkStatus();
 }
 
-absl::Status ValidateModel(const std::string& path, const ModelSpec& model, const DatasetFacts* dataset) {
+// `learnt` is the shape of what the model learns: of the images, or of their latents.
+absl::Status ValidateModel(const std::string& path, const ModelSpec& model, const SampleShape* learnt) {
   ATOLL_RETURN_IF_ERROR(Range(path + ".patch", model.patch, 1, 1024));
   ATOLL_RETURN_IF_ERROR(Range(path + ".width", model.width, 1, 65536));
   ATOLL_RETURN_IF_ERROR(Range(path + ".depth", model.depth, 1, 1024));
@@ -130,11 +132,12 @@ absl::Status ValidateModel(const std::string& path, const ModelSpec& model, cons
         path + ".mlp_ratio", "OUT_OF_RANGE",
         fmt::format("expected mlp_ratio * width of at least 1, found {} * {}", model.mlp_ratio, model.width));
   }
-  if (dataset == nullptr) return absl::OkStatus();
-  if (dataset->height % model.patch != 0 || dataset->width % model.patch != 0) {
+  if (learnt == nullptr) return absl::OkStatus();
+  if ((*learnt)[1] % model.patch != 0 || (*learnt)[2] % model.patch != 0) {
     return FieldError(path + ".patch", "NOT_DIVISIBLE",
-                      fmt::format("expected a patch that divides the dataset's images ({} x {}), found {}",
-                                  dataset->height, dataset->width, model.patch));
+                      fmt::format("expected a patch that divides the dataset's images, or their latents ({} x {}), "
+                                  "found {}",
+                                  (*learnt)[1], (*learnt)[2], model.patch));
   }
   return absl::OkStatus();
 }
@@ -242,9 +245,19 @@ absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
   }
   ATOLL_RETURN_IF_ERROR(ValidateFeatures(spec.features, dataset));
   ATOLL_RETURN_IF_ERROR(ValidateClustering(spec, dataset));
-  ATOLL_RETURN_IF_ERROR(ValidateModel("model", spec.model, dataset));
+  // Before the models, which learn what the components make.
+  const SampleShape image =
+      dataset == nullptr ? SampleShape{} : SampleShape{dataset->channels, dataset->height, dataset->width};
+  ATOLL_RETURN_IF_ERROR(ValidateFrozen(spec.frozen, dataset == nullptr ? nullptr : &image,
+                                       dataset == nullptr ? 0 : dataset->classes, spec.model.width));
+  SampleShape learnt;
+  if (dataset != nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(learnt, LearntShape(spec.frozen, image));
+  }
+  const SampleShape* known = dataset == nullptr ? nullptr : &learnt;
+  ATOLL_RETURN_IF_ERROR(ValidateModel("model", spec.model, known));
   ATOLL_RETURN_IF_ERROR(ValidateTraining("training", spec.training));
-  ATOLL_RETURN_IF_ERROR(ValidateModel("router_model", spec.router_model, dataset));
+  ATOLL_RETURN_IF_ERROR(ValidateModel("router_model", spec.router_model, known));
   ATOLL_RETURN_IF_ERROR(ValidateTraining("router_training", spec.router_training));
   ATOLL_RETURN_IF_ERROR(ValidatePipeline(spec));
   ATOLL_RETURN_IF_ERROR(ValidateRequirements(spec.requirements));

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
@@ -51,6 +52,12 @@ class Writer {
       entry("value", value);
     }
   }
+  template <typename T>
+  void operator()(const char* name, const std::vector<T>& values) {
+    const FieldDescriptor* field = FieldOf(*message_, name);
+    reflection_->ClearField(message_, field);
+    for (const T& value : values) Add(field, value);
+  }
   template <typename S>
   requires std::is_class_v<S>
   void operator()(const char* name, const S& value) {
@@ -58,9 +65,22 @@ class Writer {
   }
 
  private:
+  void Add(const FieldDescriptor* field, int32_t value) { reflection_->AddInt32(message_, field, value); }
+  void Add(const FieldDescriptor* field, const std::string& value) { reflection_->AddString(message_, field, value); }
+  template <typename S>
+  requires std::is_class_v<S>
+  void Add(const FieldDescriptor* field, const S& value) {
+    spec::Visit(Writer(reflection_->AddMessage(message_, field)), value);
+  }
+
   Message* const message_;
   const Reflection* const reflection_;
 };
+
+template <typename T>
+inline constexpr bool kIsList = false;
+template <typename T>
+inline constexpr bool kIsList<std::vector<T>> = true;
 
 class Reader {
  public:
@@ -78,12 +98,25 @@ class Reader {
         entry("value", text);
         value[key] = text;
       }
+    } else if constexpr (kIsList<T>) {
+      for (int i = 0; i < reflection_->FieldSize(message_, field); ++i) GetItem(field, i, value.emplace_back());
     } else if (reflection_->HasField(message_, field)) {
       Get(field, value);
     }
   }
 
  private:
+  void GetItem(const FieldDescriptor* field, int i, int32_t& value) {
+    value = reflection_->GetRepeatedInt32(message_, field, i);
+  }
+  void GetItem(const FieldDescriptor* field, int i, std::string& value) {
+    value = reflection_->GetRepeatedString(message_, field, i);
+  }
+  template <typename S>
+  requires std::is_class_v<S>
+  void GetItem(const FieldDescriptor* field, int i, S& value) {
+    spec::Visit(Reader(reflection_->GetRepeatedMessage(message_, field, i)), value);
+  }
   void Get(const FieldDescriptor* field, int32_t& value) { value = reflection_->GetInt32(message_, field); }
   void Get(const FieldDescriptor* field, int64_t& value) { value = reflection_->GetInt64(message_, field); }
   void Get(const FieldDescriptor* field, uint64_t& value) { value = reflection_->GetUInt64(message_, field); }

@@ -1,6 +1,7 @@
 #include "common/wire/spec_wire.h"
 
 #include <set>
+#include <vector>
 
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
@@ -18,6 +19,11 @@ struct Filler {
   void operator()(const char*, bool& value) { value = !value; }
   void operator()(const char* name, std::string& value) { value = std::string(name) + std::to_string(next++); }
   void operator()(const char*, std::map<std::string, std::string>& value) { value = {{"a", "b"}, {"c", ""}}; }
+  template <typename T>
+  void operator()(const char* name, std::vector<T>& value) {
+    value.resize(2);
+    for (T& item : value) (*this)(name, item);
+  }
   template <typename S>
   requires std::is_class_v<S>
   void operator()(const char*, S& value) { spec::Visit(*this, value); }
@@ -59,6 +65,11 @@ TEST(SpecWireTest, RouterTrainingTakesWhatIsUnsetFromTraining) {
   EXPECT_EQ(spec.router_training.batch_size, 16);
 }
 
+template <typename T>
+inline constexpr bool kIsList = false;
+template <typename T>
+inline constexpr bool kIsList<std::vector<T>> = true;
+
 // Collects "message.field" of what Visit names.
 struct Names {
   const google::protobuf::Descriptor* descriptor;
@@ -68,8 +79,13 @@ struct Names {
     const auto* field = descriptor->FindFieldByName(name);
     ASSERT_NE(field, nullptr) << name;
     names->insert(field->full_name());
-    if constexpr (std::is_class_v<T> && !std::is_same_v<T, std::string> &&
-                  !std::is_same_v<T, std::map<std::string, std::string>>) {
+    if constexpr (kIsList<T>) {
+      if constexpr (std::is_class_v<typename T::value_type> && !std::is_same_v<typename T::value_type, std::string>) {
+        typename T::value_type item;
+        spec::Visit(Names{field->message_type(), names}, item);
+      }
+    } else if constexpr (std::is_class_v<T> && !std::is_same_v<T, std::string> &&
+                         !std::is_same_v<T, std::map<std::string, std::string>>) {
       spec::Visit(Names{field->message_type(), names}, value);
     }
   }

@@ -50,6 +50,9 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
     return MakeError(absl::StatusCode::kInvalidArgument, "NOT_A_TRAINING_TASK",
                      fmt::format("task {}: expected training, found {}", grant.token.task_id, ToString(grant.kind)));
   }
+  if (!grant.spec.frozen.empty()) {
+    return FieldError("frozen", "FROZEN_UNSUPPORTED", "expected none: this build does not train with them yet");
+  }
   const bool router = grant.kind == spec::TaskKind::kTrainRouter;
   TrainingInputs inputs;
   inputs.options = {.objective = router ? trainer::Objective::kCluster : trainer::Objective::kVelocity,

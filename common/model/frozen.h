@@ -1,0 +1,75 @@
+// Frozen components: the parts of a model that are run and not trained, as lists of layers that can be run one by one
+// over any part of the batch.
+//
+// Equal bits need equal batch shapes: kernels choose their way by size, so that a layer over half a batch may differ
+// from the same rows of the whole by rounding (about 1e-6 of the values). A plan fixes the shapes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/spec/frozen.h"
+#include "common/spec/spec.h"
+
+namespace atl::model {
+
+// One layer; no gradient is recorded. Samples first: [n, …] in, [n, …] out; a class is int64 [n].
+class FrozenLayer {
+ public:
+  virtual ~FrozenLayer() = default;
+  // INVALID_ARGUMENT (FROZEN_LAYER_FAILED) with the layer's field or file when it cannot read `x`.
+  virtual absl::StatusOr<at::Tensor> Forward(const at::Tensor& x) = 0;
+};
+
+// A component, all of its layers loaded. Not thread-safe (TorchScript is not).
+class FrozenComponent {
+ public:
+  // What leaves a layer, per sample.
+  struct Output {
+    std::vector<int64_t> shape;
+    at::ScalarType dtype = at::kFloat;
+    int64_t bytes = 0;
+  };
+
+  const spec::FrozenSpec& spec() const { return spec_; }
+  int32_t layer_count() const { return static_cast<int32_t>(layers_.size()); }
+  const Output& OutputOf(int32_t layer) const { return outputs_[static_cast<size_t>(layer)]; }
+  // Layers [first, end) over the samples of `x`; contiguous.
+  absl::StatusOr<at::Tensor> Run(const at::Tensor& x, int32_t first, int32_t end) const;
+  // Frees layers outside [first, end), which no longer run.
+  void Keep(int32_t first, int32_t end);
+
+ private:
+  friend absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const struct FrozenSource& source);
+  spec::FrozenSpec spec_;
+  std::vector<std::shared_ptr<FrozenLayer>> layers_;
+  std::vector<Output> outputs_;
+};
+
+// What components are made of.
+struct FrozenSource {
+  std::vector<spec::FrozenSpec> components;
+  spec::SampleShape image;
+  int32_t classes = 0;
+  uint64_t seed = 0;  // of the job: every expert and the router network get the same weights
+  // The bytes of every TorchScript and weights file, by URI.
+  std::map<std::string, std::string> files;
+  std::string device = "cpu";
+};
+
+// Loads every component and runs it once, over one sample: what cannot work is refused here. INVALID_ARGUMENT with the
+// field, the file, the expected and the found shape: FROZEN_FILE for a file that is none, FROZEN_LAYER_FAILED for a
+// layer that fails on what comes before it, FROZEN_SHAPE for an output that does not fit its use.
+absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& source);
+
+// Every URI that `components` name, once each.
+std::vector<std::string> FrozenFiles(const std::vector<spec::FrozenSpec>& components);
+
+}  // namespace atl::model
