@@ -16,6 +16,15 @@
 
 namespace atl::planner {
 
+// A frozen component as far as its pieces must know: what they read, and who reads them.
+struct FrozenComponent {
+  int32_t layers = 0;
+  int32_t reads = -1;           // the earlier component whose output it reads; -1: the batch
+  bool to_first_stage = false;  // its output goes to the rank of the first stage …
+  bool to_last_stage = false;   // … and to that of the last
+  bool operator==(const FrozenComponent&) const = default;
+};
+
 // What the simulator says of the plan.
 struct Prediction {
   double iteration_seconds = 0;
@@ -35,6 +44,7 @@ struct Plan {
   schedule::Schedule schedule;
   // Layers that keep only their inputs after F and compute the rest again in B or I; ascending.
   std::vector<int32_t> recomputed_layers;
+  std::vector<FrozenComponent> components;
   std::vector<FrozenPiece> frozen;
   spec::PrecisionSpec precision;
   Prediction predicted;

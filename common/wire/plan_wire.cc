@@ -2,6 +2,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/frozen_flow.h"
 #include "common/schedule/action.h"
 #include "fmt/format.h"
 
@@ -63,6 +64,13 @@ atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
   proto.set_reason(plan.reason);
   proto.set_replicas(plan.replicas);
   proto.mutable_recomputed_layers()->Assign(plan.recomputed_layers.begin(), plan.recomputed_layers.end());
+  for (const planner::FrozenComponent& component : plan.components) {
+    atlpb::plan::v1::FrozenComponent* out = proto.add_components();
+    out->set_layers(component.layers);
+    out->set_reads(component.reads + 1);
+    out->set_to_first_stage(component.to_first_stage);
+    out->set_to_last_stage(component.to_last_stage);
+  }
   for (const planner::FrozenPiece& piece : plan.frozen) {
     atlpb::plan::v1::FrozenPiece* out = proto.add_frozen();
     out->set_component(piece.component);
@@ -96,6 +104,12 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   plan.reason = proto.reason();
   plan.replicas = proto.replicas() == 0 ? 1 : proto.replicas();
   plan.recomputed_layers.assign(proto.recomputed_layers().begin(), proto.recomputed_layers().end());
+  for (const auto& component : proto.components()) {
+    plan.components.push_back({.layers = component.layers(),
+                               .reads = component.reads() - 1,
+                               .to_first_stage = component.to_first_stage(),
+                               .to_last_stage = component.to_last_stage()});
+  }
   for (const auto& piece : proto.frozen()) {
     plan.frozen.push_back({.component = piece.component(),
                            .first_layer = piece.first_layer(),
@@ -121,6 +135,7 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
     return Mismatch("micro_batches", "the schedule's micro-batches", plan.schedule.micro_batches, plan.micro_batches);
   }
   ATOLL_RETURN_IF_ERROR(CheckStages(plan));
+  ATOLL_RETURN_IF_ERROR(WithContext(planner::FrozenFlowOf(plan).status(), "frozen"));
   return plan;
 }
 

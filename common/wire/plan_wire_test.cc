@@ -16,6 +16,10 @@ planner::Plan TwoStages() {
   plan.generator = "1f1b";
   plan.stages = {{.rank = 0, .first_layer = 0, .end_layer = 4}, {.rank = 1, .first_layer = 4, .end_layer = 8}};
   plan.schedule = schedule::Generate1F1B(2, 4).value();
+  plan.schedule.ranks[1].push_back({schedule::ActionKind::kFrozen, 0, 0});
+  plan.schedule.frozen_pieces = 1;
+  plan.components = {{.layers = 2, .to_first_stage = true, .to_last_stage = true}};
+  plan.frozen = {{.end_layer = 2, .rank = 1, .samples = 64}};
   plan.precision.compute = "bfloat16";
   plan.reason = "two ranks";
   return plan;
@@ -46,6 +50,12 @@ TEST(PlanWireTest, WhatDisagreesIsNamed) {
     ASSERT_FALSE(plan.ok()) << field;
     EXPECT_EQ(ErrorField(plan.status()), field) << plan.status();
   }
+}
+
+TEST(PlanWireTest, PiecesThatDoNotFitTogetherAreRefused) {
+  atlpb::plan::v1::Plan proto = ToProto(TwoStages());
+  proto.mutable_frozen(0)->set_samples(63);
+  EXPECT_EQ(ErrorReason(FromProto(proto).status()), "FROZEN_PIECES");
 }
 
 }  // namespace

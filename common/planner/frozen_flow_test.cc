@@ -1,0 +1,96 @@
+#include "common/planner/frozen_flow.h"
+
+#include <functional>
+
+#include "common/base/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace atl::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+// An encoder of three layers for both ends, and a component of one layer that reads it; two micro-batches of two.
+Plan TwoRanks() {
+  Plan plan;
+  plan.micro_batches = 2;
+  plan.micro_batch_size = 2;
+  plan.stages = {{.rank = 0, .first_layer = 0, .end_layer = 1}, {.rank = 1, .first_layer = 1, .end_layer = 2}};
+  plan.components = {{.layers = 3, .to_first_stage = true, .to_last_stage = true}, {.layers = 1, .reads = 0}};
+  plan.frozen = {
+      {.component = 0, .first_layer = 0, .end_layer = 2, .rank = 0, .first_sample = 0, .samples = 3},
+      {.component = 0, .first_layer = 0, .end_layer = 2, .rank = 1, .first_sample = 3, .samples = 1},
+      {.component = 0, .first_layer = 2, .end_layer = 3, .rank = 1, .first_sample = 0, .samples = 4},
+      {.component = 1, .first_layer = 0, .end_layer = 1, .rank = 0, .first_sample = 0, .samples = 1},
+      {.component = 1, .first_layer = 0, .end_layer = 1, .rank = 1, .first_sample = 1, .samples = 3},
+  };
+  plan.schedule = *schedule::ParseText("0F0,0F1,E0,0B0,0B1,E3\nE1,1F0,1B0,E2,1F1,1B1,E4\n");
+  return plan;
+}
+
+TEST(FrozenFlowTest, PiecesReadWhatEndsWhereTheyBegin) {
+  const auto flow = FrozenFlowOf(TwoRanks());
+  ASSERT_TRUE(flow.ok()) << flow.status();
+  EXPECT_EQ(flow->reads, (schedule::FrozenReads{{}, {}, {0, 1}, {2}, {2}}));
+  EXPECT_EQ(flow->needed_by, (std::vector<std::vector<int32_t>>{{1}, {1}, {0, 1}, {}, {}}));
+}
+
+TEST(FrozenFlowTest, APlanWithoutPiecesHasAnEmptyFlow) {
+  Plan plan = TwoRanks();
+  plan.frozen.clear();
+  plan.components.clear();
+  plan.schedule = *schedule::ParseText("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  const auto flow = FrozenFlowOf(plan);
+  ASSERT_TRUE(flow.ok()) << flow.status();
+  EXPECT_TRUE(flow->reads.empty());
+}
+
+TEST(FrozenFlowTest, WhatCannotBeIsNamed) {
+  struct Bad {
+    std::function<void(Plan&)> change;
+    std::string reason;
+    std::string message;
+  };
+  const Bad bads[] = {
+      {[](Plan& p) { p.frozen.pop_back(); }, "FROZEN_PIECES", "expected 5, as in the schedule, found 4"},
+      {[](Plan& p) { p.components[1].reads = 1; }, "FROZEN_PIECES", "component 1"},
+      {[](Plan& p) { p.frozen[3].component = 2; }, "FROZEN_PIECES", "piece 3: expected layers of one of 2"},
+      {[](Plan& p) { p.frozen[2].end_layer = 4; }, "FROZEN_PIECES", "layers 2 to 4"},
+      {[](Plan& p) { p.frozen[2].samples = 5; }, "FROZEN_PIECES", "5 samples from 0"},
+      {[](Plan& p) { p.frozen[2].samples = 2147483647; }, "FROZEN_PIECES", "piece 2"},
+      {[](Plan& p) { p.frozen[1].rank = 0; }, "FROZEN_PIECES", "piece 1: expected rank 1"},
+      {[](Plan& p) { p.frozen[0].samples = 2; }, "FROZEN_PIECES", "layer 0: expected one piece for every sample"},
+      {[](Plan& p) { p.frozen[4].first_sample = 0; }, "FROZEN_PIECES", "component 1, layer 0"},
+      {[](Plan& p) { p.frozen[2].first_layer = 1; }, "FROZEN_PIECES", "component 0, layer 1"},
+      {[](Plan& p) {
+         p.frozen[0].end_layer = 1, p.frozen[2].first_layer = 1, p.frozen[1].end_layer = 3, p.frozen[2].samples = 3;
+       },
+       "", ""},  // the fourth sample goes another way
+      {[](Plan& p) { p.schedule = *schedule::ParseText("E3,0F0,0F1,E0,0B0,0B1\nE1,1F0,1B0,E2,1F1,1B1,E4\n"); },
+       "SCHEDULE_DEADLOCK", "E3"},
+  };
+  for (const Bad& bad : bads) {
+    Plan plan = TwoRanks();
+    bad.change(plan);
+    const absl::Status status = FrozenFlowOf(plan).status();
+    EXPECT_EQ(ErrorReason(status), bad.reason) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
+}
+
+TEST(FrozenFlowTest, APieceThatBeginsWhereNoneEndsIsNamed) {
+  Plan plan = TwoRanks();
+  // Layers 0 and 1 of the last sample end apart, while piece 2 begins at layer 2 for all.
+  plan.frozen[1].end_layer = 3;
+  plan.frozen[2] = {.component = 0, .first_layer = 2, .end_layer = 3, .rank = 1, .first_sample = 0, .samples = 3};
+  ASSERT_TRUE(FrozenFlowOf(plan).ok()) << FrozenFlowOf(plan).status();
+  plan.frozen[0].samples = 2;
+  plan.frozen[1].first_sample = 2, plan.frozen[1].samples = 2;
+  plan.frozen[1].end_layer = 1;
+  plan.frozen[2] = {.component = 0, .first_layer = 1, .end_layer = 3, .rank = 1, .first_sample = 2, .samples = 2};
+  EXPECT_THAT(std::string(FrozenFlowOf(plan).status().message()), HasSubstr("layer 2"));
+}
+
+}  // namespace
+}  // namespace atl::planner
