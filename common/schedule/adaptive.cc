@@ -1,0 +1,236 @@
+#include "common/schedule/adaptive.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/schedule/adaptive_problem.h"
+#include "common/schedule/adaptive_search.h"
+#include "common/schedule/generators.h"
+#include "common/schedule/shape.h"
+
+namespace atl::schedule {
+namespace {
+
+using adaptive::Goal;
+using adaptive::Order;
+
+constexpr std::array<ActionKind, adaptive::kAllKinds> kActionKind{
+    ActionKind::kForward,        ActionKind::kForward,        ActionKind::kInputGradient, ActionKind::kInputGradient,
+    ActionKind::kWeightGradient, ActionKind::kWeightGradient, ActionKind::kBackward,      ActionKind::kBackward};
+
+constexpr bool OfChunk0(uint8_t kind) {
+  return kind == adaptive::kF0 || kind == adaptive::kI0 || kind == adaptive::kW0 || kind == adaptive::kB0;
+}
+
+Schedule ToSchedule(const Order& order, int32_t micro_batches) {
+  const auto rank_count = static_cast<int32_t>(order.size());
+  Schedule schedule = VPlacement(rank_count, micro_batches);
+  for (int32_t r = 0; r < rank_count; ++r) {
+    std::array<int32_t, adaptive::kKinds> done{};
+    for (const uint8_t kind : order[r]) {
+      const int32_t stage = OfChunk0(kind) ? r : schedule.stages - 1 - r;
+      int32_t micro_batch = 0;
+      if (kind < adaptive::kB1) {
+        micro_batch = done[kind]++;
+      } else {
+        const uint8_t weight = kind == adaptive::kB1 ? adaptive::kW1 : adaptive::kW0;
+        micro_batch = done[weight]++;
+        ++done[adaptive::InputGradientOf(weight)];
+      }
+      schedule.ranks[r].push_back({kActionKind[kind], stage, micro_batch});
+    }
+  }
+  return schedule;
+}
+
+// An I becomes a B together with its W where the objective stays what it is: one launch less, and activations freed at
+// once. Where a B is shorter than its two parts the W may come from further back.
+void MergeBackward(const adaptive::Problem& problem, Goal goal, Order& order) {
+  adaptive::Timer timer(problem);
+  double objective = timer.Time(order, goal).objective;
+  for (int32_t r = 0; r < problem.rank_count(); ++r) {
+    const auto& seconds = problem.ranks[r].seconds;
+    auto& kinds = order[r];
+    std::array<int32_t, adaptive::kAllKinds> done{};
+    for (size_t at = 0; at < kinds.size(); ++at) {
+      const uint8_t kind = kinds[at];
+      ++done[kind];
+      if (kind != adaptive::kI1 && kind != adaptive::kI0) continue;
+      const uint8_t weight = kind == adaptive::kI1 ? adaptive::kW1 : adaptive::kW0;
+      const uint8_t both = kind == adaptive::kI1 ? adaptive::kB1 : adaptive::kB0;
+      // The next W is this micro-batch's when none is left over from an earlier one.
+      if (done[weight] + 1 != done[kind]) continue;
+      const auto next = std::find(kinds.begin() + static_cast<std::ptrdiff_t>(at), kinds.end(), weight);
+      const std::ptrdiff_t place = next - kinds.begin();
+      const bool shorter = seconds[both] < seconds[kind] + seconds[weight];
+      if (place != static_cast<std::ptrdiff_t>(at) + 1 && !shorter) continue;
+      kinds.erase(next);
+      kinds[at] = both;
+      const double merged = timer.Time(order, goal).objective;
+      if (merged <= objective * (1 + 1e-12)) {
+        objective = std::min(objective, merged);
+        ++done[weight];
+      } else {
+        kinds[at] = kind;
+        kinds.insert(kinds.begin() + place, weight);
+      }
+    }
+  }
+}
+
+// The same work with every backward whole: I takes the time of B, W none.
+adaptive::Problem WholeBackwards(adaptive::Problem problem) {
+  for (adaptive::RankProblem& rank : problem.ranks) {
+    for (const auto& [input, weight, both] : {std::array{adaptive::kI1, adaptive::kW1, adaptive::kB1},
+                                              std::array{adaptive::kI0, adaptive::kW0, adaptive::kB0}}) {
+      rank.work_seconds += rank.seconds[both] - rank.seconds[input] - rank.seconds[weight];
+      rank.seconds[input] = rank.seconds[both];
+      rank.seconds[weight] = 0;
+      rank.held_bytes[input] += rank.held_bytes[weight];
+      rank.held_bytes[weight] = 0;
+    }
+  }
+  return problem;
+}
+
+void MergeAll(Order& order) {
+  for (auto& kinds : order) {
+    std::erase_if(kinds, [](uint8_t kind) { return kind == adaptive::kW1 || kind == adaptive::kW0; });
+    std::replace(kinds.begin(), kinds.end(), uint8_t{adaptive::kI1}, uint8_t{adaptive::kB1});
+    std::replace(kinds.begin(), kinds.end(), uint8_t{adaptive::kI0}, uint8_t{adaptive::kB0});
+  }
+}
+
+bool BackwardIsShorter(const adaptive::Problem& problem) {
+  return std::any_of(problem.ranks.begin(), problem.ranks.end(), [](const adaptive::RankProblem& rank) {
+    const auto& s = rank.seconds;
+    return s[adaptive::kB1] + s[adaptive::kB0] <
+           (s[adaptive::kI1] + s[adaptive::kW1] + s[adaptive::kI0] + s[adaptive::kW0]) * (1 - 1e-9);
+  });
+}
+
+// With split backwards; where splitting costs time, also with whole ones, whichever is shorter.
+adaptive::Found SearchBoth(const adaptive::Problem& problem, Goal goal, const adaptive::Effort& effort) {
+  adaptive::Found split = adaptive::Search(problem, goal, effort);
+  MergeBackward(problem, goal, split.order);
+  if (!BackwardIsShorter(problem)) return split;
+  adaptive::Timer timer(problem);
+  split.score = timer.Time(split.order, goal);
+  adaptive::Found whole = adaptive::Search(WholeBackwards(problem), goal, effort);
+  MergeAll(whole.order);
+  whole.score = timer.Time(whole.order, goal);
+  whole.reason += "; backwards whole";
+  return adaptive::Better(whole.score, split.score) ? whole : split;
+}
+
+double BackwardSeconds(const StageCost& cost) {
+  return cost.backward_seconds >= 0 ? cost.backward_seconds
+                                    : cost.input_gradient_seconds + cost.weight_gradient_seconds;
+}
+
+// Work and activations of both chunks of each rank as one stage.
+SimulationCosts FuseChunks(const SimulationCosts& costs, int32_t rank_count) {
+  SimulationCosts fused{.transfer_seconds = costs.transfer_seconds};
+  for (int32_t r = 0; r < rank_count; ++r) {
+    StageCost cost = costs.stages[r];
+    const StageCost& other = costs.stages[2 * rank_count - 1 - r];
+    cost.backward_seconds = BackwardSeconds(cost) + BackwardSeconds(other);
+    cost.forward_seconds += other.forward_seconds;
+    cost.input_gradient_seconds += other.input_gradient_seconds;
+    cost.weight_gradient_seconds += other.weight_gradient_seconds;
+    cost.activation_bytes += other.activation_bytes;
+    cost.weight_gradient_bytes += other.weight_gradient_bytes;
+    cost.forward_transient_bytes = std::max(cost.forward_transient_bytes, other.forward_transient_bytes);
+    cost.backward_transient_bytes = std::max(cost.backward_transient_bytes, other.backward_transient_bytes);
+    fused.stages.push_back(cost);
+  }
+  if (!costs.boundary_transfer_seconds.empty()) {
+    // Between the same two ranks, of the mean of what crosses there.
+    for (int32_t r = 0; r + 1 < rank_count; ++r) {
+      fused.boundary_transfer_seconds.push_back(
+          (costs.boundary_transfer_seconds[r] + costs.boundary_transfer_seconds[2 * rank_count - 2 - r]) / 2);
+    }
+  }
+  return fused;
+}
+
+absl::StatusOr<std::optional<double>> OneFOneBSeconds(int32_t micro_batches, const SimulationCosts& costs,
+                                                      const std::vector<double>& limit_bytes) {
+  const auto rank_count = static_cast<int32_t>(limit_bytes.size());
+  ATOLL_ASSIGN_OR_RETURN(const Schedule schedule, Generate1F1B(rank_count, micro_batches));
+  ATOLL_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(schedule, FuseChunks(costs, rank_count)));
+  for (int32_t r = 0; r < rank_count; ++r) {
+    if (simulation.peak_activation_bytes[r] > limit_bytes[r] * (1 + 1e-9)) return std::nullopt;
+  }
+  return simulation.makespan_seconds;
+}
+
+absl::Status CheckLimits(const adaptive::Problem& problem, const std::vector<double>& limit_bytes) {
+  for (int32_t r = 0; r < problem.rank_count(); ++r) {
+    const double least = adaptive::LeastBytes(problem.ranks[r]);
+    if (limit_bytes[r] >= least) continue;
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "SCHEDULE_MEMORY_LIMIT",
+        fmt::format("adaptive schedule: rank {}: expected a limit of at least {:.0f} bytes, one micro-batch on its "
+                    "two stages, found {:.0f}",
+                    r, least, limit_bytes[r]));
+  }
+  return absl::OkStatus();
+}
+
+// One micro-batch through all stages and back: refuses what Simulate refuses.
+absl::Status CheckCosts(const SimulationCosts& costs, int32_t rank_count) {
+  const Order order(rank_count, {adaptive::kF0, adaptive::kF1, adaptive::kB1, adaptive::kB0});
+  return Simulate(ToSchedule(order, 1), costs).status();
+}
+
+double RankIdleSeconds(const Simulation& simulation) {
+  double worst = 0;
+  for (const auto& rank : simulation.ranks) {
+    double idle = rank.back().end_seconds - rank.front().start_seconds;
+    for (const SimulatedAction& action : rank) idle -= action.end_seconds - action.start_seconds;
+    worst = std::max(worst, idle);
+  }
+  return worst;
+}
+
+std::string Compare(double seconds, const AdaptiveSchedule& result) {
+  if (!result.one_f_one_b_seconds.has_value()) return "1F1B does not fit the limit";
+  if (result.one_f_one_b_wins)
+    return fmt::format("1F1B is shorter: {:.6g} s against {:.6g} s", *result.one_f_one_b_seconds, seconds);
+  return fmt::format("1F1B takes {:.6g} s, this {:.6g} s", *result.one_f_one_b_seconds, seconds);
+}
+
+}  // namespace
+
+absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const SimulationCosts& all_costs,
+                                              const std::vector<double>& limit_bytes, const AdaptiveOptions& options) {
+  const auto rank_count = static_cast<int32_t>(std::min<size_t>(limit_bytes.size(), 1 << 20));
+  ATOLL_RETURN_IF_ERROR(CheckCounts(rank_count, 2, micro_batches));
+  SimulationCosts costs = all_costs;
+  costs.frozen.clear();
+  costs.fixed_bytes.clear();
+  ATOLL_RETURN_IF_ERROR(CheckCosts(costs, rank_count));
+  const adaptive::Problem problem = adaptive::MakeProblem(micro_batches, costs, limit_bytes);
+  ATOLL_RETURN_IF_ERROR(CheckLimits(problem, limit_bytes));
+  const Goal goal = options.goal == AdaptiveGoal::kMakespan ? Goal::kMakespan : Goal::kRankIdle;
+  const adaptive::Found found = SearchBoth(problem, goal, {options.candidates, options.moves});
+
+  AdaptiveSchedule result;
+  result.schedule = ToSchedule(found.order, micro_batches);
+  ATOLL_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(result.schedule, costs));
+  result.makespan_seconds = simulation.makespan_seconds;
+  result.rank_idle_seconds = RankIdleSeconds(simulation);
+  ATOLL_ASSIGN_OR_RETURN(result.one_f_one_b_seconds, OneFOneBSeconds(micro_batches, costs, limit_bytes));
+  result.one_f_one_b_wins =
+      result.one_f_one_b_seconds.value_or(adaptive::kNever) < result.makespan_seconds * (1 - 1e-9);
+  result.reason = fmt::format("{}; {}", found.reason, Compare(result.makespan_seconds, result));
+  return result;
+}
+
+}  // namespace atl::schedule

@@ -1,0 +1,53 @@
+// The adaptive schedule: the shortest one found for measured costs and a memory limit. Pure.
+//
+// V placement: rank r of p holds the stages r and 2p - 1 - r. The search follows "Pipeline Parallelism with
+// Controllable Memory" (Qi et al. 2024): building blocks repeated, warm-up and cool-down rewritten, squeezed,
+// reordered. Unlike there, every candidate is compacted as a list schedule and timed under the real costs of each stage
+// and hop, and the best ones go through a local search along their critical path. Deterministic: no clock, no random
+// seed of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/schedule/action.h"
+#include "common/schedule/simulator.h"
+
+namespace atl::schedule {
+
+enum class AdaptiveGoal : uint8_t {
+  kMakespan,  // of the whole step: what counts where the step ends with a barrier
+  kRankIdle,  // the idle time of the worst rank between its own first and last action, as published tables count
+};
+
+struct AdaptiveOptions {
+  AdaptiveGoal goal = AdaptiveGoal::kMakespan;
+  // Effort, in place of a time limit. The defaults take about 0.1 s for 8 ranks and 16 micro-batches.
+  int32_t candidates = 1000;  // at most this many building blocks and their variants are compacted and timed
+  int32_t moves = 6000;       // at most this many moves are tried by the local search
+};
+
+struct AdaptiveSchedule {
+  // Split backward; an I directly followed by its W is a B where that delays nothing.
+  Schedule schedule;
+  double makespan_seconds = 0;
+  double rank_idle_seconds = 0;  // of the worst rank, as kRankIdle counts
+  // Makespan of 1F1B over the same ranks, each with the work of its two chunks as one stage. None where 1F1B does not
+  // fit the limits.
+  std::optional<double> one_f_one_b_seconds;
+  bool one_f_one_b_wins = false;  // it is shorter than `schedule`: take it instead
+  std::string reason;             // what was found, from how many candidates, and what it beat
+};
+
+// `costs` holds two stages per rank; frozen pieces and fixed bytes in it do not count. `limit_bytes` is what each rank
+// may hold of activations and transients. INVALID_ARGUMENT when there are no ranks or micro-batches, or for costs that
+// Simulate refuses. FAILED_PRECONDITION (SCHEDULE_MEMORY_LIMIT) when a
+// limit is below the least that any schedule needs there: one micro-batch on both chunks; the message names it.
+absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const SimulationCosts& costs,
+                                              const std::vector<double>& limit_bytes,
+                                              const AdaptiveOptions& options = {});
+
+}  // namespace atl::schedule

@@ -1,0 +1,41 @@
+// Building blocks (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024): when one micro-batch does what on
+// each rank, in slots; repeated every period they are a whole schedule. Pure; for the files adaptive*.cc.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/schedule/adaptive_problem.h"
+
+namespace atl::schedule::adaptive {
+
+struct Block {
+  std::array<int8_t, 4> pattern{};  // slots of F0, F1, I1, I0 on rank 0, modulo the period
+  int32_t step = 1;                 // slots from rank to rank of F0 and I1 …
+  int32_t later_step = 1;           // … and of the ranks from switch_rank on
+  int32_t switch_rank = 0;
+  int32_t period = kKinds;
+  std::vector<std::array<int32_t, kKinds>> slots;  // [rank][kind]: slot of micro-batch 0
+};
+
+// "pattern 0 3 1 2, offsets (2,-1) until rank 3, then (1,-1)"
+std::string ToString(const Block& block);
+
+// All blocks whose slots do not collide.
+std::vector<Block> AllBlocks(int32_t rank_count);
+
+// The block repeated for each micro-batch, in the order of its slots.
+void Repeat(const Block& block, int32_t micro_batches, Order& order);
+
+// Rewrites each rank's work before its first I0: as many forwards first as the limit (but at most `most_halves`
+// activations of a chunk) holds, the two chunks in turn once F1 comes back, then I1, W1 and the remaining forwards in
+// turn. The result may not fit, or never end.
+void RewriteWarmUp(const Problem& problem, int32_t most_halves, Order& order);
+
+// The same backwards: as many input gradients as the limit allows stay for after the last F1, the two chunks in turn
+// once I0 comes back, weight gradients last.
+void RewriteCoolDown(const Problem& problem, int32_t most_halves, Order& order);
+
+}  // namespace atl::schedule::adaptive

@@ -1,0 +1,208 @@
+#include "common/schedule/adaptive_search.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/schedule/adaptive_blocks.h"
+#include "common/schedule/adaptive_compaction.h"
+#include "common/schedule/adaptive_improvement.h"
+#include "common/schedule/adaptive_optimum.h"
+
+namespace atl::schedule::adaptive {
+namespace {
+
+constexpr int32_t kStretchedStarts = 6;  // periods per block, from the shortest that fits
+constexpr size_t kTried = 12;            // blocks that are compacted by every rule
+constexpr size_t kImproved = 4;          // candidates that the local search starts from
+constexpr double kHeat = 0.3;            // of the mean action: what the local search accepts at first
+
+constexpr int32_t kSmall = 100;  // actions that branch and bound can settle
+
+struct Rewrite {
+  bool warm_up = false;
+  bool cool_down = false;
+};
+
+struct Candidate {
+  size_t start = 0;
+  Rewrite rewrite;
+  Score score;
+  Order order;
+};
+
+bool Before(const Candidate& a, const Candidate& b) {
+  return Better(a.score, b.score);
+}
+
+class Searcher {
+ public:
+  Searcher(const Problem& problem, Goal goal, const Effort& effort)
+      : problem_(problem),
+        goal_(goal),
+        effort_(effort),
+        floor_(Floor(problem, goal)),
+        timer_(problem),
+        compaction_(problem),
+        improvement_(problem) {}
+
+  Found Run();
+
+ private:
+  struct Start {
+    Block block;
+    Order order;
+  };
+
+  bool AtFloor() const { return best_.score.objective <= floor_ * (1 + 1e-9); }
+  void CollectStarts();
+  bool AddStart(Block block);
+  void Try(size_t start, Rewrite rewrite, const CompactionRule& rule);
+  void TryAllRules(size_t start);
+  void Improve();
+  void Settle();
+  std::string Reason(const Score& before) const;
+
+  const Problem& problem_;
+  const Goal goal_;
+  const Effort effort_;
+  const double floor_;
+  Timer timer_;
+  Compaction compaction_;
+  Improvement improvement_;
+  std::vector<Start> starts_;
+  std::set<Order> seen_;
+  std::vector<Candidate> candidates_;  // the best of each start
+  Candidate best_;
+  int32_t compactions_ = 0;
+  bool settled_ = false;  // nothing shorter is possible
+  Order rewritten_;
+  Order compacted_;
+};
+
+bool Searcher::AddStart(Block block) {
+  Order order;
+  Repeat(block, problem_.micro_batches, order);
+  if (!Fits(problem_, order)) return false;
+  if (seen_.insert(order).second) starts_.push_back({std::move(block), std::move(order)});
+  return true;
+}
+
+// Blocks of the shortest period, and the leanest ones with longer periods for limits below theirs.
+void Searcher::CollectStarts() {
+  for (Block& block : AllBlocks(problem_.rank_count())) {
+    const bool lean = block.step <= 2 && block.later_step == block.step && block.pattern[1] < block.pattern[2];
+    if (AddStart(block) || !lean) continue;
+    const int32_t longest = block.slots[0][kI0] + kKinds + 1;
+    int32_t added = 0;
+    for (block.period = kKinds + 1; block.period <= longest && added < kStretchedStarts; ++block.period) {
+      if (AddStart(block)) ++added;
+    }
+  }
+}
+
+void Searcher::Try(size_t start, Rewrite rewrite, const CompactionRule& rule) {
+  ++compactions_;
+  const int32_t most_halves = 2 * problem_.rank_count();
+  const Order* order = &starts_[start].order;
+  if (rewrite.warm_up || rewrite.cool_down) {
+    rewritten_ = *order;
+    if (rewrite.warm_up) RewriteWarmUp(problem_, most_halves, rewritten_);
+    if (rewrite.cool_down) RewriteCoolDown(problem_, most_halves, rewritten_);
+    if (!Fits(problem_, rewritten_)) return;
+    order = &rewritten_;
+  }
+  if (!compaction_.Run(*order, rule, compacted_)) return;
+  Candidate& candidate = candidates_[start];
+  const Score score = timer_.Time(compacted_, goal_);
+  if (!Better(score, candidate.score)) return;
+  candidate = {start, rewrite, score, compacted_};
+  if (Better(score, best_.score)) best_ = candidate;
+}
+
+void Searcher::TryAllRules(size_t start) {
+  using Yield = CompactionRule::WeightsYield;
+  for (const bool warm_up : {true, false}) {
+    for (const bool cool_down : {true, false}) {
+      for (const Yield yield : {Yield::kAfterLastF0, Yield::kAfterLastF1, Yield::kAlways}) {
+        for (const double tolerance : {0.0, 0.5}) {
+          if (AtFloor() || compactions_ >= effort_.compactions) return;
+          Try(start, {warm_up, cool_down}, {yield, yield == Yield::kAlways, tolerance});
+        }
+      }
+    }
+  }
+}
+
+void Searcher::Improve() {
+  std::vector<Candidate> from;
+  for (Candidate& candidate : candidates_) {
+    if (candidate.score.objective < kNever) from.push_back(std::move(candidate));
+  }
+  std::stable_sort(from.begin(), from.end(), Before);
+  if (from.size() > kImproved) from.resize(kImproved);
+  double work = 0;
+  for (const RankProblem& rank : problem_.ranks) work += rank.work_seconds;
+  const double heat = kHeat * work / (kKinds * problem_.rank_count());
+  for (size_t i = 0; i < from.size() && !AtFloor(); ++i) {
+    Candidate& candidate = from[i];
+    candidate.score =
+        improvement_.Run(candidate.order, goal_, effort_.moves / static_cast<int32_t>(from.size()), floor_,
+                         /*seed=*/i + 1, heat);
+    if (Better(candidate.score, best_.score)) best_ = candidate;
+  }
+}
+
+// Small problems are searched to the end.
+void Searcher::Settle() {
+  const int32_t actions = kKinds * problem_.rank_count() * problem_.micro_batches;
+  if (goal_ != Goal::kMakespan || actions > kSmall) return;
+  Optimum optimum = FindOptimum(problem_, best_.score.objective, effort_.nodes);
+  settled_ = optimum.proven;
+  if (optimum.order.empty()) return;
+  best_.order = std::move(optimum.order);
+  best_.score = timer_.Time(best_.order, goal_);
+}
+
+std::string Searcher::Reason(const Score& before) const {
+  const Block& block = starts_[best_.start].block;
+  std::string text = ToString(block);
+  if (best_.rewrite.warm_up) text += ", warm-up rewritten";
+  if (best_.rewrite.cool_down) text += ", cool-down rewritten";
+  text += fmt::format("; best of {} starts and {} candidates", starts_.size(), compactions_);
+  if (best_.score.objective < before.objective * (1 - 1e-9)) {
+    text += fmt::format(", improved from {:.6g} s to {:.6g} s", before.objective, best_.score.objective);
+  }
+  if (settled_ || AtFloor()) text += "; no schedule of this placement is shorter";
+  return text;
+}
+
+Found Searcher::Run() {
+  CollectStarts();
+  candidates_.resize(starts_.size());
+  for (size_t start = 0; start < starts_.size() && !AtFloor() && compactions_ < effort_.compactions; ++start) {
+    Try(start, {true, true}, {});
+    // A start must not be lost because its rewritten forms do not fit.
+    if (candidates_[start].score.objective >= kNever) Try(start, {}, {});
+  }
+  std::vector<size_t> by_score(starts_.size());
+  for (size_t i = 0; i < by_score.size(); ++i) by_score[i] = i;
+  std::stable_sort(by_score.begin(), by_score.end(),
+                   [this](size_t a, size_t b) { return Before(candidates_[a], candidates_[b]); });
+  for (size_t i = 0; i < std::min(kTried, by_score.size()); ++i) TryAllRules(by_score[i]);
+  const Score before = best_.score;
+  if (!AtFloor()) Improve();
+  if (!AtFloor()) Settle();
+  return {best_.order, best_.score, Reason(before)};
+}
+
+}  // namespace
+
+Found Search(const Problem& problem, Goal goal, const Effort& effort) {
+  return Searcher(problem, goal, effort).Run();
+}
+
+}  // namespace atl::schedule::adaptive

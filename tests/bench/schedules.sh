@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# What the adaptive schedule search finds, against published tables, floors and optima, and how long it takes. One JSON
+# object per line on standard output, reasons on standard error; a quarter of a minute of one core. Times are simulated, but for
+# the search's own processor time. Exits with 1 when a schedule is invalid.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=${ATOLL_BUILD:-build/release}
+if [ ! -x "$build/bin/schedules_bench" ]; then
+  cmake --preset release >&2
+  cmake --build --preset release --target schedules_bench >&2
+fi
+exec "$build/bin/schedules_bench" "$@"
