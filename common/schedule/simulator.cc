@@ -4,18 +4,161 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/schedule/dependency_order.h"
+#include "common/schedule/memory.h"
 
 namespace atl::schedule {
 namespace {
 
-double Seconds(const StageCost& cost, ActionKind kind) {
-  switch (kind) {
+bool Usable(double value) {
+  return std::isfinite(value) && value >= 0;
+}
+
+template <typename... Parts>
+absl::Status CostsError(fmt::format_string<Parts...> format, Parts&&... parts) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "SIMULATION_COSTS",
+                   "simulation: " + fmt::format(format, std::forward<Parts>(parts)...));
+}
+
+absl::Status CheckStages(const Schedule& schedule, const SimulationCosts& costs) {
+  if (costs.stages.size() != static_cast<size_t>(schedule.stages)) {
+    return CostsError("expected costs of {} stages, found {}", schedule.stages, costs.stages.size());
+  }
+  for (size_t stage = 0; stage < costs.stages.size(); ++stage) {
+    const StageCost& cost = costs.stages[stage];
+    if (!Usable(cost.forward_seconds) || !Usable(cost.input_gradient_seconds) ||
+        !Usable(cost.weight_gradient_seconds) || !std::isfinite(cost.backward_seconds) ||
+        !Usable(cost.reduce_seconds) || !Usable(cost.activation_bytes) || !Usable(cost.weight_gradient_bytes) ||
+        !Usable(cost.forward_transient_bytes) || !Usable(cost.backward_transient_bytes) ||
+        cost.weight_gradient_bytes > cost.activation_bytes) {
+      return CostsError(
+          "stage {}: expected finite costs of at least 0, and weight_gradient_bytes of at most activation_bytes",
+          stage);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFrozenCosts(const Schedule& schedule, const SimulationCosts& costs) {
+  if (costs.frozen.size() != static_cast<size_t>(schedule.frozen_pieces)) {
+    return CostsError("expected costs of {} frozen pieces, found {}", schedule.frozen_pieces, costs.frozen.size());
+  }
+  for (size_t piece = 0; piece < costs.frozen.size(); ++piece) {
+    const FrozenCost& cost = costs.frozen[piece];
+    if (!Usable(cost.seconds) || !Usable(cost.transfer_seconds) || !Usable(cost.output_bytes)) {
+      return CostsError("frozen piece {}: expected finite costs of at least 0", piece);
+    }
+    for (const int32_t read : cost.reads) {
+      if (read < 0 || read >= schedule.frozen_pieces) {
+        return CostsError("frozen piece {}: expected to read pieces below {}, found {}", piece, schedule.frozen_pieces,
+                          read);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCosts(const Schedule& schedule, const SimulationCosts& costs) {
+  ATOLL_RETURN_IF_ERROR(CheckStages(schedule, costs));
+  ATOLL_RETURN_IF_ERROR(CheckFrozenCosts(schedule, costs));
+  if (!Usable(costs.transfer_seconds)) {
+    return CostsError("expected transfer_seconds of at least 0, found {}", costs.transfer_seconds);
+  }
+  if (!costs.boundary_transfer_seconds.empty() &&
+      costs.boundary_transfer_seconds.size() + 1 != static_cast<size_t>(schedule.stages)) {
+    return CostsError("expected boundary_transfer_seconds of {} boundaries, found {}", schedule.stages - 1,
+                      costs.boundary_transfer_seconds.size());
+  }
+  if (!costs.fixed_bytes.empty() && costs.fixed_bytes.size() != schedule.ranks.size()) {
+    return CostsError("expected fixed_bytes of {} ranks, found {}", schedule.ranks.size(), costs.fixed_bytes.size());
+  }
+  if (!std::all_of(costs.boundary_transfer_seconds.begin(), costs.boundary_transfer_seconds.end(), Usable) ||
+      !std::all_of(costs.fixed_bytes.begin(), costs.fixed_bytes.end(), Usable)) {
+    return CostsError("expected boundary_transfer_seconds and fixed_bytes of at least 0");
+  }
+  return absl::OkStatus();
+}
+
+bool AnyTransferCost(const SimulationCosts& costs) {
+  const auto& boundaries = costs.boundary_transfer_seconds;
+  if (boundaries.empty() ? costs.transfer_seconds > 0
+                         : std::any_of(boundaries.begin(), boundaries.end(), [](double s) { return s > 0; })) {
+    return true;
+  }
+  return std::any_of(costs.frozen.begin(), costs.frozen.end(),
+                     [](const FrozenCost& cost) { return cost.transfer_seconds > 0; });
+}
+
+using Ranks = std::vector<std::vector<SimulatedAction>>;
+
+// Every action starts when its rank is free and its inputs have arrived. `order` has producers before their readers.
+Ranks Timeline(const Schedule& schedule, const SimulationCosts& costs, bool free_transfers, const ActionIndex& index,
+               const DependencyOrder& order) {
+  Ranks ranks(schedule.ranks.size());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].resize(schedule.ranks[rank].size());
+  for (const ActionPlace& place : order.order) {
+    const Action& action = schedule.ranks[place.rank][place.position];
+    double start = place.position == 0 ? 0 : ranks[place.rank][place.position - 1].end_seconds;
+    const auto wait_for = [&](ActionPlace producer, double hop) {
+      const bool moves = producer.rank != place.rank && !free_transfers;
+      start = std::max(start, ranks[producer.rank][producer.position].end_seconds + (moves ? hop : 0));
+    };
+    if (action.kind == ActionKind::kFrozen) {
+      const FrozenCost& cost = costs.frozen[action.micro_batch];
+      for (const int32_t piece : cost.reads) wait_for(index.Frozen(piece), cost.transfer_seconds);
+    } else if (const std::optional<ActionPlace> producer = index.Producer(action)) {
+      const int32_t boundary = action.kind == ActionKind::kForward ? action.stage - 1 : action.stage;
+      wait_for(*producer, BoundarySeconds(costs, boundary));
+    }
+    ranks[place.rank][place.position] = {action, start, start + SecondsOf(action, costs)};
+  }
+  return ranks;
+}
+
+double WaitingSeconds(const std::vector<SimulatedAction>& rank) {
+  double waited = 0;
+  double free_at = 0;
+  for (const SimulatedAction& action : rank) {
+    waited += action.start_seconds - free_at;
+    free_at = action.end_seconds;
+  }
+  return waited;
+}
+
+// Actions of a rank follow each other: how much it holds does not depend on when they run.
+void AddPeaks(const Schedule& schedule, const SimulationCosts& costs, Simulation* simulation) {
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    double activations = 0;
+    double activation_peak = 0;
+    double held = costs.fixed_bytes.empty() ? 0 : costs.fixed_bytes[rank];
+    double peak = held;
+    for (const Action& action : schedule.ranks[rank]) {
+      const MemoryChange change = MemoryChangeOf(action, costs);
+      held += change.kept_bytes;
+      peak = std::max(peak, held + change.transient_bytes);
+      held -= change.freed_bytes;
+      if (action.kind == ActionKind::kFrozen) continue;
+      activations += change.kept_bytes;
+      activation_peak = std::max(activation_peak, activations);
+      activations -= change.freed_bytes;
+    }
+    simulation->peak_activation_bytes.push_back(activation_peak);
+    simulation->peak_bytes.push_back(peak);
+  }
+}
+
+}  // namespace
+
+double SecondsOf(const Action& action, const SimulationCosts& costs) {
+  if (action.kind == ActionKind::kFrozen) return costs.frozen[action.micro_batch].seconds;
+  const StageCost& cost = costs.stages[action.stage];
+  switch (action.kind) {
     case ActionKind::kForward:
       return cost.forward_seconds;
     case ActionKind::kInputGradient:
@@ -33,111 +176,62 @@ double Seconds(const StageCost& cost, ActionKind kind) {
   return 0;
 }
 
-absl::Status CheckCosts(const Schedule& schedule, const SimulationCosts& costs) {
-  if (costs.stages.size() != static_cast<size_t>(schedule.stages)) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, "SIMULATION_COSTS",
-        fmt::format("simulation: expected costs of {} stages, found {}", schedule.stages, costs.stages.size()));
-  }
-  const auto usable = [](double value) { return std::isfinite(value) && value >= 0; };
-  for (size_t stage = 0; stage < costs.stages.size(); ++stage) {
-    const StageCost& cost = costs.stages[stage];
-    if (!usable(cost.forward_seconds) || !usable(cost.input_gradient_seconds) ||
-        !usable(cost.weight_gradient_seconds) || !usable(cost.activation_bytes) ||
-        !usable(cost.weight_gradient_bytes) || cost.weight_gradient_bytes > cost.activation_bytes) {
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, "SIMULATION_COSTS",
-          fmt::format("simulation: stage {}: expected finite costs of at least 0, and weight_gradient_bytes "
-                      "of at most activation_bytes",
-                      stage));
-    }
-  }
-  if (!usable(costs.transfer_seconds)) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, "SIMULATION_COSTS",
-        fmt::format("simulation: expected transfer_seconds of at least 0, found {}", costs.transfer_seconds));
-  }
-  return absl::OkStatus();
+double BoundarySeconds(const SimulationCosts& costs, int32_t stage) {
+  return costs.boundary_transfer_seconds.empty() ? costs.transfer_seconds : costs.boundary_transfer_seconds[stage];
 }
 
-// Every action starts when its rank is free and its input has arrived. `order` has producers before their readers.
-std::vector<std::vector<SimulatedAction>> Timeline(const Schedule& schedule, const SimulationCosts& costs,
-                                                   double transfer_seconds, const ActionIndex& index,
-                                                   const DependencyOrder& order) {
-  std::vector<std::vector<SimulatedAction>> ranks(schedule.ranks.size());
-  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].resize(schedule.ranks[rank].size());
-  for (const ActionPlace& place : order.order) {
-    const Action& action = schedule.ranks[place.rank][place.position];
-    double start = place.position == 0 ? 0 : ranks[place.rank][place.position - 1].end_seconds;
-    if (const std::optional<ActionPlace> producer = index.Producer(action)) {
-      const double hop = producer->rank == place.rank ? 0 : transfer_seconds;
-      start = std::max(start, ranks[producer->rank][producer->position].end_seconds + hop);
-    }
-    ranks[place.rank][place.position] = {action, start, start + Seconds(costs.stages[action.stage], action.kind)};
+MemoryChange MemoryChangeOf(const Action& action, const SimulationCosts& costs) {
+  if (action.kind == ActionKind::kFrozen) return {.kept_bytes = costs.frozen[action.micro_batch].output_bytes};
+  const StageCost& cost = costs.stages[action.stage];
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return {.kept_bytes = cost.activation_bytes, .transient_bytes = cost.forward_transient_bytes};
+    case ActionKind::kInputGradient:
+      return {.transient_bytes = cost.backward_transient_bytes,
+              .freed_bytes = cost.activation_bytes - cost.weight_gradient_bytes};
+    case ActionKind::kWeightGradient:
+      return {.transient_bytes = cost.backward_transient_bytes, .freed_bytes = cost.weight_gradient_bytes};
+    case ActionKind::kBackward:
+      return {.transient_bytes = cost.backward_transient_bytes, .freed_bytes = cost.activation_bytes};
+    case ActionKind::kFrozen:
+    case ActionKind::kReduce:
+      break;
   }
-  return ranks;
+  return {};
 }
-
-double WaitingSeconds(const std::vector<SimulatedAction>& rank) {
-  double waited = 0;
-  double free_at = 0;
-  for (const SimulatedAction& action : rank) {
-    waited += action.start_seconds - free_at;
-    free_at = action.end_seconds;
-  }
-  return waited;
-}
-
-double PeakActivationBytes(const std::vector<Action>& actions, const std::vector<StageCost>& costs) {
-  double held = 0;
-  double peak = 0;
-  for (const Action& action : actions) {
-    const StageCost& cost = costs[action.stage];
-    switch (action.kind) {
-      case ActionKind::kForward:
-        held += cost.activation_bytes;
-        break;
-      case ActionKind::kInputGradient:
-        held -= cost.activation_bytes - cost.weight_gradient_bytes;
-        break;
-      case ActionKind::kWeightGradient:
-        held -= cost.weight_gradient_bytes;
-        break;
-      case ActionKind::kBackward:
-        held -= cost.activation_bytes;
-        break;
-      case ActionKind::kFrozen:
-      case ActionKind::kReduce:
-        break;
-    }
-    peak = std::max(peak, held);
-  }
-  return peak;
-}
-
-}  // namespace
 
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const SimulationCosts& costs) {
   ATOLL_RETURN_IF_ERROR(Validate(schedule));
+  return SimulateValid(schedule, costs);
+}
+
+absl::StatusOr<Simulation> SimulateValid(const Schedule& schedule, const SimulationCosts& costs) {
   ATOLL_RETURN_IF_ERROR(CheckCosts(schedule, costs));
+  FrozenReads reads;
+  for (const FrozenCost& cost : costs.frozen) reads.push_back(cost.reads);
   const ActionIndex index(schedule);
-  const DependencyOrder order = OrderActions(schedule, index);
+  const DependencyOrder order = OrderActions(schedule, index, reads);
+  if (!order.stuck.empty()) return DeadlockError(schedule, index, reads, order);
 
   Simulation result;
-  result.ranks = Timeline(schedule, costs, costs.transfer_seconds, index, order);
-  const auto free_transfers = Timeline(schedule, costs, 0, index, order);
-  double compute = 0;
-  for (size_t rank = 0; rank < result.ranks.size(); ++rank) {
-    const auto& actions = result.ranks[rank];
+  result.ranks = Timeline(schedule, costs, /*free_transfers=*/false, index, order);
+  double busy = 0;
+  for (const auto& actions : result.ranks) {
     if (!actions.empty()) result.makespan_seconds = std::max(result.makespan_seconds, actions.back().end_seconds);
-    for (const SimulatedAction& action : actions) compute += action.end_seconds - action.start_seconds;
-    result.exposed_transfer_seconds.push_back(
-        std::max(0.0, WaitingSeconds(actions) - WaitingSeconds(free_transfers[rank])));
-    result.peak_activation_bytes.push_back(PeakActivationBytes(schedule.ranks[rank], costs.stages));
+    for (const SimulatedAction& action : actions) busy += action.end_seconds - action.start_seconds;
   }
   if (result.makespan_seconds > 0) {
-    result.bubble = 1 - compute / (static_cast<double>(result.ranks.size()) * result.makespan_seconds);
+    result.bubble = 1 - busy / (static_cast<double>(result.ranks.size()) * result.makespan_seconds);
   }
+  result.exposed_transfer_seconds.assign(result.ranks.size(), 0);
+  if (AnyTransferCost(costs)) {
+    const Ranks free = Timeline(schedule, costs, /*free_transfers=*/true, index, order);
+    for (size_t rank = 0; rank < free.size(); ++rank) {
+      result.exposed_transfer_seconds[rank] =
+          std::max(0.0, WaitingSeconds(result.ranks[rank]) - WaitingSeconds(free[rank]));
+    }
+  }
+  AddPeaks(schedule, costs, &result);
   return result;
 }
 

@@ -51,17 +51,31 @@ struct SimulatedAction {
   double end_seconds = 0;
 };
 
+// What else can be read off it (idle time, transfers, memory over time): timeline.h.
 struct Simulation {
   std::vector<std::vector<SimulatedAction>> ranks;
   double makespan_seconds = 0;
-  // 1 - sum of compute / (ranks * makespan).
+  // Share of the ranks' time in which they run nothing: 1 - sum of actions / (ranks * makespan).
   double bubble = 0;
   // Waiting that transfers alone caused, per rank: with free transfers the rank would have waited this much less.
   std::vector<double> exposed_transfer_seconds;
-  std::vector<double> peak_activation_bytes;  // per rank
+  std::vector<double> peak_activation_bytes;  // per rank; what F keeps for I, W and B
+  // Per rank: activations, transients, frozen outputs and fixed_bytes together, when they are most.
+  std::vector<double> peak_bytes;
 };
 
-// INVALID_ARGUMENT for a schedule that Validate refuses, or costs of another number of stages.
+// Actions run in their ranks' order, each when its rank is free and what it reads has arrived; a reduction waits for
+// nothing else. INVALID_ARGUMENT for a schedule that Validate refuses, costs of other counts than the schedule's or out
+// of range (SIMULATION_COSTS), and frozen pieces whose reads wait for ever (SCHEDULE_DEADLOCK).
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const SimulationCosts& costs);
+
+// The same, faster, of a schedule that Validate is known to accept: undefined for another.
+absl::StatusOr<Simulation> SimulateValid(const Schedule& schedule, const SimulationCosts& costs);
+
+// How long an action takes; a frozen one by its piece.
+double SecondsOf(const Action& action, const SimulationCosts& costs);
+
+// One hop over the boundary after stage `stage`, between ranks.
+double BoundarySeconds(const SimulationCosts& costs, int32_t stage);
 
 }  // namespace atl::schedule

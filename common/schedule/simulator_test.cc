@@ -1,7 +1,10 @@
 #include "common/schedule/simulator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/base/errors.h"
@@ -9,6 +12,8 @@
 
 namespace atl::schedule {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr double kForward = 1.0;
 constexpr double kInputGradient = 1.25;
@@ -110,15 +115,130 @@ TEST(Simulate, UnequalStagesAreBoundByTheSlowest) {
   EXPECT_NEAR(simulation.makespan_seconds, 1 + 10 * 6 + 2, 1e-9);
 }
 
-TEST(Simulate, RefusesInvalidSchedulesAndCosts) {
+SimulationCosts WithFrozen(int32_t stages, std::vector<FrozenCost> frozen) {
+  SimulationCosts costs = EqualCosts(stages);
+  costs.frozen = std::move(frozen);
+  return costs;
+}
+
+TEST(Simulate, BoundariesMayCostDifferently) {
+  SimulationCosts costs = EqualCosts(3, /*transfer_seconds=*/100);
+  costs.boundary_transfer_seconds = {0.5, 0.25};
+  const Simulation simulation = *Simulate(*Generate1F1B(3, 1), costs);
+  EXPECT_NEAR(simulation.makespan_seconds, 3 * (kForward + kBackward) + 2 * 0.75, 1e-9);
+  EXPECT_NEAR(simulation.exposed_transfer_seconds[2], 0.75, 1e-9);
+}
+
+TEST(Simulate, OnePassBackwardReplacesTheSumWhereItIsGiven) {
+  SimulationCosts costs = EqualCosts(1);
+  costs.stages[0].backward_seconds = 1.5;
+  EXPECT_NEAR(Simulate(*ParseText("0F0,0B0\n"), costs)->makespan_seconds, kForward + 1.5, 1e-9);
+  EXPECT_NEAR(Simulate(*ParseText("0F0,0I0,0W0\n"), costs)->makespan_seconds, kForward + kBackward, 1e-9);
+}
+
+TEST(Simulate, ReductionsWaitForTheirRankOnly) {
+  SimulationCosts costs = EqualCosts(2);
+  costs.stages[0].reduce_seconds = 3;
+  costs.stages[1].reduce_seconds = 5;
+  const Simulation simulation = *Simulate(*ParseText("0F0,0B0,R0\n1F0,1B0,R1\n"), costs);
+  const SimulatedAction& last = simulation.ranks[1].back();
+  EXPECT_NEAR(last.start_seconds, 2 * kForward + kBackward, 1e-9);
+  EXPECT_NEAR(last.end_seconds, 2 * kForward + kBackward + 5, 1e-9);
+  EXPECT_NEAR(simulation.ranks[0].back().end_seconds, 2 * kForward + 2 * kBackward + 3, 1e-9);
+}
+
+TEST(Simulate, FrozenPiecesWaitForThePiecesThatTheyReadAndForTransfers) {
+  const Schedule schedule = *ParseText("E0,0F0,0B0,E2\n1F0,E1,1B0\n");
+  const Simulation simulation =
+      *Simulate(schedule, WithFrozen(2, {{.seconds = 2},
+                                         {.seconds = 1, .reads = {0}, .transfer_seconds = 4},
+                                         {.seconds = 1, .reads = {0, 1}, .transfer_seconds = 4}}));
+  // Rank 1's piece reads the first one, which ended at 2, over a hop of 4.
+  EXPECT_NEAR(simulation.ranks[1][1].start_seconds, 6, 1e-9);
+  EXPECT_NEAR(simulation.ranks[1][2].end_seconds, 7 + kBackward, 1e-9);
+  // The last one's input from its own rank moves at no cost, the other has arrived at 11, before the backward's end.
+  EXPECT_NEAR(simulation.ranks[0][3].start_seconds, std::max(11.0, 7 + 2 * kBackward), 1e-9);
+  EXPECT_GT(simulation.exposed_transfer_seconds[1], 0);
+}
+
+TEST(Simulate, FrozenPiecesThatReadInACircleAreADeadlock) {
+  const Schedule schedule = *ParseText("E0,0F0,0B0\n1F0,E1,1B0\n");
+  const absl::Status status =
+      Simulate(schedule, WithFrozen(2, {{.seconds = 1, .reads = {1}}, {.seconds = 1, .reads = {0}}})).status();
+  EXPECT_EQ(ErrorReason(status), "SCHEDULE_DEADLOCK");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0, position 0, E0: waits for ever for E1 of rank 1"));
+}
+
+TEST(Simulate, PeakBytesCountTransientsFrozenOutputsAndWhatIsFixed) {
+  SimulationCosts costs;
+  costs.stages = {{.activation_bytes = 10,
+                   .weight_gradient_bytes = 4,
+                   .forward_transient_bytes = 3,
+                   .backward_transient_bytes = 7}};
+  costs.frozen = {{.seconds = 1, .output_bytes = 2}};
+  costs.fixed_bytes = {100};
+  const auto peak = [&](const char* text) {
+    const Simulation simulation = *Simulate(*ParseText(text), costs);
+    return std::pair(simulation.peak_bytes[0], simulation.peak_activation_bytes[0]);
+  };
+  EXPECT_EQ(peak("0F0,0B0,E0\n"), std::pair(100 + 10 + 7.0, 10.0));
+  EXPECT_EQ(peak("E0,0F0,0B0\n"), std::pair(100 + 2 + 10 + 7.0, 10.0));
+  EXPECT_EQ(peak("0F0,0I0,0F1,0W0,0B1,E0\n"), std::pair(100 + 4 + 10 + 7.0, 14.0));
+  costs.stages[0].backward_transient_bytes = 0;
+  EXPECT_EQ(peak("0F0,0I0,0F1,0W0,0B1,E0\n"), std::pair(100 + 4 + 10 + 3.0, 14.0));
+}
+
+TEST(Simulate, WithoutValidationTheResultIsTheSame) {
+  for (const std::string_view name : GeneratorNames()) {
+    const Schedule schedule = *Generate(name, 4, 7);
+    const SimulationCosts costs = EqualCosts(schedule.stages, 0.125);
+    const Simulation validated = *Simulate(schedule, costs);
+    const Simulation trusted = *SimulateValid(schedule, costs);
+    EXPECT_EQ(trusted.makespan_seconds, validated.makespan_seconds);
+    EXPECT_EQ(trusted.exposed_transfer_seconds, validated.exposed_transfer_seconds);
+    EXPECT_EQ(trusted.peak_bytes, validated.peak_bytes);
+  }
+}
+
+TEST(Simulate, RefusesInvalidSchedules) {
   Schedule schedule = *Generate1F1B(2, 2);
-  EXPECT_EQ(ErrorReason(Simulate(schedule, EqualCosts(3)).status()), "SIMULATION_COSTS");
-  SimulationCosts negative = EqualCosts(2);
-  negative.stages[1].forward_seconds = -1;
-  EXPECT_EQ(ErrorReason(Simulate(schedule, negative).status()), "SIMULATION_COSTS");
-  EXPECT_EQ(ErrorReason(Simulate(schedule, EqualCosts(2, -1)).status()), "SIMULATION_COSTS");
   std::swap(schedule.ranks[0][0], schedule.ranks[0][3]);
   EXPECT_EQ(ErrorReason(Simulate(schedule, EqualCosts(2)).status()), "SCHEDULE_ORDER");
+}
+
+struct BadCosts {
+  void (*change)(SimulationCosts*);
+  const char* message;
+};
+
+TEST(Simulate, RefusesCostsOfOtherCountsOrOutOfRange) {
+  const Schedule schedule = *ParseText("0F0,0B0,E0\n1F0,1B0\n");
+  const BadCosts cases[] = {
+      {[](SimulationCosts* c) { c->stages.pop_back(); }, "expected costs of 2 stages, found 1"},
+      {[](SimulationCosts* c) { c->stages[1].forward_seconds = -1; }, "stage 1: expected finite costs"},
+      {[](SimulationCosts* c) { c->stages[0].reduce_seconds = NAN; }, "stage 0: expected finite costs"},
+      {[](SimulationCosts* c) { c->stages[0].backward_seconds = INFINITY; }, "stage 0: expected finite costs"},
+      {[](SimulationCosts* c) { c->stages[0].forward_transient_bytes = -1; }, "stage 0: expected finite costs"},
+      {[](SimulationCosts* c) { c->stages[0].weight_gradient_bytes = 2; }, "of at most activation_bytes"},
+      {[](SimulationCosts* c) { c->transfer_seconds = -1; }, "transfer_seconds of at least 0, found -1"},
+      {[](SimulationCosts* c) {
+         c->boundary_transfer_seconds = {1, 1};
+       },
+       "of 1 boundaries, found 2"},
+      {[](SimulationCosts* c) { c->boundary_transfer_seconds = {-1}; }, "of at least 0"},
+      {[](SimulationCosts* c) { c->fixed_bytes = {1}; }, "fixed_bytes of 2 ranks, found 1"},
+      {[](SimulationCosts* c) { c->frozen.clear(); }, "costs of 1 frozen pieces, found 0"},
+      {[](SimulationCosts* c) { c->frozen[0].seconds = -1; }, "frozen piece 0: expected finite costs"},
+      {[](SimulationCosts* c) { c->frozen[0].reads = {1}; },
+       "frozen piece 0: expected to read pieces below 1, found 1"},
+  };
+  for (const BadCosts& bad : cases) {
+    SimulationCosts costs = WithFrozen(2, {{.seconds = 1}});
+    bad.change(&costs);
+    const absl::Status status = Simulate(schedule, costs).status();
+    EXPECT_EQ(ErrorReason(status), "SIMULATION_COSTS") << bad.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "common/schedule/action.h"
 #include "common/schedule/simulator.h"
+#include "common/schedule/timeline.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace atl::schedule;
@@ -17,8 +18,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   SimulationCosts costs;
   costs.stages.resize(schedule->stages);
   costs.transfer_seconds = 0.25;
+  costs.frozen.resize(schedule->frozen_pieces);
+  for (FrozenCost& cost : costs.frozen) cost.seconds = 0.5;
   const auto simulation = Simulate(*schedule, costs);
   if (simulation.ok() != Validate(*schedule).ok()) std::abort();
-  if (simulation.ok() && !(simulation->makespan_seconds > 0)) std::abort();
+  if (!simulation.ok()) return 0;
+  if (!(simulation->makespan_seconds > 0)) std::abort();
+  if (MemoryOverTime(costs, *simulation).size() != schedule->ranks.size()) std::abort();
+  for (const Transfer& transfer : Transfers(*schedule, costs, *simulation)) {
+    if (transfer.from_rank == transfer.to_rank) std::abort();
+  }
   return 0;
 }
