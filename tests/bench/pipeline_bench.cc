@@ -126,7 +126,7 @@ absl::Status RunRank(const Settings& settings, int rank, int read_fd, int write_
       bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
     }
   }
-  ATOLL_RETURN_IF_ERROR(transport->Connect(addresses, engine::LanesOf(pipeline_plan.schedule), absl::Seconds(30)));
+  ATOLL_RETURN_IF_ERROR(transport->Connect(addresses, engine::LanesOf(pipeline_plan), absl::Seconds(30)));
   NoiseData data;
   ATOLL_ASSIGN_OR_RETURN(const auto pipeline, trainer::Trainer::Create(Options(settings), pipeline_plan, rank, &data,
                                                                        transport.get(), Clock::Real()));

@@ -25,16 +25,6 @@ bool EndsGradients(ActionKind kind) {
   return kind == ActionKind::kWeightGradient || kind == ActionKind::kBackward;
 }
 
-// The lane into the boundary before `stage`, one each way; none where both sides lie on one rank.
-std::optional<Lane> LaneBefore(const schedule::Schedule& schedule, int32_t stage, LaneKind kind) {
-  if (stage == 0 || stage == schedule.stages) return std::nullopt;
-  const int32_t before = schedule.rank_of_stage[stage - 1];
-  const int32_t after = schedule.rank_of_stage[stage];
-  if (before == after) return std::nullopt;
-  if (kind == LaneKind::kForward) return Lane{before, after, stage, kind};
-  return Lane{after, before, stage, kind};
-}
-
 std::vector<int64_t> Sizes(const Boundary& boundary, bool only_gradients) {
   std::vector<int64_t> sizes;
   for (const BoundaryTensor& tensor : boundary.tensors) {
@@ -70,19 +60,32 @@ int64_t Boundary::bytes() const {
   return sum;
 }
 
-std::vector<Lane> LanesOf(const schedule::Schedule& schedule) {
-  std::vector<Lane> lanes;
-  for (int32_t stage = 1; stage < schedule.stages; ++stage) {
-    for (const LaneKind kind : {LaneKind::kForward, LaneKind::kGradient}) {
-      if (const std::optional<Lane> lane = LaneBefore(schedule, stage, kind)) lanes.push_back(*lane);
+std::vector<Action> ActionsOf(const schedule::Schedule& schedule, int32_t pipeline_rank) {
+  std::vector<Action> merged;
+  if (pipeline_rank < 0 || pipeline_rank >= schedule.rank_count()) return merged;
+  for (const Action& action : schedule.ranks[static_cast<size_t>(pipeline_rank)]) {
+    const bool awaited = action.stage > 0 && schedule.rank_of_stage[action.stage - 1] != pipeline_rank;
+    if (action.kind == ActionKind::kWeightGradient && !awaited && !merged.empty() &&
+        merged.back() == Action{ActionKind::kInputGradient, action.stage, action.micro_batch}) {
+      merged.back().kind = ActionKind::kBackward;
+    } else {
+      merged.push_back(action);
     }
   }
-  return lanes;
+  return merged;
 }
 
-Engine::Engine(const schedule::Schedule& schedule, int32_t rank, StageCompute* compute, transport::Transport* transport,
+Engine::Engine(const planner::Plan& plan, int32_t rank, StageCompute* compute, transport::Transport* transport,
                Clock* clock, EngineOptions options)
-    : schedule_(schedule), rank_(rank), compute_(compute), transport_(transport), clock_(clock), options_(options) {}
+    : plan_(plan),
+      schedule_(plan.schedule),
+      rank_(rank),
+      replica_(rank / std::max(plan.schedule.rank_count(), 1)),
+      actions_(ActionsOf(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1))),
+      compute_(compute),
+      transport_(transport),
+      clock_(clock),
+      options_(options) {}
 
 Engine::~Engine() = default;
 
@@ -98,42 +101,43 @@ absl::Status Engine::RunIteration() {
   if (transport_ != nullptr) transport_->Abort(status);
   receives_.clear();
   sends_.clear();
+  reductions_.clear();
   return status;
 }
 
 absl::Status Engine::RunActions() {
   started_ = clock_->Monotonic();
   timings_.clear();
-  if (rank_ < 0 || rank_ >= schedule_.rank_count()) {
+  if (rank_ < 0 || rank_ >= plan_.rank_count()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "RANK_OUT_OF_RANGE",
-                     fmt::format("engine: expected a rank below {}, found {}", schedule_.rank_count(), rank_));
+                     fmt::format("engine: expected a rank below {}, found {}", plan_.rank_count(), rank_));
   }
-  if (transport_ == nullptr && schedule_.rank_count() > 1) {
+  if (transport_ == nullptr && plan_.rank_count() > 1) {
     return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_MISSING",
-                     fmt::format("engine: a schedule of {} ranks needs a transport", schedule_.rank_count()));
+                     fmt::format("engine: a plan of {} ranks needs a transport", plan_.rank_count()));
   }
-  timings_.reserve(schedule_.ranks[rank_].size());
+  timings_.reserve(actions_.size());
   next_to_post_ = 0;
   holds_.assign(static_cast<size_t>(schedule_.stages) * schedule_.micro_batches, 1);
   ATOLL_RETURN_IF_ERROR(PostReceives(0));
-  for (size_t position = 0; position < schedule_.ranks[rank_].size(); ++position) {
+  for (size_t position = 0; position < actions_.size(); ++position) {
     ATOLL_RETURN_IF_ERROR(RunAction(position));
   }
   const absl::Duration ended = Now();
+  ATOLL_RETURN_IF_ERROR(AdvanceReductions(/*wait=*/true));
   ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/true));
   drain_ = Now() - ended;
   return absl::OkStatus();
 }
 
 absl::Status Engine::RunAction(size_t position) {
-  const std::vector<Action>& actions = schedule_.ranks[rank_];
-  const Action& action = actions[position];
+  const Action& action = actions_[position];
   ATOLL_RETURN_IF_ERROR(WithContext(AwaitReceives(), ToString(action)));
   ActionTiming timing{.action = action, .ready = Now()};
   // What the next action reads may depend on this one having run (the gradient of this very micro-batch): it cannot
   // arrive before, and its buffers may not exist yet.
-  const bool ahead = position + 1 < actions.size() && (actions[position + 1].stage != action.stage ||
-                                                       actions[position + 1].micro_batch != action.micro_batch);
+  const bool ahead = position + 1 < actions_.size() && (actions_[position + 1].stage != action.stage ||
+                                                        actions_[position + 1].micro_batch != action.micro_batch);
   if (ahead) ATOLL_RETURN_IF_ERROR(PostReceives(position + 1));
   timing.start = Now();
   ATOLL_RETURN_IF_ERROR(WithContext(Compute(action), ToString(action)));
@@ -141,6 +145,7 @@ absl::Status Engine::RunAction(size_t position) {
   ATOLL_RETURN_IF_ERROR(WithContext(PassOn(action), ToString(action)));
   if (EndsGradients(action.kind)) ReleaseIfDone(action.stage, action.micro_batch);
   ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/false));
+  ATOLL_RETURN_IF_ERROR(AdvanceReductions(/*wait=*/false));
   ATOLL_RETURN_IF_ERROR(PostReceives(position + 1));
   timing.passed_on = Now();
   timings_.push_back(timing);
@@ -157,8 +162,9 @@ absl::Status Engine::Compute(const Action& action) {
       return compute_->WeightGradient(action.stage, action.micro_batch);
     case ActionKind::kBackward:
       return compute_->Backward(action.stage, action.micro_batch);
-    case ActionKind::kFrozen:
     case ActionKind::kReduce:
+      return BeginReduction(action.stage);
+    case ActionKind::kFrozen:
       return MakeError(absl::StatusCode::kUnimplemented, "ACTION_UNKNOWN",
                        fmt::format("engine: {} cannot run", ToString(action)));
   }
@@ -166,17 +172,17 @@ absl::Status Engine::Compute(const Action& action) {
 }
 
 absl::Status Engine::PostReceives(size_t position) {
-  if (position != next_to_post_ || position >= schedule_.ranks[rank_].size()) return absl::OkStatus();
+  if (position != next_to_post_ || position >= actions_.size()) return absl::OkStatus();
   ++next_to_post_;
-  const Action& action = schedule_.ranks[rank_][position];
+  const Action& action = actions_[position];
   if (action.kind == ActionKind::kForward) {
-    const auto lane = LaneBefore(schedule_, action.stage, LaneKind::kForward);
+    const auto lane = LaneBefore(plan_, replica_, action.stage, LaneKind::kForward);
     if (!lane.has_value()) return absl::OkStatus();
     ATOLL_ASSIGN_OR_RETURN(auto buffers, compute_->InputBuffers(action.stage, action.micro_batch));
     return ReceiveAll(*lane, action, Sizes(compute_->InputOf(action.stage), false), buffers);
   }
   if (ComputesInputGradient(action.kind)) {
-    const auto lane = LaneBefore(schedule_, action.stage + 1, LaneKind::kGradient);
+    const auto lane = LaneBefore(plan_, replica_, action.stage + 1, LaneKind::kGradient);
     if (!lane.has_value()) return absl::OkStatus();
     ATOLL_ASSIGN_OR_RETURN(auto buffers, compute_->OutputGradientBuffers(action.stage, action.micro_batch));
     return ReceiveAll(*lane, action, Sizes(compute_->OutputOf(action.stage), true), buffers);
@@ -203,13 +209,13 @@ absl::Status Engine::AwaitReceives() {
 absl::Status Engine::PassOn(const Action& action) {
   const int32_t stage = action.stage;
   if (action.kind == ActionKind::kForward && stage + 1 < schedule_.stages) {
-    const auto lane = LaneBefore(schedule_, stage + 1, LaneKind::kForward);
+    const auto lane = LaneBefore(plan_, replica_, stage + 1, LaneKind::kForward);
     if (!lane.has_value()) return compute_->HandOver(stage, action.micro_batch);
     ATOLL_ASSIGN_OR_RETURN(auto buffers, compute_->Outputs(stage, action.micro_batch));
     return SendAll(*lane, action, Sizes(compute_->OutputOf(stage), false), buffers);
   }
   if (ComputesInputGradient(action.kind) && stage > 0) {
-    const auto lane = LaneBefore(schedule_, stage, LaneKind::kGradient);
+    const auto lane = LaneBefore(plan_, replica_, stage, LaneKind::kGradient);
     if (!lane.has_value()) return compute_->HandOverGradient(stage, action.micro_batch);
     ATOLL_ASSIGN_OR_RETURN(auto buffers, compute_->InputGradients(stage, action.micro_batch));
     return SendAll(*lane, action, Sizes(compute_->InputOf(stage), true), buffers);
@@ -222,7 +228,7 @@ absl::Status Engine::SendAll(const Lane& lane, const Action& action, const std::
   ATOLL_RETURN_IF_ERROR(CheckBuffers(action, lane, sizes, buffers));
   if (buffers.empty()) return absl::OkStatus();
   ++holds_[static_cast<size_t>(action.stage) * schedule_.micro_batches + action.micro_batch];
-  SendInFlight& send = sends_.emplace_back(SendInFlight{action.stage, action.micro_batch, {}});
+  SendInFlight& send = sends_.emplace_back(SendInFlight{action, {}});
   for (const std::span<const std::byte> buffer : buffers) {
     ATOLL_ASSIGN_OR_RETURN(auto work, transport_->Send(lane, buffer));
     send.works.push_back(std::move(work));
@@ -240,12 +246,34 @@ absl::Status Engine::CollectSends(bool wait) {
     }
     for (const auto& work : send->works) {
       const absl::Status status = work->Wait(options_.timeout);
-      if (!status.ok()) {
-        return WithContext(status, fmt::format("sends of stage {}, micro-batch {}", send->stage, send->micro_batch));
-      }
+      if (!status.ok()) return WithContext(status, fmt::format("sends of {}", ToString(send->action)));
     }
-    ReleaseIfDone(send->stage, send->micro_batch);
+    const Action& action = send->action;
+    if (action.kind == ActionKind::kForward) {
+      compute_->ReleaseOutputs(action.stage, action.micro_batch);
+    } else {
+      compute_->ReleaseInputGradients(action.stage, action.micro_batch);
+    }
+    ReleaseIfDone(action.stage, action.micro_batch);
     send = sends_.erase(send);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::BeginReduction(int32_t stage) {
+  if (plan_.replicas == 1) return absl::OkStatus();
+  return reductions_.emplace_back(plan_, replica_, stage, compute_, transport_).Begin();
+}
+
+absl::Status Engine::AdvanceReductions(bool wait) {
+  for (auto reduction = reductions_.begin(); reduction != reductions_.end();) {
+    if (wait) ATOLL_RETURN_IF_ERROR(reduction->Finish(options_.timeout));
+    ATOLL_ASSIGN_OR_RETURN(const bool done, reduction->Advance());
+    if (!done) {
+      ++reduction;
+      continue;
+    }
+    reduction = reductions_.erase(reduction);
   }
   return absl::OkStatus();
 }

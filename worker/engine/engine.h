@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,7 +13,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/planner/plan.h"
 #include "common/schedule/action.h"
+#include "worker/engine/lanes.h"
+#include "worker/engine/reduction.h"
 #include "worker/engine/stage_compute.h"
 #include "worker/transport/transport.h"
 
@@ -34,35 +38,37 @@ struct EngineOptions {
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// Lanes that `schedule` needs, for Transport::Connect, in a fixed order: all of the island's, the same on every rank.
-// A gradient lane whose boundary has no tensor with a gradient stays unused.
-std::vector<transport::Lane> LanesOf(const schedule::Schedule& schedule);
+// What a rank runs of its line of the schedule: an I and its W side by side become one B where nobody waits for the
+// input gradient, which is in the first stage and where the stage before lies on the same rank. Elsewhere they stay
+// apart, so that the gradient leaves before the weight gradient is computed.
+std::vector<schedule::Action> ActionsOf(const schedule::Schedule& schedule, int32_t pipeline_rank);
 
-// Not thread-safe: one thread runs it. Owns nothing that it is given. `transport` may be null when every stage lies on
-// one rank. The schedule must be one that schedule::Validate accepts.
+// Not thread-safe: one thread runs it. Owns nothing that it is given. `rank` is the island's; `transport` may be null
+// when the plan has only one, and is otherwise connected with LanesOf(plan). The schedule must be one that
+// schedule::Validate accepts; with replicas, a reduction that it lacks is not made up for.
 class Engine {
  public:
-  Engine(const schedule::Schedule& schedule, int32_t rank, StageCompute* compute, transport::Transport* transport,
-         Clock* clock, EngineOptions options);
+  Engine(const planner::Plan& plan, int32_t rank, StageCompute* compute, transport::Transport* transport, Clock* clock,
+         EngineOptions options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // One iteration: every action of this rank, in order; returns when all sends of the iteration have completed.
-  // Receives are posted just before first need: one action ahead, so that they overlap the action before.
+  // One iteration: every action of this rank, in order; returns when all sends and reductions of the iteration have
+  // completed. Receives are posted just before first need: one action ahead, so that they overlap the action before. A
+  // reduction is begun in its place and goes on between later actions.
   // On error nothing is retried: the transport is aborted with it and the caller ends the attempt. Blocks.
   absl::Status RunIteration();
 
   // Of the last iteration, in order; of a failed one, the actions that ended.
   const std::vector<ActionTiming>& timings() const { return timings_; }
-  // After the last action of the last iteration, how long its sends kept it waiting.
+  // After the last action of the last iteration, how long its reductions and sends kept it waiting.
   absl::Duration drain() const { return drain_; }
 
  private:
   using Works = std::vector<std::unique_ptr<transport::Work>>;
   struct SendInFlight {
-    int32_t stage;
-    int32_t micro_batch;
+    schedule::Action action;  // that computed what is sent
     Works works;
   };
 
@@ -79,11 +85,17 @@ class Engine {
                        const std::vector<std::span<const std::byte>>& buffers);
   // Collects sends that have completed; with `wait`, all of them.
   absl::Status CollectSends(bool wait);
+  absl::Status BeginReduction(int32_t stage);
+  // Lets reductions go on; with `wait`, to their end.
+  absl::Status AdvanceReductions(bool wait);
   void ReleaseIfDone(int32_t stage, int32_t micro_batch);
   absl::Duration Now() const;
 
+  const planner::Plan& plan_;
   const schedule::Schedule& schedule_;
-  const int32_t rank_;
+  const int32_t rank_;     // of the island
+  const int32_t replica_;  // its pipeline
+  const std::vector<schedule::Action> actions_;
   StageCompute* const compute_;
   transport::Transport* const transport_;
   Clock* const clock_;
@@ -93,6 +105,7 @@ class Engine {
   size_t next_to_post_ = 0;  // the first action whose receives are not posted
   Works receives_;           // of the action that runs next
   std::vector<SendInFlight> sends_;
+  std::list<Reduction> reductions_;  // under way, in the order of the plan
   // By (stage, micro-batch): sends under way, plus one until its gradients are done.
   std::vector<int32_t> holds_;
   std::vector<ActionTiming> timings_;

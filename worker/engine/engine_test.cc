@@ -26,47 +26,50 @@ using ::testing::HasSubstr;
 
 // One island over the loopback transport, a thread per rank.
 struct Island {
-  explicit Island(Schedule of, EngineOptions options = {}) : schedule(std::move(of)) {
-    transports = transport::MakeLoopbackTransports(schedule.rank_count());
+  explicit Island(Schedule of, EngineOptions options = {}, int32_t replicas = 1)
+      : plan{.replicas = replicas, .micro_batches = of.micro_batches, .schedule = std::move(of)} {
+    transports = transport::MakeLoopbackTransports(plan.rank_count());
     std::vector<std::string> addresses;
     for (const auto& transport : transports) addresses.push_back(transport->Address());
     OnEveryRank([&](int32_t rank) {
-      const absl::Status status = transports[rank]->Connect(addresses, LanesOf(schedule), absl::Seconds(10));
+      const absl::Status status = transports[rank]->Connect(addresses, LanesOf(plan), absl::Seconds(10));
       EXPECT_TRUE(status.ok()) << status;
     });
-    for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
-      computes.push_back(std::make_unique<FakeStageCompute>(schedule.stages));
-      engines.push_back(std::make_unique<Engine>(schedule, rank, computes[rank].get(), transports[rank].get(),
-                                                 Clock::Real(), options));
+    for (int32_t rank = 0; rank < plan.rank_count(); ++rank) {
+      const int32_t replica = rank / schedule.rank_count();
+      computes.push_back(std::make_unique<FakeStageCompute>(schedule.stages, replica * schedule.micro_batches));
+      engines.push_back(
+          std::make_unique<Engine>(plan, rank, computes[rank].get(), transports[rank].get(), Clock::Real(), options));
     }
   }
 
   template <typename Run>
   void OnEveryRank(Run run) {
     std::vector<std::thread> threads;
-    for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) threads.emplace_back([&run, rank] { run(rank); });
+    for (int32_t rank = 0; rank < plan.rank_count(); ++rank) threads.emplace_back([&run, rank] { run(rank); });
     for (std::thread& thread : threads) thread.join();
   }
 
   std::vector<absl::Status> Iterate() {
-    std::vector<absl::Status> statuses(schedule.ranks.size());
+    std::vector<absl::Status> statuses(engines.size());
     OnEveryRank([&](int32_t rank) { statuses[rank] = engines[rank]->RunIteration(); });
     return statuses;
   }
 
-  FakeStageCompute& ComputeOf(int32_t stage) { return *computes[schedule.rank_of_stage[stage]]; }
+  FakeStageCompute& ComputeOf(int32_t stage, int32_t replica = 0) { return *computes[RankOf(plan, replica, stage)]; }
 
-  const Schedule schedule;
+  const planner::Plan plan;
+  const Schedule& schedule = plan.schedule;
   std::vector<std::unique_ptr<transport::Transport>> transports;
   std::vector<std::unique_ptr<FakeStageCompute>> computes;
   std::vector<std::unique_ptr<Engine>> engines;
 };
 
 // Weight gradients of one process that runs the stages one after the other: [stage][micro-batch].
-std::vector<std::vector<FakeValues>> PlainGradients(int32_t stages, int32_t micro_batches) {
+std::vector<std::vector<FakeValues>> PlainGradients(int32_t stages, int32_t micro_batches, int32_t first_batch = 0) {
   std::vector<std::vector<FakeValues>> gradients(stages, std::vector<FakeValues>(micro_batches));
   for (int32_t m = 0; m < micro_batches; ++m) {
-    std::vector<FakeValues> inputs{FakeBatch(m)};
+    std::vector<FakeValues> inputs{FakeBatch(first_batch + m)};
     for (int32_t stage = 0; stage < stages; ++stage) inputs.push_back(FakeForward(stage, inputs.back()));
     FakeValues gradient = FakeLossGradient(inputs.back());
     for (int32_t stage = stages - 1; stage >= 0; --stage) {
@@ -84,6 +87,37 @@ void ExpectPlainGradients(Island& island) {
       EXPECT_EQ((island.ComputeOf(stage).weight_gradients[{stage, m}]), expected[stage][m])
           << "stage " << stage << ", micro-batch " << m;
       EXPECT_EQ((island.ComputeOf(stage).released[{stage, m}]), 1) << "stage " << stage << ", micro-batch " << m;
+      const int32_t rank = island.schedule.rank_of_stage[stage];
+      const bool sends_on = stage + 1 < island.schedule.stages && island.schedule.rank_of_stage[stage + 1] != rank;
+      const bool sends_back = stage > 0 && island.schedule.rank_of_stage[stage - 1] != rank;
+      EXPECT_EQ((island.ComputeOf(stage).released_outputs[{stage, m}]), sends_on ? 1 : 0);
+      EXPECT_EQ((island.ComputeOf(stage).released_input_gradients[{stage, m}]), sends_back ? 1 : 0);
+    }
+  }
+}
+
+// Each rank's line, and behind it a reduction of each of its stages.
+Schedule WithReductions(Schedule schedule) {
+  for (int32_t stage = 0; stage < schedule.stages; ++stage) {
+    schedule.ranks[schedule.rank_of_stage[stage]].push_back({ActionKind::kReduce, stage, 0});
+  }
+  return schedule;
+}
+
+// Every replica holds its own micro-batches' gradients joined with the others' in replica order.
+void ExpectReducedGradients(Island& island) {
+  const int32_t micro_batches = island.schedule.micro_batches;
+  for (int32_t stage = 0; stage < island.schedule.stages; ++stage) {
+    FakeGradients expected{};
+    for (int32_t replica = 0; replica < island.plan.replicas; ++replica) {
+      FakeGradients own{};
+      const auto plain = PlainGradients(island.schedule.stages, micro_batches, replica * micro_batches);
+      for (const FakeValues& gradient : plain[stage]) FakeAccumulate(gradient, own);
+      for (size_t i = 0; i < own.size(); ++i) expected[i] = replica == 0 ? own[i] : FakeJoin(expected[i], own[i]);
+    }
+    for (int32_t replica = 0; replica < island.plan.replicas; ++replica) {
+      EXPECT_EQ(island.ComputeOf(stage, replica).gradients[stage], expected)
+          << "stage " << stage << ", replica " << replica;
     }
   }
 }
@@ -133,6 +167,48 @@ TEST(Engine, SchedulesWrittenByPyTorchRun) {
   }
 }
 
+TEST(Engine, ReplicasSumTheirGradientsInReplicaOrder) {
+  std::vector<Schedule> schedules = {*schedule::Generate1F1B(1, 3), *schedule::Generate1F1B(3, 4)};
+  schedules.push_back(
+      *schedule::ParseText("0F0,0F1,3F0,3I0,0I0,3W0,0W0,3F1,3B1,0B1\n1F0,2F0,1F1,2F1,2I0,1I0,2W0,1W0,2B1,1B1\n"));
+  for (const Schedule& schedule : schedules) {
+    for (const int32_t replicas : {1, 2, 3, 4}) {
+      SCOPED_TRACE(schedule::ToText(schedule) + std::to_string(replicas) + " replicas");
+      Island island(WithReductions(schedule), {}, replicas);
+      for (const absl::Status& status : island.Iterate()) ASSERT_TRUE(status.ok()) << status;
+      ExpectReducedGradients(island);
+    }
+  }
+}
+
+TEST(Engine, AReductionGoesOnWhileOtherStagesCompute) {
+  // Stage 1 of each replica is reduced before the backward of stage 0: the sums arrive between its actions.
+  Island island(*schedule::ParseText("0F0,0F1,1F0,1F1,1B0,1B1,R1,0B0,0B1,R0"), {}, 2);
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    for (auto& compute : island.computes) compute->gradients.clear();
+    for (const absl::Status& status : island.Iterate()) ASSERT_TRUE(status.ok()) << status;
+    ExpectReducedGradients(island);
+  }
+  for (const auto& engine : island.engines) {
+    ASSERT_EQ(engine->timings().size(), 10u);
+    EXPECT_EQ(engine->timings()[6].action, (Action{ActionKind::kReduce, 1, 0}));
+  }
+}
+
+TEST(Engine, AnInputGradientThatNobodyAwaitsMergesWithItsWeightGradient) {
+  const Schedule schedule = *schedule::ParseText("0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0");
+  // Stage 2 lies beside stage 1, and nothing lies before stage 0; the gradients of 3 and 1 leave the rank.
+  EXPECT_EQ(schedule::ToText({.ranks = {ActionsOf(schedule, 0), ActionsOf(schedule, 1)}}),
+            "0F0,3F0,3I0,3W0,0B0\n1F0,2F0,2B0,1I0,1W0\n");
+  // Not of two micro-batches, not of two stages, not with something between them.
+  const std::string apart = "0F0,0F1,1F0,1F1,1I0,1I1,1W0,0I0,1W1,0W0,0I1,R1,0W1\n";
+  EXPECT_EQ(schedule::ToText({.ranks = {ActionsOf(*schedule::ParseText(apart), 0)}}), apart);
+  Island island(schedule);
+  for (const absl::Status& status : island.Iterate()) ASSERT_TRUE(status.ok()) << status;
+  ExpectPlainGradients(island);
+  EXPECT_EQ(island.computes[0]->ran, ActionsOf(schedule, 0));
+}
+
 TEST(Engine, IterationsFollowEachOtherOverTheSameLanes) {
   Island island(*schedule::Generate1F1B(4, 8));
   for (int iteration = 1; iteration <= 5; ++iteration) {
@@ -173,18 +249,20 @@ TEST(Engine, OneFOneBHoldsFewerMicroBatchesThanGPipe) {
 }
 
 TEST(Engine, ARankAloneNeedsNoTransport) {
-  const Schedule schedule = *schedule::Generate1F1B(1, 4);
+  const planner::Plan plan{.schedule = *schedule::Generate1F1B(1, 4)};
   FakeStageCompute compute(1);
-  Engine engine(schedule, 0, &compute, nullptr, Clock::Real(), {});
+  Engine engine(plan, 0, &compute, nullptr, Clock::Real(), {});
   ASSERT_TRUE(engine.RunIteration().ok());
   EXPECT_EQ((compute.weight_gradients[{0, 3}]), PlainGradients(1, 4)[0][3]);
 }
 
 TEST(Engine, SeveralRanksWithoutATransportAreRefused) {
-  const Schedule schedule = *schedule::Generate1F1B(2, 4);
+  planner::Plan plan{.schedule = *schedule::Generate1F1B(2, 4)};
   FakeStageCompute compute(2);
-  EXPECT_EQ(ErrorReason(Engine(schedule, 0, &compute, nullptr, Clock::Real(), {}).RunIteration()), "TRANSPORT_MISSING");
-  EXPECT_EQ(ErrorReason(Engine(schedule, 2, &compute, nullptr, Clock::Real(), {}).RunIteration()), "RANK_OUT_OF_RANGE");
+  EXPECT_EQ(ErrorReason(Engine(plan, 0, &compute, nullptr, Clock::Real(), {}).RunIteration()), "TRANSPORT_MISSING");
+  EXPECT_EQ(ErrorReason(Engine(plan, 2, &compute, nullptr, Clock::Real(), {}).RunIteration()), "RANK_OUT_OF_RANGE");
+  plan = {.replicas = 2, .schedule = *schedule::Generate1F1B(1, 4)};
+  EXPECT_EQ(ErrorReason(Engine(plan, 0, &compute, nullptr, Clock::Real(), {}).RunIteration()), "TRANSPORT_MISSING");
 }
 
 TEST(Engine, AnErrorOfAStageAbortsItsTransportAndOthersTimeOut) {
@@ -219,6 +297,31 @@ TEST(Engine, AnAbortFromOutsideEndsEveryWait) {
   }
 }
 
+TEST(Engine, ALostReplicaEndsReductionsUnderWay) {
+  Island island(WithReductions(*schedule::Generate1F1B(2, 2)), {.timeout = absl::InfiniteDuration()}, 2);
+  // Rank 3, the last stage of replica 1, dies before it gives its gradients; the others wait for them in R1, and for
+  // nothing else.
+  island.computes[3]->before = [&island](const Action& action) {
+    if (action.kind != ActionKind::kReduce) return absl::OkStatus();
+    const absl::Status lost = MakeError(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 3 is lost");
+    for (const auto& transport : island.transports) transport->Abort(lost);
+    return lost;
+  };
+  const std::vector<absl::Status> statuses = island.Iterate();
+  for (const int32_t rank : {1, 3}) {
+    EXPECT_EQ(statuses[rank].code(), absl::StatusCode::kUnavailable) << statuses[rank];
+    EXPECT_EQ(ErrorReason(statuses[rank]), "RANK_LOST");
+  }
+  EXPECT_TRUE(island.computes[1]->reduced.empty());
+}
+
+TEST(Engine, AReductionThatASilentReplicaHoldsUpTimesOut) {
+  Island island(WithReductions(*schedule::Generate1F1B(1, 2)), {.timeout = absl::Milliseconds(50)}, 2);
+  absl::Status status = island.engines[0]->RunIteration();  // replica 1 never runs
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0: reduction of stage 0"));
+}
+
 class WrongBuffers : public FakeStageCompute {
  public:
   using FakeStageCompute::FakeStageCompute;
@@ -233,21 +336,31 @@ class WrongBuffers : public FakeStageCompute {
 TEST(Engine, BuffersThatDifferFromTheBoundaryAreNamed) {
   Island island(*schedule::Generate1F1B(2, 1), {.timeout = absl::Milliseconds(50)});
   WrongBuffers compute(2);
-  Engine engine(island.schedule, 0, &compute, island.transports[0].get(), Clock::Real(), {});
+  Engine engine(island.plan, 0, &compute, island.transports[0].get(), Clock::Real(), {});
   const absl::Status status = engine.RunIteration();
   EXPECT_EQ(ErrorReason(status), "BOUNDARY_MISMATCH") << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("expected 4 bytes for tensor 1, found 8"));
 }
 
 TEST(LanesOf, OneForwardAndOneGradientLanePerBoundaryBetweenRanks) {
-  const auto lanes = LanesOf(*schedule::Generate1F1B(3, 2));
+  const auto lanes = LanesOf({.schedule = *schedule::Generate1F1B(3, 2)});
   const std::vector<transport::Lane> expected{{0, 1, 1, transport::LaneKind::kForward},
                                               {1, 0, 1, transport::LaneKind::kGradient},
                                               {1, 2, 2, transport::LaneKind::kForward},
                                               {2, 1, 2, transport::LaneKind::kGradient}};
   EXPECT_EQ(lanes, expected);
   // V placement: stages 1 and 2 share rank 1.
-  EXPECT_EQ(LanesOf(*schedule::ParseText("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0")).size(), 4u);
+  EXPECT_EQ(LanesOf({.schedule = *schedule::ParseText("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0")}).size(), 4u);
+}
+
+TEST(LanesOf, ReplicasHaveTheirOwnPipelinesAndALaneEachWayPerStage) {
+  const auto lanes = LanesOf({.replicas = 2, .schedule = *schedule::Generate1F1B(2, 2)});
+  const std::vector<transport::Lane> expected{
+      {0, 1, 1, transport::LaneKind::kForward}, {1, 0, 1, transport::LaneKind::kGradient},
+      {2, 3, 1, transport::LaneKind::kForward}, {3, 2, 1, transport::LaneKind::kGradient},
+      {0, 2, 0, transport::LaneKind::kReduce},  {2, 0, 0, transport::LaneKind::kReduce},
+      {1, 3, 1, transport::LaneKind::kReduce},  {3, 1, 1, transport::LaneKind::kReduce}};
+  EXPECT_EQ(lanes, expected);
 }
 
 }  // namespace

@@ -50,6 +50,15 @@ FakeValues FakeLossGradient(const FakeValues& output) {
   return {output.tokens + 1, 0, output.conditioning + 1};
 }
 
+void FakeAccumulate(const FakeValues& weight_gradient, FakeGradients& gradients) {
+  gradients = {Mix(gradients[0], weight_gradient.tokens, 5), Mix(gradients[1], weight_gradient.conditioning, 6),
+               gradients[2] + 1};
+}
+
+uint64_t FakeJoin(uint64_t a, uint64_t b) {
+  return Mix(a, b, 9);
+}
+
 FakeStageCompute::Slot& FakeStageCompute::At(int32_t stage, int32_t micro_batch) {
   Slot& slot = slots_[{stage, micro_batch}];
   live_peak = std::max(live_peak, slots_.size());
@@ -85,7 +94,7 @@ absl::StatusOr<std::vector<std::span<std::byte>>> FakeStageCompute::OutputGradie
 absl::Status FakeStageCompute::Forward(int32_t stage, int32_t micro_batch) {
   if (absl::Status status = Record(ActionKind::kForward, stage, micro_batch); !status.ok()) return status;
   Slot& slot = At(stage, micro_batch);
-  if (stage == 0) slot.input = FakeBatch(micro_batch);
+  if (stage == 0) slot.input = FakeBatch(first_batch_ + micro_batch);
   slot.output = FakeForward(stage, slot.input);
   if (stage + 1 == stages_) slot.output_gradient = FakeLossGradient(slot.output);
   return absl::OkStatus();
@@ -101,6 +110,7 @@ absl::Status FakeStageCompute::InputGradient(int32_t stage, int32_t micro_batch)
 absl::Status FakeStageCompute::WeightGradient(int32_t stage, int32_t micro_batch) {
   if (absl::Status status = Record(ActionKind::kWeightGradient, stage, micro_batch); !status.ok()) return status;
   weight_gradients[{stage, micro_batch}] = At(stage, micro_batch).input_gradient;
+  FakeAccumulate(At(stage, micro_batch).input_gradient, gradients[stage]);
   return absl::OkStatus();
 }
 
@@ -109,6 +119,7 @@ absl::Status FakeStageCompute::Backward(int32_t stage, int32_t micro_batch) {
   Slot& slot = At(stage, micro_batch);
   slot.input_gradient = FakeInputGradient(stage, slot.input, slot.output_gradient);
   weight_gradients[{stage, micro_batch}] = slot.input_gradient;
+  FakeAccumulate(slot.input_gradient, gradients[stage]);
   return absl::OkStatus();
 }
 
@@ -133,6 +144,54 @@ absl::Status FakeStageCompute::HandOver(int32_t stage, int32_t micro_batch) {
 absl::Status FakeStageCompute::HandOverGradient(int32_t stage, int32_t micro_batch) {
   const FakeValues gradient = At(stage, micro_batch).input_gradient;
   At(stage - 1, micro_batch).output_gradient = gradient;
+  return absl::OkStatus();
+}
+
+void FakeStageCompute::ReleaseOutputs(int32_t stage, int32_t micro_batch) {
+  ++released_outputs[{stage, micro_batch}];
+}
+
+void FakeStageCompute::ReleaseInputGradients(int32_t stage, int32_t micro_batch) {
+  ++released_input_gradients[{stage, micro_batch}];
+}
+
+absl::StatusOr<ReduceBuffers> FakeStageCompute::BeginReduce(int32_t stage, int32_t replica, int32_t replicas) {
+  if (before) {
+    if (absl::Status status = before({ActionKind::kReduce, stage, 0}); !status.ok()) return status;
+  }
+  FakeGradients& own = gradients[stage];
+  const auto cut = [&own, replicas](int32_t part) {
+    return own.size() * static_cast<size_t>(part) / static_cast<size_t>(replicas);
+  };
+  Reducing& reducing = reducing_[stage];
+  reducing = {replica, cut(replica), cut(replica + 1), std::vector<FakeGradients>(static_cast<size_t>(replicas))};
+  ReduceBuffers buffers;
+  for (int32_t part = 0; part < replicas; ++part) {
+    buffers.parts.push_back(std::as_writable_bytes(std::span(own).subspan(cut(part), cut(part + 1) - cut(part))));
+    std::span<uint64_t> gathered =
+        std::span(reducing.gathered[static_cast<size_t>(part)]).subspan(reducing.begin, reducing.end - reducing.begin);
+    if (part == replica) gathered = {};
+    buffers.gathered.push_back(std::as_writable_bytes(gathered));
+  }
+  return buffers;
+}
+
+absl::Status FakeStageCompute::SumOwnPart(int32_t stage) {
+  Reducing& reducing = reducing_[stage];
+  reducing.gathered[static_cast<size_t>(reducing.replica)] = gradients[stage];
+  for (size_t i = reducing.begin; i < reducing.end; ++i) {
+    uint64_t sum = reducing.gathered[0][i];
+    for (size_t replica = 1; replica < reducing.gathered.size(); ++replica) {
+      sum = FakeJoin(sum, reducing.gathered[replica][i]);
+    }
+    gradients[stage][i] = sum;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeStageCompute::EndReduce(int32_t stage) {
+  reducing_.erase(stage);
+  reduced.push_back(stage);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 // their order, so that a message in the wrong place shows.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -32,10 +33,17 @@ FakeValues FakeInputGradient(int32_t stage, const FakeValues& input, const FakeV
 FakeValues FakeBatch(int32_t micro_batch);
 FakeValues FakeLossGradient(const FakeValues& output);
 
+// The gradients of a stage: a few numbers, changed by each weight gradient, so that its micro-batches' order shows.
+using FakeGradients = std::array<uint64_t, 3>;
+void FakeAccumulate(const FakeValues& weight_gradient, FakeGradients& gradients);
+// Not a sum: tells the order of what it joins.
+uint64_t FakeJoin(uint64_t a, uint64_t b);
+
 // Not thread-safe, as StageCompute asks. Records what was asked of it.
 class FakeStageCompute : public StageCompute {
  public:
-  explicit FakeStageCompute(int32_t stages) : stages_(stages) {}
+  // `first_batch`: of the batches that the first stage reads, the number of micro-batch 0's.
+  explicit FakeStageCompute(int32_t stages, int32_t first_batch = 0) : stages_(stages), first_batch_(first_batch) {}
 
   const Boundary& InputOf(int32_t stage) const override;
   const Boundary& OutputOf(int32_t stage) const override;
@@ -49,12 +57,22 @@ class FakeStageCompute : public StageCompute {
   absl::StatusOr<std::vector<std::span<const std::byte>>> InputGradients(int32_t stage, int32_t micro_batch) override;
   absl::Status HandOver(int32_t stage, int32_t micro_batch) override;
   absl::Status HandOverGradient(int32_t stage, int32_t micro_batch) override;
+  void ReleaseOutputs(int32_t stage, int32_t micro_batch) override;
+  void ReleaseInputGradients(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<ReduceBuffers> BeginReduce(int32_t stage, int32_t replica, int32_t replicas) override;
+  absl::Status SumOwnPart(int32_t stage) override;
+  absl::Status EndReduce(int32_t stage) override;
   void Release(int32_t stage, int32_t micro_batch) override;
 
   // Weight gradients by (stage, micro-batch), as W or B left them.
   std::map<std::pair<int32_t, int32_t>, FakeValues> weight_gradients;
-  std::vector<schedule::Action> ran;
+  // By stage, as W, B and R left them.
+  std::map<int32_t, FakeGradients> gradients;
+  std::vector<schedule::Action> ran;  // without reductions
   std::map<std::pair<int32_t, int32_t>, int> released;
+  std::map<std::pair<int32_t, int32_t>, int> released_outputs;
+  std::map<std::pair<int32_t, int32_t>, int> released_input_gradients;
+  std::vector<int32_t> reduced;  // stages, in the order of their EndReduce
   size_t live_peak = 0;
   // Asked before each action runs; its error is the action's.
   std::function<absl::Status(const schedule::Action&)> before;
@@ -69,8 +87,17 @@ class FakeStageCompute : public StageCompute {
   Slot& At(int32_t stage, int32_t micro_batch);
   absl::Status Record(schedule::ActionKind kind, int32_t stage, int32_t micro_batch);
 
+  struct Reducing {
+    int32_t replica = 0;
+    size_t begin = 0;  // of the own part
+    size_t end = 0;
+    std::vector<FakeGradients> gathered;
+  };
+
   const int32_t stages_;
+  const int32_t first_batch_;
   std::map<std::pair<int32_t, int32_t>, Slot> slots_;
+  std::map<int32_t, Reducing> reducing_;
 };
 
 }  // namespace atl::engine

@@ -27,13 +27,24 @@ struct Boundary {
   int64_t bytes() const;
 };
 
+// One stage's gradients while they are summed over the replicas.
+struct ReduceBuffers {
+  // The gradients as one run of memory, cut into one part per replica, the same way on every replica.
+  std::vector<std::span<std::byte>> parts;
+  // Memory for replica d's values of this replica's part, as large as that part; empty for this replica itself.
+  std::vector<std::span<std::byte>> gathered;
+};
+
 // The computation of the stages that lie on one rank. Called by the engine's one thread. Buffers that it returns stay
-// valid and unchanged until Release of the same (stage, micro-batch).
+// valid and unchanged until Release of the same (stage, micro-batch), or until the call that says it needs them no
+// more.
 //
-// The engine calls, per (stage, micro-batch): InputBuffers or HandOver of the stage before; Forward; Outputs, or
-// HandOver; OutputGradientBuffers, or HandOverGradient of the stage after; Backward, or InputGradient and later
-// WeightGradient; InputGradients, or HandOverGradient, after Backward or InputGradient; Release, once. InputBuffers may
-// be asked for one action ahead of Forward, and OutputGradientBuffers one ahead of Backward, never before its Forward.
+// The engine calls, per (stage, micro-batch): InputBuffers or HandOver of the stage before; Forward; Outputs and later
+// ReleaseOutputs, or HandOver; OutputGradientBuffers, or HandOverGradient of the stage after; Backward, or
+// InputGradient and later WeightGradient; after Backward or InputGradient, InputGradients and later
+// ReleaseInputGradients, or HandOverGradient; Release, once. InputBuffers may be asked for one action ahead of Forward,
+// and OutputGradientBuffers one ahead of Backward, never before its Forward. Per stage, after its last weight gradient,
+// where there are replicas: BeginReduce, SumOwnPart, EndReduce.
 class StageCompute {
  public:
   virtual ~StageCompute() = default;
@@ -65,6 +76,17 @@ class StageCompute {
   // what was handed over must outlive a Release of `stage`.
   virtual absl::Status HandOver(int32_t stage, int32_t micro_batch) = 0;
   virtual absl::Status HandOverGradient(int32_t stage, int32_t micro_batch) = 0;
+
+  // The outputs, or the input gradients, have been sent: nobody reads these buffers any more.
+  virtual void ReleaseOutputs(int32_t stage, int32_t micro_batch) = 0;
+  virtual void ReleaseInputGradients(int32_t stage, int32_t micro_batch) = 0;
+
+  // The gradients of `stage`, to be summed; valid until EndReduce. `replica` is this one.
+  virtual absl::StatusOr<ReduceBuffers> BeginReduce(int32_t stage, int32_t replica, int32_t replicas) = 0;
+  // Every replica's values of this replica's part are there: parts[replica] becomes their sum, added in replica order.
+  virtual absl::Status SumOwnPart(int32_t stage) = 0;
+  // Every part holds its sum: these are the stage's gradients.
+  virtual absl::Status EndReduce(int32_t stage) = 0;
 
   // The sends of (stage, micro-batch) have completed and its gradients are done: its memory may go. Not called for what
   // was under way when an iteration failed: the owner ends the attempt and destroys the whole.

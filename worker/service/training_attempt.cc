@@ -64,7 +64,7 @@ absl::Status TrainingAttempt::Prepare() {
   }
   reports_.ready(transport_->Address());
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AwaitAddresses());
-  ATOLL_RETURN_IF_ERROR(transport_->Connect(addresses, engine::LanesOf(start_.plan.schedule), parts_.connect_timeout));
+  ATOLL_RETURN_IF_ERROR(transport_->Connect(addresses, engine::LanesOf(start_.plan), parts_.connect_timeout));
   ATOLL_ASSIGN_OR_RETURN(
       trainer_, parts_.make_trainer(inputs.options, start_.plan, start_.plan_rank, data_.get(), transport_.get()));
   return LoadCheckpoint();

@@ -25,12 +25,13 @@ absl::Status OutOfRange(const char* what, int64_t position, int64_t count, int64
 
 }  // namespace
 
-BatchFeed::BatchFeed(const TrainerOptions& options, int32_t micro_batches, int32_t micro_batch_size, TrainingData* data)
+BatchFeed::BatchFeed(const TrainerOptions& options, const planner::Plan& plan, int32_t replica, TrainingData* data)
     : options_(options),
-      micro_batch_size_(micro_batch_size),
+      micro_batch_size_(plan.micro_batch_size),
+      first_sample_(int64_t{replica} * plan.micro_batches * plan.micro_batch_size),
       data_(data),
       order_(options.seed, data->size()),
-      built_(static_cast<size_t>(micro_batches)) {}
+      built_(static_cast<size_t>(plan.micro_batches)) {}
 
 void BatchFeed::Begin(int64_t cursor) {
   cursor_ = cursor;
@@ -53,7 +54,7 @@ absl::StatusOr<MicroBatch> BatchFeed::Build(int32_t m) {
   std::vector<uint64_t> sequence(static_cast<size_t>(n));
   const auto elements = static_cast<size_t>(x0.numel() / n);
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t cursor = cursor_ + static_cast<int64_t>(m) * n + i;
+    const int64_t cursor = cursor_ + first_sample_ + static_cast<int64_t>(m) * n + i;
     const int64_t position = order_.At(cursor);
     const std::span<float> pixels(x0.data_ptr<float>() + static_cast<size_t>(i) * elements, elements);
     ATOLL_ASSIGN_OR_RETURN(const TrainingData::Item item, data_->Read(position, pixels));

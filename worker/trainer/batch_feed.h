@@ -1,5 +1,5 @@
-// The micro-batches of one step, as tensors: samples in the run's shuffled order, noised. First and last stage each
-// build what they read from the same counter-based draws, wherever they lie.
+// The micro-batches of one step and one replica, as tensors: samples in the run's shuffled order, noised. First and
+// last stage each build what they read from the same counter-based draws, wherever they lie.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/dataset/dataset.h"
 #include "common/model/flow_matching.h"
+#include "common/planner/plan.h"
 #include "worker/trainer/trainer.h"
 
 namespace atl::trainer {
@@ -23,21 +24,26 @@ struct MicroBatch {
 // Not thread-safe.
 class BatchFeed {
  public:
-  // `data` must outlive the feed and hold at least one sample.
-  BatchFeed(const TrainerOptions& options, int32_t micro_batches, int32_t micro_batch_size, TrainingData* data);
+  // `data` must outlive the feed and hold at least one sample. `replica` is the one that the samples are for.
+  BatchFeed(const TrainerOptions& options, const planner::Plan& plan, int32_t replica, TrainingData* data);
 
-  // Starts the step whose first sample is the `cursor`-th of the run; forgets the last step's micro-batches.
+  // Starts the step whose first sample, over all replicas, is the `cursor`-th of the run; forgets the last step's
+  // micro-batches.
   void Begin(int64_t cursor);
 
   // Micro-batch m of the step, built when first asked for. DATA_LOSS for a sample that the data cannot read,
   // FAILED_PRECONDITION for a label or cluster outside the options' range.
   absl::StatusOr<const MicroBatch*> Get(int32_t m);
 
+  // Micro-batch m is not asked for again in this step: its memory may go.
+  void Release(int32_t m) { built_[static_cast<size_t>(m)].reset(); }
+
  private:
   absl::StatusOr<MicroBatch> Build(int32_t m);
 
   const TrainerOptions options_;
   const int32_t micro_batch_size_;
+  const int64_t first_sample_;  // of the replica, in a batch
   TrainingData* const data_;
   const dataset::ShuffledOrder order_;
   int64_t cursor_ = 0;

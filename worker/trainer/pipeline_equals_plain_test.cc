@@ -1,63 +1,10 @@
 // The gradients of a pipelined step against one process with stock autograd: a DiT written here with nothing but ATen's
 // own operations, accumulating the same micro-batches.
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
-
-#include "common/model/dit.h"
-#include "common/schedule/action.h"
-#include "worker/engine/engine.h"
-#include "worker/trainer/batch_feed.h"
-#include "worker/trainer/plain_dit.h"
-#include "worker/trainer/stage.h"
-#include "worker/trainer/trainer_testing.h"
+#include "common/schedule/generators.h"
+#include "worker/trainer/gradient_testing.h"
 
 namespace atl::trainer {
 namespace {
-
-Parameters PlainGradients(const TrainerOptions& options, const planner::Plan& plan, const Parameters& values) {
-  at::set_num_threads(1);
-  const PlainDit dit(ConfigOf(options), values);
-  StrokeData data(160, options.height, 5);
-  BatchFeed feed(options, plan.micro_batches, plan.micro_batch_size, &data);
-  feed.Begin(32);
-  for (int32_t m = 0; m < plan.micro_batches; ++m) {
-    const MicroBatch& batch = **feed.Get(m);
-    const at::Tensor out = dit.Run(batch.noised.x_t, batch.noised.t, batch.noised.classes);
-    const at::Tensor loss = options.objective == Objective::kVelocity ? at::mse_loss(out, batch.noised.target)
-                                                                      : at::cross_entropy_loss(out, batch.clusters);
-    (loss / plan.micro_batches).backward();
-  }
-  Parameters gradients;
-  for (const auto& [name, parameter] : dit.parameters()) gradients[name] = parameter.grad();
-  return gradients;
-}
-
-Parameters PipelineGradients(const TrainerOptions& options, const planner::Plan& plan, const Parameters& values) {
-  std::vector<Parameters> by_rank(static_cast<size_t>(plan.rank_count()));
-  OnEveryRank(plan, [&](int32_t rank, transport::Transport* transport) {
-    at::set_num_threads(1);
-    StrokeData data(160, options.height, 5);
-    BatchFeed feed(options, plan.micro_batches, plan.micro_batch_size, &data);
-    RankStages stages(options, ConfigOf(options), plan, rank, &feed);
-    for (const RankStages::Stage& stage : stages.stages()) {
-      const at::NoGradGuard no_grad;
-      for (const model::NamedTensor& p : model::NamedParameters(stage.layers)) p.tensor.copy_(values.at(p.name));
-    }
-    feed.Begin(32);
-    stages.Begin();
-    engine::Engine engine(plan.schedule, rank, &stages, transport, Clock::Real(), {});
-    const absl::Status status = engine.RunIteration();
-    ASSERT_TRUE(status.ok()) << status;
-    for (const RankStages::Stage& stage : stages.stages()) {
-      for (const model::NamedTensor& p : model::NamedParameters(stage.layers)) {
-        by_rank[static_cast<size_t>(rank)][p.name] = p.tensor.grad();
-      }
-    }
-  });
-  Parameters gradients;
-  for (Parameters& of_rank : by_rank) gradients.merge(of_rank);
-  return gradients;
-}
 
 // Every B becomes an I, and its W comes `delay` actions later (as in zero-bubble schedules), in micro-batch order.
 planner::Plan SplitBackward(planner::Plan plan, size_t delay) {
@@ -86,17 +33,6 @@ planner::Plan SplitBackward(planner::Plan plan, size_t delay) {
   return plan;
 }
 
-void ExpectBitEqual(const Parameters& plain, const Parameters& pipeline) {
-  ASSERT_EQ(plain.size(), pipeline.size());
-  for (const auto& [name, gradient] : plain) {
-    ASSERT_TRUE(gradient.defined()) << name;
-    ASSERT_TRUE(pipeline.at(name).defined()) << name;
-    EXPECT_GT(gradient.abs().max().item<float>(), 0) << name;
-    EXPECT_TRUE(at::equal(gradient, pipeline.at(name)))
-        << name << ": largest difference " << (gradient - pipeline.at(name)).abs().max().item<float>();
-  }
-}
-
 struct Case {
   int32_t stages;
   std::string schedule;
@@ -107,8 +43,7 @@ class PipelineEqualsPlainTest : public ::testing::TestWithParam<Case> {};
 TEST_P(PipelineEqualsPlainTest, GradientsAreEqualBitForBit) {
   const TrainerOptions options = SmallOptions();
   const planner::Plan plan = PlanFor(options, GetParam().stages, GetParam().schedule);
-  const Parameters values = RandomParameters(ConfigOf(options));
-  ExpectBitEqual(PlainGradients(options, plan, values), PipelineGradients(options, plan, values));
+  ExpectPipelineEqualsPlain(options, plan);
 }
 
 TEST_P(PipelineEqualsPlainTest, SplitBackwardsAreEqualBitForBit) {
@@ -117,7 +52,7 @@ TEST_P(PipelineEqualsPlainTest, SplitBackwardsAreEqualBitForBit) {
   const Parameters values = RandomParameters(ConfigOf(options));
   const Parameters plain = PlainGradients(options, plan, values);
   for (const size_t delay : {size_t{0}, size_t{1}, size_t{3}, size_t{100}}) {
-    ExpectBitEqual(plain, PipelineGradients(options, SplitBackward(plan, delay), values));
+    ExpectBitEqual(plain, PipelineGradients(options, SplitBackward(plan, delay), values)[0]);
   }
 }
 
@@ -125,8 +60,7 @@ TEST_P(PipelineEqualsPlainTest, RouterNetworksAreEqualBitForBit) {
   TrainerOptions options = SmallOptions();
   options.objective = Objective::kCluster;
   const planner::Plan plan = PlanFor(options, GetParam().stages, GetParam().schedule);
-  const Parameters values = RandomParameters(ConfigOf(options));
-  ExpectBitEqual(PlainGradients(options, plan, values), PipelineGradients(options, plan, values));
+  ExpectPipelineEqualsPlain(options, plan);
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, PipelineEqualsPlainTest,
@@ -143,8 +77,7 @@ TEST(PipelineEqualsPlainWideTest, GradientsAreEqualBitForBit) {
   options.model = {.patch = 2, .width = 256, .depth = 2, .heads = 4, .mlp_ratio = 4.0};
   options.height = options.width = 16;
   const planner::Plan plan = PlanFor(options, 2, "1f1b", 2);
-  const Parameters values = RandomParameters(ConfigOf(options));
-  ExpectBitEqual(PlainGradients(options, plan, values), PipelineGradients(options, plan, values));
+  ExpectPipelineEqualsPlain(options, plan);
 }
 
 // Two stages on one rank: hops without a transport.
@@ -159,8 +92,110 @@ TEST(PipelineEqualsPlainHopTest, StagesOnOneRankAreEqualBitForBit) {
     for (const int32_t s : {0, 1}) plan.schedule.ranks[0].push_back({ActionKind::kForward, s, m});
     for (const int32_t s : {1, 0}) plan.schedule.ranks[0].push_back({ActionKind::kBackward, s, m});
   }
+  ExpectPipelineEqualsPlain(options, plan);
+}
+
+// A model as small as eight stages allow, so that the whole matrix takes seconds.
+TrainerOptions TinyOptions() {
+  TrainerOptions options = SmallOptions();
+  options.model = {.patch = 4, .width = 16, .depth = 6, .heads = 2, .mlp_ratio = 2.0};
+  return options;
+}
+
+constexpr int32_t kMicroBatches[] = {1, 2, 3, 5, 8};
+
+// What a schedule is to be equal to; computed once for all of them.
+const Parameters& TinyPlainGradients(const Parameters& values, int32_t micro_batches, int32_t replicas) {
+  static auto* const known = new std::map<std::pair<int32_t, int32_t>, Parameters>;
+  Parameters& gradients = (*known)[{micro_batches, replicas}];
+  if (gradients.empty()) {
+    const TrainerOptions options = TinyOptions();
+    const schedule::Schedule one = *schedule::GenerateGPipe(1, micro_batches);
+    gradients = PlainGradients(options, PlanAround(options, one, 2, replicas), values);
+  }
+  return gradients;
+}
+
+// With and without replicas, with and without recomputation.
+void ExpectScheduleEqualsPlain(const schedule::Schedule& schedule) {
+  const TrainerOptions options = TinyOptions();
   const Parameters values = RandomParameters(ConfigOf(options));
-  ExpectBitEqual(PlainGradients(options, plan, values), PipelineGradients(options, plan, values));
+  for (const int32_t replicas : {1, 2}) {
+    const Parameters& plain = TinyPlainGradients(values, schedule.micro_batches, replicas);
+    planner::Plan plan = PlanAround(options, schedule, 2, replicas);
+    for (const bool recompute : {false, true}) {
+      SCOPED_TRACE(std::to_string(replicas) + " replicas, recompute " + (recompute ? "on" : "off"));
+      if (recompute) plan.recomputed_layers = AllLayers(plan);
+      for (const Parameters& of_replica : PipelineGradients(options, plan, values)) ExpectBitEqual(plain, of_replica);
+    }
+  }
+}
+
+class EveryScheduleEqualsPlainTest : public ::testing::TestWithParam<std::tuple<std::string, int32_t>> {};
+
+TEST_P(EveryScheduleEqualsPlainTest, AtEveryCountOfMicroBatches) {
+  const auto& [name, ranks] = GetParam();
+  for (const int32_t micro_batches : kMicroBatches) {
+    SCOPED_TRACE(std::to_string(micro_batches) + " micro-batches");
+    const absl::StatusOr<schedule::Schedule> schedule = schedule::Generate(name, ranks, micro_batches);
+    ASSERT_TRUE(schedule.ok()) << schedule.status();
+    ExpectScheduleEqualsPlain(*schedule);
+  }
+}
+
+std::vector<std::string> Names() {
+  const std::vector<std::string_view> names = schedule::GeneratorNames();
+  return {names.begin(), names.end()};
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, EveryScheduleEqualsPlainTest,
+                         ::testing::Combine(::testing::ValuesIn(Names()), ::testing::Values(1, 2, 4)),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "On" + std::to_string(std::get<1>(info.param));
+                           std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+                           return name;
+                         });
+
+// By hand: two stages per rank, round and in V placement, with the backward split; weight gradients last.
+TEST(HandWrittenSchedulesTest, AreEqualBitForBit) {
+  for (const char* text : {
+           "0F0,2F0,0F1,2F1,2I0,0I0,2I1,0I1,2W0,0W0,2W1,0W1\n1F0,3F0,3B0,1F1,1B0,3F1,3B1,1B1\n",
+           "0F0,0F1,3F0,3I0,0I0,3F1,3W0,3B1,0W0,0B1\n1F0,2F0,1F1,2F1,2I0,1I0,2W0,1W0,2B1,1B1\n",
+           "0F0,0F1,0F2,0I0,0I1,0I2,0W0,0W1,0W2\n1F0,1I0,1F1,1I1,1F2,1I2,1W0,1W1,1W2\n",
+           "0F0,1F0,2F0,2I0,2W0,1I0,1W0,0I0,0W0\n",
+       }) {
+    SCOPED_TRACE(text);
+    ExpectScheduleEqualsPlain(*schedule::ParseText(text));
+  }
+}
+
+// Each layer alone, and runs of layers between recomputed ones.
+TEST(RecomputationTest, AnySetOfLayersIsEqualBitForBit) {
+  const TrainerOptions options = TinyOptions();
+  const schedule::Schedule schedule = *schedule::ParseText("0F0,0F1,0I0,0W0,0B1\n1F0,1I0,1F1,1W0,1B1\n");
+  for (const std::vector<int32_t>& layers : std::vector<std::vector<int32_t>>{
+           {0}, {1}, {7}, {0, 7}, {1, 2}, {2, 5}, {0, 2, 4, 6}, {1, 3, 5, 7}, {3, 4}, {1, 2, 3, 4, 5, 6}}) {
+    planner::Plan plan = PlanAround(options, schedule, 2);
+    plan.recomputed_layers = layers;
+    SCOPED_TRACE(::testing::PrintToString(layers));
+    ExpectPipelineEqualsPlain(options, plan);
+  }
+}
+
+TEST(RecomputationTest, RouterNetworksAreEqualBitForBit) {
+  TrainerOptions options = TinyOptions();
+  options.objective = Objective::kCluster;
+  planner::Plan plan = PlanAround(options, *schedule::Generate1F1B(2, 3), 2);
+  plan.recomputed_layers = AllLayers(plan);
+  ExpectPipelineEqualsPlain(options, plan);
+}
+
+// Four replicas: a part each, and sums in replica order.
+TEST(ReplicasTest, ThreeAndFourAreEqualBitForBit) {
+  const TrainerOptions options = TinyOptions();
+  for (const int32_t replicas : {3, 4}) {
+    ExpectPipelineEqualsPlain(options, PlanAround(options, *schedule::Generate1F1B(2, 2), 1, replicas));
+  }
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ class LayerRounds {
         meter_(meter),
         clock_(clock),
         data_(options_.classes, options_.clusters),
-        feed_(options_, 1, plan.micro_batch_size, &data_),
+        feed_(options_, plan, /*replica=*/0, &data_),
         stages_(options_, ConfigOf(options_, options.precision), plan, 0, &feed_),
         samples_(plan.stages.size()) {}
 

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include "common/model/dit.h"
 #include "common/model/ops.h"
@@ -16,7 +18,7 @@
 
 namespace atl::trainer {
 
-// Mean over the micro-batches of one step; on the rank of the last stage.
+// This rank's part of the mean over one step's batch; not zero on the ranks of the last stage.
 struct StepLoss {
   double loss = 0;
   double accuracy = 0;  // kCluster
@@ -25,16 +27,32 @@ struct StepLoss {
 // A stage's graph begins at detached leaves, its inputs, and ends at its outputs: what flows between stages is plain
 // memory. Weight gradients accumulate in the parameters' own gradients, as the micro-batches' backwards come.
 //
+// Within a stage each recomputed layer is a part with a graph of its own, and so is each run of layers between them: of
+// a recomputed one only the inputs live from F to I, which builds its graph, runs it backward and drops it before it
+// comes to the part before. Nothing random happens inside a layer, so that the second forward gives the first one's
+// bits.
+//
+// Memory of a (stage, micro-batch): from F to I the graph, without the outputs once they are sent; from I to W what the
+// weight gradients read; then nothing.
+//
 // Called by the engine's one thread. LibTorch's exceptions end here: INTERNAL, or RESOURCE_EXHAUSTED without memory.
 class RankStages : public engine::StageCompute {
  public:
-  // Builds the layers of this rank's stages. `feed` may be null on a rank with neither first nor last stage.
+  // Builds the layers of this rank's stages. `rank` is the island's. `feed` may be null on a rank with neither first
+  // nor last stage.
   RankStages(const TrainerOptions& options, const model::DitConfig& config, const planner::Plan& plan, int32_t rank,
              BatchFeed* feed);
 
+  // Layers of a stage, [begin, end), whose graph is built as one.
+  struct LayerRun {
+    size_t begin = 0;
+    size_t end = 0;
+    bool recomputed = false;
+  };
   struct Stage {
     int32_t index = 0;
     model::LayerList layers;
+    std::vector<LayerRun> runs;
     engine::Boundary input;
     engine::Boundary output;
   };
@@ -43,7 +61,6 @@ class RankStages : public engine::StageCompute {
 
   // Forgets the losses of the last step.
   void Begin() { losses_.clear(), correct_.clear(); }
-  bool has_loss() const { return !losses_.empty(); }
   StepLoss Loss() const;
 
   const engine::Boundary& InputOf(int32_t stage) const override { return StageAt(stage).input; }
@@ -58,15 +75,33 @@ class RankStages : public engine::StageCompute {
   absl::StatusOr<std::vector<std::span<const std::byte>>> InputGradients(int32_t stage, int32_t micro_batch) override;
   absl::Status HandOver(int32_t stage, int32_t micro_batch) override;
   absl::Status HandOverGradient(int32_t stage, int32_t micro_batch) override;
+  void ReleaseOutputs(int32_t stage, int32_t micro_batch) override;
+  void ReleaseInputGradients(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<engine::ReduceBuffers> BeginReduce(int32_t stage, int32_t replica, int32_t replicas) override;
+  absl::Status SumOwnPart(int32_t stage) override;
+  absl::Status EndReduce(int32_t stage) override;
   void Release(int32_t stage, int32_t micro_batch) override;
 
  private:
+  // A graph: from its leaves to its roots. Without roots it is yet to be computed from the leaves.
+  struct Part {
+    model::Flow leaves;
+    std::vector<torch::autograd::Edge> roots;
+  };
   // One micro-batch in one stage.
   struct Run {
-    std::vector<at::Tensor> inputs;            // leaves
-    std::vector<at::Tensor> outputs;           // roots of the backward pass; the loss, in the last stage
-    std::vector<at::Tensor> output_gradients;  // none in the last stage
+    std::vector<at::Tensor> inputs;  // until F
+    std::vector<Part> parts;         // from F to I, as the stage's runs; in the last stage the loss behind them
+    std::vector<at::Tensor> outputs;
+    std::vector<at::Tensor> output_gradients;  // until I
+    std::vector<at::Tensor> input_gradients;
     model::WeightGradientQueue weight_gradients;
+  };
+  // A stage's gradients while they are reduced: one run of memory, and the others' values of this replica's part of it.
+  struct Reducing {
+    int32_t replica = 0;
+    std::vector<at::Tensor> parts;
+    std::vector<at::Tensor> gathered;
   };
 
   const Stage& StageAt(int32_t stage) const;
@@ -74,15 +109,16 @@ class RankStages : public engine::StageCompute {
   std::vector<at::Tensor> Allocate(const engine::Boundary& boundary) const;
   absl::StatusOr<model::Flow> InputFlow(const Stage& stage, int32_t micro_batch);
   absl::Status ComputeLoss(int32_t micro_batch, const at::Tensor& out, Run& run);
-  void RunBackward(Run& run, model::WeightGradientQueue* queue);
+  void RunBackward(const Stage& stage, Run& run, model::WeightGradientQueue* queue);
 
   const TrainerOptions options_;
   const at::ScalarType compute_;
-  const int32_t micro_batches_;
+  const int32_t micro_batches_;  // of all replicas
   const int32_t last_stage_;
   BatchFeed* const feed_;
   std::vector<Stage> stages_;
   std::map<std::pair<int32_t, int32_t>, Run> runs_;
+  std::map<int32_t, Reducing> reducing_;
   std::vector<at::Tensor> losses_;
   std::vector<at::Tensor> correct_;
 };

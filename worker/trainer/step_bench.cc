@@ -26,10 +26,7 @@ namespace {
 class StockTrainer {
  public:
   StockTrainer(const TrainerOptions& options, const planner::Plan& plan, const Parameters& values, TrainingData* data)
-      : options_(options),
-        plan_(plan),
-        dit_(ConfigOf(options), values),
-        feed_(options, plan.micro_batches, plan.micro_batch_size, data) {
+      : options_(options), plan_(plan), dit_(ConfigOf(options), values), feed_(options, plan, /*replica=*/0, data) {
     for (const auto& [name, parameter] : dit_.parameters()) {
       parameters_.push_back(parameter);
       ema_.push_back(parameter.detach().clone());

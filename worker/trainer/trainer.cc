@@ -9,6 +9,7 @@
 #include "worker/trainer/batch_feed.h"
 #include "worker/trainer/learning_rate.h"
 #include "worker/trainer/optimizer.h"
+#include "worker/trainer/plan_check.h"
 #include "worker/trainer/stage.h"
 #include "worker/trainer/tensor_errors.h"
 #include "worker/trainer/trainer_setup.h"
@@ -17,49 +18,19 @@
 namespace atl::trainer {
 namespace {
 
-absl::Status ValidatePlan(const planner::Plan& plan, int64_t layers, int32_t rank, bool has_transport) {
-  const auto invalid = [](const std::string& message) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "PLAN_INVALID", "plan: " + message);
-  };
-  if (plan.layer_count() != layers) {
-    return invalid(fmt::format("expected {} layers; found {}", layers, plan.layer_count()));
-  }
-  if (rank < 0 || rank >= plan.rank_count()) {
-    return invalid(fmt::format("expected a rank below {}; found {}", plan.rank_count(), rank));
-  }
-  if (plan.micro_batches < 1 || plan.micro_batch_size < 1 || plan.schedule.micro_batches != plan.micro_batches) {
-    return invalid(fmt::format("expected {} micro-batches, as in the schedule, of at least one sample; found {} of {}",
-                               plan.schedule.micro_batches, plan.micro_batches, plan.micro_batch_size));
-  }
-  if (plan.schedule.stages != static_cast<int32_t>(plan.stages.size())) {
-    return invalid(
-        fmt::format("expected {} stages, as in the schedule; found {}", plan.schedule.stages, plan.stages.size()));
-  }
-  int32_t next = 0;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const planner::StagePlacement& stage = plan.stages[s];
-    if (stage.first_layer != next || stage.end_layer <= next || stage.rank != plan.schedule.rank_of_stage[s]) {
-      return invalid(fmt::format("stage {}: expected layers from {} on rank {}; found {} to {} on rank {}", s, next,
-                                 plan.schedule.rank_of_stage[s], stage.first_layer, stage.end_layer, stage.rank));
-    }
-    next = stage.end_layer;
-  }
-  if (plan.rank_count() > 1 && !has_transport)
-    return invalid("expected a transport for more than one rank; found none");
-  return absl::OkStatus();
-}
-
 class TrainerImpl : public Trainer {
  public:
   TrainerImpl(const TrainerOptions& options, const planner::Plan& plan, int32_t rank, TrainingData* data,
               transport::Transport* transport, Clock* clock)
       : options_(options),
         plan_(plan),
+        rank_(rank),
+        replica_(rank / plan.schedule.rank_count()),
         transport_(transport),
-        feed_(options, plan.micro_batches, plan.micro_batch_size, data),
+        feed_(options, plan_, replica_, data),
         stages_(options, ConfigOf(options, plan.precision), plan, rank, &feed_),
         optimizer_(Parameters(), options.training),
-        engine_(plan_.schedule, rank, &stages_, transport, clock, engine::EngineOptions{.timeout = options.timeout}) {}
+        engine_(plan_, rank, &stages_, transport, clock, engine::EngineOptions{.timeout = options.timeout}) {}
 
   absl::Status Load(const storage::CheckpointReader& checkpoint) override {
     ATOLL_RETURN_IF_ERROR(LoadState(checkpoint, Manifest(), &optimizer_));
@@ -73,14 +44,15 @@ class TrainerImpl : public Trainer {
       feed_.Begin(samples_consumed_);
       stages_.Begin();
       ATOLL_RETURN_IF_ERROR(engine_.RunIteration());
+      ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
       StepResult result;
-      ATOLL_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm());
+      ATOLL_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm(whole));
       result.learning_rate = LearningRate(options_.training, step_);
       optimizer_.Step(step_, ClippingScale(result.gradient_norm));
       ++step_;
-      samples_consumed_ += int64_t{plan_.micro_batches} * plan_.micro_batch_size;
+      samples_consumed_ += int64_t{plan_.replicas} * plan_.micro_batches * plan_.micro_batch_size;
       result.step = step_;
-      ReportLoss(&result);
+      ReportLoss(whole.loss, &result);
       return result;
     });
   }
@@ -93,6 +65,8 @@ class TrainerImpl : public Trainer {
     return CatchTensorErrors("snapshot", [this]() -> absl::StatusOr<std::unique_ptr<Snapshot>> {
       std::vector<StageState> states;
       size_t first = 0;
+      // Replicas hold the same state: the first one writes it.
+      if (replica_ > 0) return CopyState(optimizer_, states, Manifest());
       for (const RankStages::Stage& stage : stages_.stages()) {
         const size_t end = first + model::NamedParameters(stage.layers).size();
         states.push_back({.file = fmt::format("stage-{}-of-{}.safetensors", stage.index, plan_.stages.size()),
@@ -123,25 +97,40 @@ class TrainerImpl : public Trainer {
     return manifest;
   }
 
-  // Over all ranks. A layer's parameters are summed in order where it lies, then the layers in order on every rank:
-  // the same bits whoever holds them. Also where the ranks meet before they change their weights.
-  absl::StatusOr<double> GradientNorm() {
-    std::vector<double> by_layer(static_cast<size_t>(plan_.layer_count()), 0.0);
+  // What only all ranks together know of a step.
+  struct WholeStep {
+    std::vector<double> squares_by_layer;  // of the gradients
+    StepLoss loss;
+  };
+
+  // Where the ranks meet before they change their weights. A layer's parameters are summed in order where it lies, in
+  // the first replica alone: the others hold the same gradients.
+  absl::StatusOr<WholeStep> Meet() {
+    const auto layers = static_cast<size_t>(plan_.layer_count());
+    std::vector<double> values(layers, 0.0);
     size_t parameter = 0;
     for (const RankStages::Stage& stage : stages_.stages()) {
       auto layer_index = static_cast<size_t>(plan_.stages[static_cast<size_t>(stage.index)].first_layer);
       for (const auto& layer : stage.layers) {
-        for (size_t i = 0; i < layer->parameters().size(); ++i) {
-          by_layer[layer_index] += optimizer_.SquaredNorm(parameter++);
+        for (size_t i = 0; i < layer->parameters().size() && replica_ == 0; ++i) {
+          values[layer_index] += optimizer_.SquaredNorm(parameter++);
         }
         ++layer_index;
       }
     }
+    const StepLoss loss = stages_.Loss();
+    values.insert(values.end(), {loss.loss, loss.accuracy});
     if (plan_.rank_count() > 1) {
-      ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(by_layer, options_.timeout));
+      ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(values, options_.timeout));
     }
+    return WholeStep{.squares_by_layer = {values.begin(), values.begin() + static_cast<ptrdiff_t>(layers)},
+                     .loss = {.loss = values[layers], .accuracy = values[layers + 1]}};
+  }
+
+  // The layers' squares in order, on every rank: the same bits whoever holds them.
+  absl::StatusOr<double> GradientNorm(const WholeStep& whole) const {
     double sum = 0;
-    for (const double squares : by_layer) sum += squares;
+    for (const double squares : whole.squares_by_layer) sum += squares;
     if (!std::isfinite(sum)) {
       return MakeError(absl::StatusCode::kInternal, "GRADIENT_NOT_FINITE",
                        fmt::format("step {}: expected a finite gradient norm; found {}", step_ + 1, std::sqrt(sum)));
@@ -154,9 +143,8 @@ class TrainerImpl : public Trainer {
     return limit > 0 && norm > limit ? limit / norm : 1.0;
   }
 
-  void ReportLoss(StepResult* result) const {
-    if (!stages_.has_loss()) return;
-    const StepLoss loss = stages_.Loss();
+  void ReportLoss(const StepLoss& loss, StepResult* result) const {
+    if (rank_ != engine::RankOf(plan_, /*replica=*/0, plan_.schedule.stages - 1)) return;
     result->has_loss = true;
     result->loss = loss.loss;
     if (options_.objective == Objective::kCluster) result->metrics["accuracy"] = loss.accuracy;
@@ -164,6 +152,8 @@ class TrainerImpl : public Trainer {
 
   const TrainerOptions options_;
   const planner::Plan plan_;
+  const int32_t rank_;     // of the island
+  const int32_t replica_;  // that it belongs to
   transport::Transport* const transport_;
   BatchFeed feed_;
   RankStages stages_;
@@ -186,7 +176,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   ATOLL_RETURN_IF_ERROR(ValidateOptions(options, *data));
   ATOLL_RETURN_IF_ERROR(ValidatePrecision(plan.precision));
   ATOLL_RETURN_IF_ERROR(model::Validate(config));
-  ATOLL_RETURN_IF_ERROR(ValidatePlan(plan, model::LayerCount(config), rank, transport != nullptr));
+  ATOLL_RETURN_IF_ERROR(CheckPlan(plan, model::LayerCount(config), rank, transport != nullptr));
   return CatchTensorErrors("create trainer", [&]() -> absl::StatusOr<std::unique_ptr<Trainer>> {
     TuneProcess(options.threads);
     return std::make_unique<TrainerImpl>(options, plan, rank, data, transport, clock);

@@ -69,7 +69,8 @@ std::string ModelConfigJson(const TrainerOptions& options, const spec::Precision
 
 struct StepResult {
   int64_t step = 0;  // 1 for the first
-  // On the rank of the last stage: the loss, mean over the batch; for kCluster also metrics["accuracy"].
+  // On the first replica's rank of the last stage: the loss, mean over the batch; for kCluster also
+  // metrics["accuracy"].
   bool has_loss = false;
   double loss = 0;
   double gradient_norm = 0;
@@ -80,16 +81,17 @@ struct StepResult {
 // Not thread-safe: one thread runs it. Errors leave it unusable; the owner builds a new one.
 class Trainer {
  public:
-  // `transport` may be null for a plan of one rank; otherwise it is connected, with the lanes of the plan's schedule
-  // (engine::LanesOf). Everything that is passed must outlive the trainer. INVALID_ARGUMENT names the field that cannot
-  // be; FAILED_PRECONDITION for a device that is not there or data without samples. Sets the number of LibTorch's
-  // threads of the process, and tunes its allocator for tensors that come and go.
+  // `rank` is the island's. `transport` may be null for a plan of one rank; otherwise it is connected, with the plan's
+  // lanes (engine::LanesOf). Everything that is passed must outlive the trainer. INVALID_ARGUMENT names the field that
+  // cannot be; FAILED_PRECONDITION for a device that is not there or data without samples. Sets the number of
+  // LibTorch's threads of the process, and tunes its allocator for tensors that come and go.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerOptions& options, const planner::Plan& plan,
                                                          int32_t rank, TrainingData* data,
                                                          transport::Transport* transport, Clock* clock);
   virtual ~Trainer() = default;
 
-  // Continues from a checkpoint, whatever its stages were. FAILED_PRECONDITION when model, precision or seed differ.
+  // Continues from a checkpoint, whatever its stages were; with another number of replicas, and so another order of
+  // sums, to float tolerance instead of bit for bit. FAILED_PRECONDITION when model, precision or seed differ.
   virtual absl::Status Load(const storage::CheckpointReader& checkpoint) = 0;
 
   // One optimizer step over one batch. Every rank of the plan must call it as often. INTERNAL with reason
@@ -106,8 +108,8 @@ class Trainer {
     virtual int64_t samples_consumed() const = 0;
     // What the leader's manifest says beside task, attempt, build and files: step, cursor, seed, precision, model.
     virtual storage::CheckpointManifest Manifest() const = 0;
-    // Writes and syncs one safetensors file per stage below `folder`; may run on another thread. Names are relative to
-    // `folder`.
+    // Writes and syncs one safetensors file per stage below `folder`, of the first replica's ranks; others write none.
+    // May run on another thread. Names are relative to `folder`.
     virtual absl::StatusOr<std::vector<storage::CheckpointFile>> Write(storage::BlobStore* store,
                                                                        const std::string& folder) = 0;
   };

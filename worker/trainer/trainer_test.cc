@@ -44,6 +44,55 @@ TEST(ExactResumeTest, RouterNetworksResumeBitForBitOnAnotherStageCount) {
   ExpectSameState(whole, Train(options, PlanFor(options, 1), 8, &store, &half));
 }
 
+// `replicas` pipelines of two stages, which share SmallOptions' batch; a reduction behind each rank's line.
+planner::Plan ReplicatedPlan(const TrainerOptions& options, int32_t replicas) {
+  planner::Plan plan = PlanFor(options, 2, "1f1b", 2);
+  plan.micro_batch_size /= replicas;
+  plan.replicas = replicas;
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    plan.schedule.ranks[static_cast<size_t>(stage)].push_back({schedule::ActionKind::kReduce, stage, 0});
+  }
+  return plan;
+}
+
+TEST(ReplicasTest, TrainOnTheWholeBatchAndReportItOnce) {
+  storage::TemporaryStore store;
+  for (const Objective objective : {Objective::kVelocity, Objective::kCluster}) {
+    TrainerOptions options = SmallOptions();
+    options.objective = objective;
+    const Trained one = Train(options, PlanFor(options, 2, "1f1b", 4), 6, &store);
+    const Trained two = Train(options, ReplicatedPlan(options, 2), 6, &store);
+    ASSERT_EQ(two.results.size(), 6U);
+    for (size_t i = 0; i < 6; ++i) {
+      // The same samples; sums in another order.
+      EXPECT_NEAR(two.results[i].loss, one.results[i].loss, 1e-5);
+      EXPECT_NEAR(two.results[i].gradient_norm, one.results[i].gradient_norm, 1e-4);
+      EXPECT_EQ(two.results[i].metrics.contains("accuracy"), objective == Objective::kCluster);
+    }
+    EXPECT_NE(two.results[0].loss, two.results[1].loss);
+    if (objective == Objective::kCluster) {
+      EXPECT_NEAR(two.results[5].metrics.at("accuracy"), one.results[5].metrics.at("accuracy"), 1e-9);
+    }
+  }
+}
+
+TEST(ReplicasTest, TheFirstReplicaWritesTheCheckpointAndAllResumeFromItBitForBit) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = SmallOptions();
+  const planner::Plan plan = ReplicatedPlan(options, 2);
+  const Trained whole = Train(options, plan, 12, &store);
+  const Trained half = Train(options, plan, 6, &store);
+  auto reader = storage::CheckpointReader::Open(store.get(), half.manifest_uri, half.manifest_sha256);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->manifest().files.size(), 2U);
+  EXPECT_EQ(reader->manifest().samples_consumed, 6 * 16);
+  ExpectSameState(whole, Train(options, plan, 12, &store, &half));
+  // Four ranks in a row instead of two and two: the same run to float tolerance.
+  const Trained other = Train(options, PlanFor(options, 4, "1f1b", 4), 12, &store, &half);
+  ASSERT_EQ(other.results.size(), 6U);
+  EXPECT_NEAR(other.results[5].loss, whole.results[11].loss, 1e-4);
+}
+
 TEST(LoadTest, ACheckpointOfAnotherModelSeedOrPrecisionIsRefused) {
   storage::TemporaryStore store;
   const TrainerOptions options = SmallOptions();
@@ -179,6 +228,33 @@ TEST(CreateTest, ImpossibleOptionsNameTheField) {
   EXPECT_EQ(ErrorReason(create([](auto&, auto& p) { p.stages[0].end_layer = 3; })), "PLAN_INVALID");
   EXPECT_EQ(ErrorReason(create([](auto& o, auto& p) { p = PlanFor(o, 2); })), "PLAN_INVALID");  // no transport
   EXPECT_EQ(ErrorField(create([](auto& o, auto&) { o.device = "tpu"; })), "device");
+  EXPECT_EQ(ErrorReason(create([](auto&, auto& p) { p.recomputed_layers = {1, 8}; })), "PLAN_INVALID");
+  EXPECT_EQ(ErrorReason(create([](auto&, auto& p) { p.recomputed_layers = {2, 1}; })), "PLAN_INVALID");
+}
+
+TEST(CreateTest, ReplicasNeedReductionsAndSumsTheOrderOfPlainTraining) {
+  StrokeData data(160, 8, 5);
+  const TrainerOptions options = SmallOptions();
+  auto transports = transport::MakeLoopbackTransports(2);
+  const auto create = [&](auto change) {
+    planner::Plan plan = PlanFor(options, 1, "1f1b", 2);
+    change(plan);
+    return Trainer::Create(options, plan, 1, &data, transports[1].get(), Clock::Real()).status();
+  };
+  const absl::Status none = create([](auto& p) { p.replicas = 2; });
+  EXPECT_EQ(ErrorReason(none), "PLAN_INVALID");
+  EXPECT_NE(none.message().find("a reduction R of every stage for 2 replicas; found none"), std::string::npos) << none;
+  EXPECT_EQ(ErrorReason(create([](auto& p) { p.replicas = 0; })), "PLAN_INVALID");
+  EXPECT_EQ(ErrorReason(create([](auto& p) {
+              p.replicas = 2;
+              p.schedule.ranks[0].insert(p.schedule.ranks[0].begin(), {schedule::ActionKind::kReduce, 0, 0});
+            })),
+            "SCHEDULE_ORDER");
+  EXPECT_EQ(ErrorReason(create([](auto& p) {
+              p.replicas = 2;
+              p.schedule = *schedule::ParseText("0F0,0F1,0B1,0B0,R0");
+            })),
+            "SCHEDULE_ACCUMULATION");
 }
 
 TEST(CreateTest, AnAbsentDeviceIsAFailedPrecondition) {

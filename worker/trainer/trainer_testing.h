@@ -88,7 +88,7 @@ inline void OnEveryRank(const planner::Plan& plan, const std::function<void(int3
   for (int32_t rank = 0; rank < plan.rank_count(); ++rank) {
     threads.emplace_back([&, rank] {
       transport::Transport* transport = transports[static_cast<size_t>(rank)].get();
-      const absl::Status connected = transport->Connect(addresses, engine::LanesOf(plan.schedule), absl::Seconds(20));
+      const absl::Status connected = transport->Connect(addresses, engine::LanesOf(plan), absl::Seconds(20));
       EXPECT_TRUE(connected.ok()) << connected;
       run(rank, plan.rank_count() == 1 ? nullptr : transport);
     });

@@ -20,6 +20,8 @@ const char* KindName(LaneKind kind) {
       return "frozen";
     case LaneKind::kControl:
       return "control";
+    case LaneKind::kReduce:
+      return "reduce";
   }
   return "unknown";
 }
@@ -30,7 +32,7 @@ absl::Status CheckLane(const Lane& lane, int32_t rank_count) {
     return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_LANE_INVALID",
                      fmt::format("lane {}: expected ranks in [0, {})", ToString(lane), rank_count));
   }
-  if (lane.chunk < 0 || lane.kind > LaneKind::kControl) {
+  if (lane.chunk < 0 || lane.kind > LaneKind::kReduce) {
     return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_LANE_INVALID",
                      fmt::format("lane {}: expected a chunk of at least 0 and a known kind, found chunk {}, kind {}",
                                  ToString(lane), lane.chunk, static_cast<int>(lane.kind)));

@@ -28,11 +28,12 @@ enum class LaneKind : uint8_t {
   kGradient = 1,  // their gradients, back
   kFrozen = 2,    // inputs and outputs of frozen components
   kControl = 3,   // norms, small agreements
+  kReduce = 4,    // gradients, between replicas
 };
 
 // A lane carries messages in order from one rank to another (on host transports also to itself). (from, to, chunk,
-// kind) names it; `chunk` is the stage that the message enters (kForward) or leaves (kGradient). Order within a lane is
-// the order of posting, on both sides.
+// kind) names it; `chunk` is the stage that the message enters (kForward) or leaves (kGradient), or whose gradients it
+// holds (kReduce). Order within a lane is the order of posting, on both sides.
 struct Lane {
   int32_t from = 0;
   int32_t to = 0;
