@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "common/schedule/timeline.h"
+
 namespace atl::schedule {
 namespace {
 
@@ -347,38 +349,6 @@ class SvgWriter {
   std::string body_;
 };
 
-// What an action adds to what its rank holds, at its start and at its end; the simulator counts the same.
-struct MemoryChange {
-  double at_start = 0;
-  double at_end = 0;
-};
-
-MemoryChange MemoryOf(const Action& action, const SimulationCosts& costs) {
-  if (action.kind == ActionKind::kFrozen) {
-    const auto piece = static_cast<size_t>(action.micro_batch);
-    return {piece < costs.frozen.size() ? costs.frozen[piece].output_bytes : 0, 0};
-  }
-  const StageCost& cost = costs.stages[static_cast<size_t>(action.stage)];
-  const double backward = cost.backward_transient_bytes;
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return {cost.activation_bytes + cost.forward_transient_bytes, -cost.forward_transient_bytes};
-    case ActionKind::kInputGradient:
-      return {backward, -backward - (cost.activation_bytes - cost.weight_gradient_bytes)};
-    case ActionKind::kWeightGradient:
-      return {backward, -backward - cost.weight_gradient_bytes};
-    case ActionKind::kBackward:
-      return {backward, -backward - cost.activation_bytes};
-    default:
-      return {};
-  }
-}
-
-double TransferSeconds(const SimulationCosts& costs, int32_t boundary) {
-  return costs.boundary_transfer_seconds.empty() ? costs.transfer_seconds
-                                                 : costs.boundary_transfer_seconds[static_cast<size_t>(boundary)];
-}
-
 }  // namespace
 
 double Drawing::end_seconds() const {
@@ -392,28 +362,16 @@ double Drawing::end_seconds() const {
 
 Drawing DrawSimulation(const Schedule& schedule, const SimulationCosts& costs, const Simulation& simulation) {
   Drawing drawing;
+  const auto memory = MemoryOverTime(costs, simulation);
   for (size_t number = 0; number < simulation.ranks.size(); ++number) {
-    DrawnRank rank;
-    double held = number < costs.fixed_bytes.size() ? costs.fixed_bytes[number] : 0;
-    rank.memory.push_back({0, held});
-    for (const SimulatedAction& simulated : simulation.ranks[number]) {
-      const Action& action = simulated.action;
-      rank.actions.push_back({action, simulated.start_seconds, simulated.end_seconds});
-      const MemoryChange change = MemoryOf(action, costs);
-      rank.memory.push_back({simulated.start_seconds, held += change.at_start});
-      rank.memory.push_back({simulated.end_seconds, held += change.at_end});
-
-      const bool forward = action.kind == ActionKind::kForward && action.stage + 1 < schedule.stages;
-      const bool gradient =
-          (action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward) && action.stage > 0;
-      if (!forward && !gradient) continue;
-      const int32_t boundary = forward ? action.stage : action.stage - 1;
-      const int32_t to = schedule.rank_of_stage[static_cast<size_t>(forward ? boundary + 1 : boundary)];
-      if (to == static_cast<int32_t>(number)) continue;
-      drawing.transfers.push_back({static_cast<int32_t>(number), to, simulated.end_seconds,
-                                   simulated.end_seconds + TransferSeconds(costs, boundary)});
+    DrawnRank& rank = drawing.ranks.emplace_back();
+    for (const SimulatedAction& run : simulation.ranks[number]) {
+      rank.actions.push_back({run.action, run.start_seconds, run.end_seconds});
     }
-    drawing.ranks.push_back(std::move(rank));
+    for (const MemoryPoint& point : memory[number]) rank.memory.push_back({point.seconds, point.bytes});
+  }
+  for (const Transfer& transfer : Transfers(schedule, costs, simulation)) {
+    drawing.transfers.push_back({transfer.from_rank, transfer.to_rank, transfer.start_seconds, transfer.end_seconds});
   }
   return drawing;
 }

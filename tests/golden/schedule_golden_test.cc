@@ -20,7 +20,7 @@ struct Shape {
   int32_t micro_batches;
 };
 
-constexpr Shape kShapes[] = {{1, 4}, {2, 1}, {2, 4}, {3, 3}, {4, 2}, {4, 8}, {8, 16}};
+constexpr Shape kShapes[] = {{1, 4}, {2, 1}, {2, 3}, {2, 4}, {3, 3}, {4, 2}, {4, 7}, {4, 8}, {8, 16}};
 
 std::string TextOf(std::string_view generator) {
   std::ostringstream text;

@@ -1,8 +1,8 @@
 """Schedules as text between Atoll and torch.distributed.pipelining, both ways. Run with tests/peers/setup.sh's python.
 
   torch_schedules.py write FOLDER   writes schedules of PyTorch's generators, as tests/golden/schedules/pytorch holds them
-  torch_schedules.py run FILE ...   runs the two-stage schedules of golden files in PyTorch's runtime over gloo and compares
-                                    gradients with one process
+  torch_schedules.py run FILE ...   runs the schedules for 2 and 4 ranks of golden files in PyTorch's runtime over gloo and
+                                    compares gradients with one process
 """
 
 import csv
@@ -50,42 +50,71 @@ def write(folder):
             csv.writer(file).writerows(order[rank] for rank in range(ranks))
 
 
-def modules():
+RANKS = (2, 4)
+
+
+def modules(stages):
     torch.manual_seed(0)
-    return [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)]
+    return [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(stages)]
 
 
-def run_rank(rank, rendezvous, text, micro_batches):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
+def stages_of(line):
+    return sorted({int(stage) for stage in re.findall(r"(\d+)[FIWB]\d+", line)})
+
+
+def plain_gradients(stages, x, y, micro_batches):
+    plain = modules(stages)
+    for part, goal in zip(x.chunk(micro_batches), y.chunk(micro_batches)):
+        (nn.functional.mse_loss(nn.Sequential(*plain)(part), goal) / micro_batches).backward()
+    return plain
+
+
+def run_schedule(rank, text, micro_batches):
+    lines = text.splitlines()
+    stages = max(max(stages_of(line)) for line in lines) + 1
+    mine = stages_of(lines[rank])
     x = torch.randn(4 * micro_batches, 8, generator=torch.Generator().manual_seed(1))
     y = torch.zeros_like(x)
-    stage = PipelineStage(modules()[rank], rank, 2, torch.device("cpu"))
-    runtime = schedules._PipelineScheduleRuntime([stage], micro_batches, loss_fn=nn.functional.mse_loss)
+    built = modules(stages)
+    parts = [PipelineStage(built[stage], stage, stages, torch.device("cpu")) for stage in mine]
+    runtime = schedules._PipelineScheduleRuntime(parts, micro_batches, loss_fn=nn.functional.mse_loss)
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write(text)
         file.flush()
         runtime._load_csv(file.name)
-    runtime.step(x) if rank == 0 else runtime.step(target=y)
+    inputs = [x] if 0 in mine else []
+    runtime.step(*inputs, **({"target": y} if stages - 1 in mine else {}))
 
-    plain = modules()
-    for part, goal in zip(x.chunk(micro_batches), y.chunk(micro_batches)):
-        (nn.functional.mse_loss(plain[1](plain[0](part)), goal) / micro_batches).backward()
-    for ours, theirs in zip(plain[rank].parameters(), stage.submod.parameters()):
-        torch.testing.assert_close(ours.grad, theirs.grad)
+    plain = plain_gradients(stages, x, y, micro_batches)
+    for part in parts:
+        for ours, theirs in zip(plain[part.stage_index].parameters(), part.submod.parameters()):
+            torch.testing.assert_close(theirs.grad, ours.grad)
+
+
+def run_rank(rank, rendezvous, ranks, sections):
+    torch.set_num_threads(1)
+    # A warm-up message to itself is all that keeps V placement, with neighbouring stages on one rank, from gloo.
+    PipelineStage._get_init_p2p_neighbors_ops = lambda self: []
+    dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=ranks)
+    for path, micro_batches, text in sections:
+        run_schedule(rank, text, micro_batches)
+        dist.barrier()
+        if rank == 0:
+            print(f"{path}: {ranks} ranks, {micro_batches} micro-batches: gradients equal", flush=True)
     dist.destroy_process_group()
 
 
 def run(files):
+    sections = {ranks: [] for ranks in RANKS}
     for path in files:
         with open(path) as file:
-            sections = re.split(r"^# ranks (\d+), micro-batches (\d+)\n", file.read(), flags=re.M)[1:]
-        for stages, micro_batches, text in zip(sections[0::3], sections[1::3], sections[2::3]):
-            if stages != "2":
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                mp.spawn(run_rank, args=(folder + "/rendezvous", text, int(micro_batches)), nprocs=2)
-            print(f"{path}: 2 stages, {micro_batches} micro-batches: gradients equal")
+            found = re.split(r"^# ranks (\d+), micro-batches (\d+)\n", file.read(), flags=re.M)[1:]
+        for ranks, micro_batches, text in zip(found[0::3], found[1::3], found[2::3]):
+            if int(ranks) in sections:
+                sections[int(ranks)].append((path, int(micro_batches), text))
+    for ranks, work in sections.items():
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(run_rank, args=(folder + "/rendezvous", ranks, work), nprocs=ranks)
 
 
 if __name__ == "__main__":
