@@ -155,7 +155,9 @@ TEST_P(PublishedCounts, VMinHoldsAboutAThirdAndHasTwoThirdsOfTheBubble) {
 }
 
 TEST_P(PublishedCounts, Interleaved1F1BHasHalfTheBubbleWhereRanksDivideTheMicroBatches) {
-  EXPECT_NEAR(Measure("interleaved-1f1b", p_, 2 * p_).makespan_excess, 3 * (p_ - 1) / 2.0, 1e-9);
+  const Outcome outcome = Measure("interleaved-1f1b", p_, 2 * p_);
+  EXPECT_NEAR(outcome.makespan_excess, 3 * (p_ - 1) / 2.0, 1e-9);
+  EXPECT_EQ(outcome.held, (3 * p_ - 1) / 2.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, PublishedCounts, testing::Values(2, 3, 4, 5, 6, 8, 12, 16));
