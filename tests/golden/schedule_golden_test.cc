@@ -105,12 +105,15 @@ TEST(PyTorchSchedules, InterleavedAndZbvAreTheSameHere) {
     return *ParseText(text.str());
   };
   EXPECT_EQ(ToText(read("interleaved_1f1b")), ToText(*GenerateInterleaved1F1B(2, 4)));
+  EXPECT_EQ(ToText(read("interleaved_1f1b_4x8")), ToText(*GenerateInterleaved1F1B(4, 8)));
   EXPECT_EQ(ToText(read("zbv_zero_bubble")), ToText(Split(*GenerateZbv(4, 8))));
+  EXPECT_EQ(ToText(read("zbv_zero_bubble_3x7")), ToText(Split(*GenerateZbv(3, 7))));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryFile, PyTorchSchedule,
-                         testing::Values("interleaved_1f1b", "interleaved_zero_bubble", "looped_bfs",
-                                         "zbv_zero_bubble"),
+                         testing::Values("interleaved_1f1b", "interleaved_1f1b_4x8", "interleaved_zero_bubble",
+                                         "interleaved_zero_bubble_4x8", "looped_bfs", "zbv_zero_bubble",
+                                         "zbv_zero_bubble_3x7"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -43,6 +43,9 @@ def write(folder):
         ("interleaved_zero_bubble", schedules.ScheduleInterleavedZeroBubble, 2, 6),
         ("zbv_zero_bubble", schedules.ScheduleZBVZeroBubble, 4, 8),
         ("looped_bfs", schedules.ScheduleLoopedBFS, 3, 4),
+        ("interleaved_1f1b_4x8", schedules.ScheduleInterleaved1F1B, 4, 8),
+        ("interleaved_zero_bubble_4x8", schedules.ScheduleInterleavedZeroBubble, 4, 8),
+        ("zbv_zero_bubble_3x7", schedules.ScheduleZBVZeroBubble, 3, 7),
     ):
         stages = [NamedStage(ranks, 2 * ranks, i) for i in range(2)]
         order = generator(stages, micro_batches, loss_fn=lambda a, b: 0).pipeline_order
