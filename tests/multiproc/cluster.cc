@@ -77,7 +77,7 @@ Cluster::~Cluster() {
   std::filesystem::remove_all(folder_);
 }
 
-void Cluster::StartCoordinator() {
+void Cluster::StartCoordinator(const std::vector<std::string>& environment) {
   coordinator_.reset();
   const std::string port_file = folder_ + "/coordinator.address";
   std::filesystem::remove(port_file);
@@ -91,8 +91,7 @@ void Cluster::StartCoordinator() {
                                       "--blob-store",
                                       store_->root()};
   command.insert(command.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
-  coordinator_ =
-      std::make_unique<Process>(command, folder_ + "/logs/coordinator.log", options_.coordinator_environment);
+  coordinator_ = std::make_unique<Process>(command, folder_ + "/logs/coordinator.log", environment);
   coordinator_address_ = AwaitAddress(port_file, coordinator_.get());
   if (jobs_ == nullptr) jobs_ = pb::JobService::NewStub(rpc::MakeChannel(coordinator_address_));
 }
@@ -158,9 +157,14 @@ std::string Cluster::Submit(const spec::JobSpec& spec) {
   request.set_request_id(fmt::format("{:08x}-0000-4000-8000-{:012x}", absl::Uniform<uint32_t>(random),
                                      absl::Uniform<uint64_t>(random) >> 16));
   pb::SubmitJobResponse response;
-  grpc::ClientContext context;
-  rpc::SetTimeout(&context, absl::Seconds(10), /*wait_for_ready=*/true);
-  const grpc::Status status = jobs_->SubmitJob(&context, request, &response);
+  grpc::Status status;
+  // A coordinator that was started again breaks the calls of its earlier connection; the id makes the two submits one.
+  Await(absl::Seconds(30), [&] {
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(10), /*wait_for_ready=*/true);
+    status = jobs_->SubmitJob(&context, request, &response);
+    return status.error_code() != grpc::StatusCode::UNAVAILABLE;
+  });
   if (!status.ok()) Die("submit: " + status.error_message());
   return response.job().job_id();
 }

@@ -19,7 +19,6 @@ struct ClusterOptions {
   int islands = 1;
   int ranks = 2;
   std::vector<std::string> coordinator_flags;
-  std::vector<std::string> coordinator_environment;
   std::vector<std::string> worker_flags;
 };
 
@@ -37,8 +36,9 @@ class Cluster {
 
   Process& coordinator() { return *coordinator_; }
   Process& rank(int island, int rank) { return *ranks_[island][rank]; }
-  // The same process again, at the same address, with the same state; the one before is killed.
-  void StartCoordinator();
+  // The same process again, at the same address, with the same state; the one before is killed. `environment`:
+  // "NAME=value", of this start only.
+  void StartCoordinator(const std::vector<std::string>& environment = {});
   void StartRank(int island, int rank);
   void StartIsland(int island);
   void KillIsland(int island);

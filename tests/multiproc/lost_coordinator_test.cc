@@ -14,13 +14,16 @@ namespace {
 
 namespace pb = atlpb::job::v1;
 
+// No claim: for what only has to happen at all.
+constexpr absl::Duration kPatience = absl::Seconds(180);
+
 class LostCoordinator : public testing::Test {
  protected:
   LostCoordinator() { cluster_.WriteDataset(); }
 
   pb::Task Expert(const std::string& job) { return TaskOf(cluster_.GetJob(job), pb::TASK_KIND_TRAIN_EXPERT); }
   bool AwaitCommit(const std::string& job, int64_t step) {
-    return cluster_.AwaitJob(job, absl::Seconds(60), [step](const pb::Job& found) {
+    return cluster_.AwaitJob(job, kPatience, [step](const pb::Job& found) {
       return TaskOf(found, pb::TASK_KIND_TRAIN_EXPERT).committed_step() >= step;
     });
   }
@@ -57,7 +60,7 @@ TEST_F(LostCoordinator, KilledAndStartedAgainInTraining) {
     cluster_.StartCoordinator();
     EXPECT_GE(Expert(job).committed_step(), committed) << "an acknowledged commit is lost";
   }
-  ASSERT_TRUE(cluster_.AwaitSuccess(job, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job, kPatience));
   ExpectOneAttemptEach(job);
   EXPECT_EQ(cluster_.FinalCheckpoint(job, 0).manifest().step, 200);
 }
@@ -69,12 +72,12 @@ TEST_F(LostCoordinator, AwayForHalfAMinuteWhileTrainingGoesOn) {
   const absl::Time killed = absl::Now();
   cluster_.coordinator().Kill();
   // Training goes on: later steps are written while nobody can commit them.
-  EXPECT_TRUE(Await(absl::Seconds(20), [&] { return NewestWrittenStep(job) >= committed + 60; }))
+  EXPECT_TRUE(Await(kPatience, [&] { return NewestWrittenStep(job) >= committed + 60; }))
       << "newest " << NewestWrittenStep(job) << ", committed " << committed;
   absl::SleepFor(killed + absl::Seconds(30) - absl::Now());
   cluster_.StartCoordinator();
   EXPECT_GE(Expert(job).committed_step(), committed);
-  ASSERT_TRUE(cluster_.AwaitSuccess(job, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job, kPatience));
   ExpectOneAttemptEach(job);
   EXPECT_EQ(cluster_.FinalCheckpoint(job, 0).manifest().step, 600);
 }

@@ -2,6 +2,7 @@
 // counts once: the trained bits are those of a run that lost nobody.
 #include <signal.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
@@ -12,7 +13,9 @@ namespace {
 
 namespace pb = atlpb::job::v1;
 
-constexpr int kSteps = 120;
+constexpr int kSteps = 240;
+// No claim: for what only has to happen at all.
+constexpr absl::Duration kPatience = absl::Seconds(180);
 
 class LostRank : public testing::Test {
  protected:
@@ -21,10 +24,10 @@ class LostRank : public testing::Test {
   // The job's expert is in training, past a commit, and not near its end.
   void SubmitAndAwaitMidTraining() {
     job_ = cluster_.Submit(spec_);
-    ASSERT_TRUE(cluster_.AwaitJob(job_, absl::Seconds(60), [](const pb::Job& job) {
+    ASSERT_TRUE(cluster_.AwaitJob(job_, kPatience, [](const pb::Job& job) {
       return TaskOf(job, pb::TASK_KIND_TRAIN_EXPERT).committed_step() >= 20;
     }));
-    ASSERT_LT(Expert().committed_step(), kSteps - 40) << "too fast to be interrupted";
+    ASSERT_LT(Expert().committed_step(), kSteps / 2) << "too fast to be interrupted";
   }
   pb::Task Expert() { return TaskOf(cluster_.GetJob(job_), pb::TASK_KIND_TRAIN_EXPERT); }
 
@@ -52,7 +55,7 @@ class LostRank : public testing::Test {
     Cluster cluster({.islands = 1, .ranks = 2});
     cluster.WriteDataset();
     const std::string job = cluster.Submit(MediumJob(kSteps, /*checkpoint_every=*/20));
-    ASSERT_TRUE(cluster.AwaitSuccess(job, absl::Seconds(60)));
+    ASSERT_TRUE(cluster.AwaitSuccess(job, kPatience));
     whole_ = new storage::CheckpointReader(cluster.FinalCheckpoint(job, 0));
   }
   static void TearDownTestSuite() { delete whole_; }
@@ -68,7 +71,7 @@ TEST_F(LostRank, AKilledRankComesBackAndTheJobCompletes) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
   ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(1, SIGKILL, 0, "ended after step"));
   cluster_.StartRank(0, 1);
-  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, kPatience));
   EXPECT_EQ(Expert().attempt(), 2);
   EXPECT_EQ(cluster_.FinalCheckpoint(job_, 0).manifest().files.size(), 2u) << "the rank is used again";
   ExpectEveryStepCountedOnce();
@@ -77,12 +80,12 @@ TEST_F(LostRank, AKilledRankComesBackAndTheJobCompletes) {
 TEST_F(LostRank, ASilentRankIsLeftBehindAndComesBackLater) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
   ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(1, SIGSTOP, 0, "ended after step"));
-  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, kPatience));
   EXPECT_EQ(Expert().attempt(), 2);
   EXPECT_EQ(cluster_.FinalCheckpoint(job_, 0).manifest().files.size(), 1u) << "one stage on the rank that was left";
   const size_t before = cluster_.rank(0, 1).Log().size();
   cluster_.rank(0, 1).Signal(SIGCONT);
-  EXPECT_TRUE(Await(absl::Seconds(20),
+  EXPECT_TRUE(Await(kPatience,
                     [&] { return cluster_.rank(0, 1).Log().find("joined the leader", before) != std::string::npos; }));
   ExpectEveryStepCountedOnce();
 }
@@ -91,7 +94,7 @@ TEST_F(LostRank, AKilledLeaderComesBackAndTheJobCompletes) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
   ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(0, SIGKILL, 1, "lost the leader"));
   cluster_.StartRank(0, 0);
-  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, kPatience));
   EXPECT_EQ(Expert().attempt(), 2);
   ExpectEveryStepCountedOnce();
 }
@@ -100,19 +103,20 @@ TEST_F(LostRank, ASilentLeaderIsNoticedAndGoesOnWhenItWakes) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
   ASSERT_NO_FATAL_FAILURE(SignalAndExpectNotice(0, SIGSTOP, 1, "lost the leader"));
   cluster_.rank(0, 0).Signal(SIGCONT);
-  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, kPatience));
   ExpectEveryStepCountedOnce();
 }
 
 TEST_F(LostRank, ATerminatedIslandLeavesACheckpointAndExitsWell) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
   for (int rank = 0; rank < 2; ++rank) cluster_.rank(0, rank).Signal(SIGTERM);
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(cluster_.rank(0, rank).Wait(absl::Seconds(20)), 0) << rank;
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(cluster_.rank(0, rank).Wait(kPatience), 0) << rank;
   const pb::Task left = Expert();
-  EXPECT_NE(left.committed_step() % 20, 0) << "a checkpoint of the step it stopped after";
+  const std::string said = fmt::format("stopped after step {} of {}", left.committed_step(), kSteps);
+  EXPECT_NE(cluster_.rank(0, 0).Log().find(said), std::string::npos) << "no checkpoint of the step it stopped after";
   EXPECT_EQ(left.state(), pb::Task::STATE_READY) << left.DebugString();
   cluster_.StartIsland(0);
-  ASSERT_TRUE(cluster_.AwaitSuccess(job_, absl::Seconds(60)));
+  ASSERT_TRUE(cluster_.AwaitSuccess(job_, kPatience));
   EXPECT_EQ(Expert().attempt(), 2);
   ExpectEveryStepCountedOnce();
 }
