@@ -48,7 +48,7 @@ Leader::Leader(LeaderOptions options)
       keeper_(std::make_unique<LeaseKeeper>(
           coordinator_.get(), clock_,
           LeaseKeeper::Events{
-              .revoked = [this](const spec::LeaseToken&, const std::string& reason) { OnRevoked(reason); },
+              .revoked = [this](const spec::LeaseToken& token, const std::string& reason) { OnRevoked(token, reason); },
               .superseded = [this](const absl::Status& status) { OnSuperseded(status); }})) {
   island_->SetLocalRunner(runner_.get());
 }
@@ -142,6 +142,7 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
   {
     absl::MutexLock lock(&mutex_);
     revoked_ = false;
+    held_ = grant.token;
   }
   keeper_->Hold(grant.token);
   std::vector<spec::Artifact> outputs;
@@ -222,14 +223,15 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
                                   const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks,
                                   std::vector<spec::Artifact>* outputs) {
   const spec::TrainingSpec& training = inputs.options.training;
-  CheckpointCommits commits({.token = grant.token,
-                             .write_prefix = grant.write_prefix,
-                             .nonce = start.checkpoint_nonce(),
-                             .ranks = static_cast<int32_t>(ranks.size()),
-                             .milestone_every = training.milestone_every,
-                             .build = options_.island.state.build},
-                            options_.parts.store, coordinator_.get(), clock_, metrics_,
-                            [this](const absl::Status& status) { OnRevoked(ErrorReason(status)); });
+  CheckpointCommits commits(
+      {.token = grant.token,
+       .write_prefix = grant.write_prefix,
+       .nonce = start.checkpoint_nonce(),
+       .ranks = static_cast<int32_t>(ranks.size()),
+       .milestone_every = training.milestone_every,
+       .build = options_.island.state.build},
+      options_.parts.store, coordinator_.get(), clock_, metrics_,
+      [this, &grant](const absl::Status& status) { OnRevoked(grant.token, ErrorReason(status)); });
   {
     absl::MutexLock lock(&mutex_);
     commits_ = &commits;
@@ -293,22 +295,24 @@ void Leader::OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& fil
   if (commits_ != nullptr) commits_->OnStageFiles(rank, files);
 }
 
-void Leader::OnRevoked(const std::string& reason) {
-  {
-    absl::MutexLock lock(&mutex_);
-    revoked_ = true;
-    if (commits_ != nullptr) commits_->GiveUp();
-  }
+void Leader::OnRevoked(const spec::LeaseToken& token, const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  // The word may come when its task is settled and the next one has begun.
+  if (token == held_) GiveUpTask(reason);
+}
+
+// With the lock held to the end: what it posts to the island must not meet the next task.
+void Leader::GiveUpTask(const std::string& reason) {
+  revoked_ = true;
+  if (commits_ != nullptr) commits_->GiveUp();
   island_->Abort(MakeError(absl::StatusCode::kAborted, reason, fmt::format("the lease was revoked: {}", reason)));
 }
 
 void Leader::OnSuperseded(const absl::Status& status) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (superseded_.ok()) spdlog::error("this process is not the island's any more: {}", status.ToString());
-    superseded_ = status;
-  }
-  OnRevoked(ErrorReason(status));
+  absl::MutexLock lock(&mutex_);
+  if (superseded_.ok()) spdlog::error("this process is not the island's any more: {}", status.ToString());
+  superseded_ = status;
+  GiveUpTask(ErrorReason(status));
 }
 
 bool Leader::Revoked() const {

@@ -87,8 +87,9 @@ class Leader {
   // On other threads.
   void OnStepDone(const atlpb::island::v1::StepDone& done);
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files);
-  void OnRevoked(const std::string& reason);
+  void OnRevoked(const spec::LeaseToken& token, const std::string& reason);
   void OnSuperseded(const absl::Status& status);
+  void GiveUpTask(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Revoked() const;
   bool Stopping() const;
 
@@ -110,6 +111,7 @@ class Leader {
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool revoked_ ABSL_GUARDED_BY(mutex_) = false;
+  spec::LeaseToken held_ ABSL_GUARDED_BY(mutex_);  // of the task that runs, or ran last
   absl::Status superseded_ ABSL_GUARDED_BY(mutex_);
   std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ProgressTracker> tracker_ ABSL_GUARDED_BY(mutex_);
