@@ -1,6 +1,7 @@
 #include "worker/engine/engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -23,6 +24,29 @@ bool ComputesInputGradient(ActionKind kind) {
 
 bool EndsGradients(ActionKind kind) {
   return kind == ActionKind::kWeightGradient || kind == ActionKind::kBackward;
+}
+
+// How long a rank waits for the inputs of an action before it looks whether those of a piece have come.
+constexpr absl::Duration kGlance = absl::Microseconds(500);
+
+std::vector<Action> WithoutPieces(const std::vector<Action>& actions) {
+  std::vector<Action> rest;
+  std::copy_if(actions.begin(), actions.end(), std::back_inserter(rest),
+               [](const Action& action) { return action.kind != ActionKind::kFrozen; });
+  return rest;
+}
+
+std::vector<size_t> PiecesBefore(const std::vector<Action>& actions) {
+  std::vector<size_t> before;
+  size_t pieces = 0;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kFrozen) {
+      ++pieces;
+    } else {
+      before.push_back(pieces);
+    }
+  }
+  return before;
 }
 
 std::vector<int64_t> Sizes(const Boundary& boundary, bool only_gradients) {
@@ -81,11 +105,14 @@ Engine::Engine(const planner::Plan& plan, int32_t rank, StageCompute* compute, t
       schedule_(plan.schedule),
       rank_(rank),
       replica_(rank / std::max(plan.schedule.rank_count(), 1)),
-      actions_(ActionsOf(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1))),
+      actions_(WithoutPieces(ActionsOf(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1)))),
+      pieces_before_(PiecesBefore(ActionsOf(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1)))),
       compute_(compute),
       transport_(transport),
       clock_(clock),
-      options_(options) {}
+      options_(options),
+      frozen_(plan, rank, options.frozen, transport, clock, options.timeout),
+      gaps_(actions_.size()) {}
 
 Engine::~Engine() = default;
 
@@ -93,8 +120,7 @@ absl::Duration Engine::Now() const {
   return clock_->Monotonic() - started_;
 }
 
-absl::Status Engine::RunIteration() {
-  absl::Status status = RunActions();
+absl::Status Engine::End(absl::Status status) {
   if (status.ok()) return status;
   status = WithContext(status, fmt::format("rank {}", rank_));
   // Only after the abort may the handles of operations under way be dropped.
@@ -102,12 +128,27 @@ absl::Status Engine::RunIteration() {
   receives_.clear();
   sends_.clear();
   reductions_.clear();
+  frozen_.Clear();
   return status;
 }
 
-absl::Status Engine::RunActions() {
-  started_ = clock_->Monotonic();
-  timings_.clear();
+absl::Status Engine::RunIteration(bool frozen) {
+  return End(RunActions(frozen));
+}
+
+absl::Status Engine::RunFrozen() {
+  const auto run = [this]() -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(CheckRanks());
+    started_ = clock_->Monotonic();
+    timings_.clear();
+    ATOLL_RETURN_IF_ERROR(frozen_.Begin(/*run=*/true));
+    ATOLL_RETURN_IF_ERROR(RunRemainingPieces());
+    return frozen_.End();
+  };
+  return End(run());
+}
+
+absl::Status Engine::CheckRanks() const {
   if (rank_ < 0 || rank_ >= plan_.rank_count()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "RANK_OUT_OF_RANGE",
                      fmt::format("engine: expected a rank below {}, found {}", plan_.rank_count(), rank_));
@@ -116,23 +157,94 @@ absl::Status Engine::RunActions() {
     return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_MISSING",
                      fmt::format("engine: a plan of {} ranks needs a transport", plan_.rank_count()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RunActions(bool frozen) {
+  started_ = clock_->Monotonic();
+  timings_.clear();
+  ATOLL_RETURN_IF_ERROR(CheckRanks());
   timings_.reserve(actions_.size());
   next_to_post_ = 0;
+  idle_since_ = absl::ZeroDuration();
   holds_.assign(static_cast<size_t>(schedule_.stages) * schedule_.micro_batches, 1);
   ATOLL_RETURN_IF_ERROR(PostReceives(0));
+  ATOLL_RETURN_IF_ERROR(frozen_.Begin(frozen));
   for (size_t position = 0; position < actions_.size(); ++position) {
+    ATOLL_RETURN_IF_ERROR(RunPieces(position));
     ATOLL_RETURN_IF_ERROR(RunAction(position));
   }
+  ATOLL_RETURN_IF_ERROR(RunRemainingPieces());
   const absl::Duration ended = Now();
+  ATOLL_RETURN_IF_ERROR(frozen_.End());
   ATOLL_RETURN_IF_ERROR(AdvanceReductions(/*wait=*/true));
   ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/true));
   drain_ = Now() - ended;
   return absl::OkStatus();
 }
 
+absl::Status Engine::RunPieces(size_t position) {
+  const bool receives = !receives_.empty();
+  const bool place = pieces_before_[position] > (position == 0 ? 0 : pieces_before_[position - 1]);
+  bool ran = false;
+  while (frozen_.next().has_value()) {
+    // A piece that missed its place takes the next one, or a gap that holds it: not the time of an action that is
+    // ready.
+    const bool due = place && frozen_.done() < pieces_before_[position];
+    if (!options_.move_pieces) {
+      if (!due) break;
+      ATOLL_RETURN_IF_ERROR(frozen_.AwaitNext());
+    }
+    const bool arrived = ReceivesArrived();
+    const bool held_up = options_.move_pieces && receives && ran;
+    if (arrived && (!due || held_up)) break;
+    ATOLL_ASSIGN_OR_RETURN(const bool ready, frozen_.NextReady());
+    const bool fits = frozen_.NextDuration() <= idle_since_ + gaps_[position] - Now();
+    if (ready && (due || fits)) {
+      ATOLL_RETURN_IF_ERROR(RunPiece());
+      ran = true;
+      continue;
+    }
+    // Either the piece must wait and the action need not, or both wait, or the piece is too long for the gap.
+    if (arrived || ready || Now() - idle_since_ >= options_.timeout) break;
+    AwaitReceivesBriefly();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RunPiece() {
+  ActionTiming timing{.action = {ActionKind::kFrozen, 0, *frozen_.next()}, .ready = Now(), .start = Now()};
+  ATOLL_RETURN_IF_ERROR(WithContext(frozen_.RunNext(), ToString(timing.action)));
+  timing.end = Now();
+  ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/false));
+  ATOLL_RETURN_IF_ERROR(frozen_.CollectSends());
+  ATOLL_RETURN_IF_ERROR(AdvanceReductions(/*wait=*/false));
+  timing.passed_on = Now();
+  timings_.push_back(timing);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::RunRemainingPieces() {
+  while (frozen_.next().has_value()) {
+    ATOLL_RETURN_IF_ERROR(frozen_.AwaitNext());
+    ATOLL_RETURN_IF_ERROR(RunPiece());
+  }
+  return absl::OkStatus();
+}
+
+bool Engine::ReceivesArrived() const {
+  return std::all_of(receives_.begin(), receives_.end(), [](const auto& work) { return work->Done(); });
+}
+
+void Engine::AwaitReceivesBriefly() {
+  for (const auto& work : receives_) {
+    if (!work->DoneWithin(kGlance)) return;
+  }
+}
+
 absl::Status Engine::RunAction(size_t position) {
   const Action& action = actions_[position];
-  ATOLL_RETURN_IF_ERROR(WithContext(AwaitReceives(), ToString(action)));
+  ATOLL_RETURN_IF_ERROR(WithContext(AwaitReceives(position), ToString(action)));
   ActionTiming timing{.action = action, .ready = Now()};
   // What the next action reads may depend on this one having run (the gradient of this very micro-batch): it cannot
   // arrive before, and its buffers may not exist yet.
@@ -145,9 +257,10 @@ absl::Status Engine::RunAction(size_t position) {
   ATOLL_RETURN_IF_ERROR(WithContext(PassOn(action), ToString(action)));
   if (EndsGradients(action.kind)) ReleaseIfDone(action.stage, action.micro_batch);
   ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/false));
+  ATOLL_RETURN_IF_ERROR(frozen_.CollectSends());
   ATOLL_RETURN_IF_ERROR(AdvanceReductions(/*wait=*/false));
   ATOLL_RETURN_IF_ERROR(PostReceives(position + 1));
-  timing.passed_on = Now();
+  timing.passed_on = idle_since_ = Now();
   timings_.push_back(timing);
   return absl::OkStatus();
 }
@@ -200,8 +313,13 @@ absl::Status Engine::ReceiveAll(const Lane& lane, const Action& action, const st
   return absl::OkStatus();
 }
 
-absl::Status Engine::AwaitReceives() {
-  for (const auto& work : receives_) ATOLL_RETURN_IF_ERROR(work->Wait(options_.timeout));
+absl::Status Engine::AwaitReceives(size_t position) {
+  for (const auto& work : receives_) {
+    ATOLL_RETURN_IF_ERROR(work->Wait(options_.timeout));
+    if (const auto ended = work->EndedAt()) {
+      gaps_[position] = std::max(absl::ZeroDuration(), *ended - started_ - idle_since_);
+    }
+  }
   receives_.clear();
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/planner/plan.h"
 #include "common/schedule/action.h"
+#include "worker/engine/frozen_run.h"
 #include "worker/engine/lanes.h"
 #include "worker/engine/reduction.h"
 #include "worker/engine/stage_compute.h"
@@ -36,6 +37,10 @@ struct ActionTiming {
 struct EngineOptions {
   // Longest wait for one receive or send; a rank that is slower than this is lost.
   absl::Duration timeout = absl::Seconds(60);
+  // What runs frozen pieces; may be null on a plan without them.
+  FrozenCompute* frozen = nullptr;
+  // Whether pieces may leave their place. Not on a device, whose waits order its stream while this thread runs ahead.
+  bool move_pieces = true;
 };
 
 // What a rank runs of its line of the schedule: an I and its W side by side become one B where nobody waits for the
@@ -57,8 +62,17 @@ class Engine {
   // One iteration: every action of this rank, in order; returns when all sends and reductions of the iteration have
   // completed. Receives are posted just before first need: one action ahead, so that they overlap the action before. A
   // reduction is begun in its place and goes on between later actions.
+  //
+  // Frozen pieces (unless `frozen` is false: then they are left out) keep their order among themselves, and so do all
+  // other actions; only what comes between what moves. A piece runs in its place, or earlier: while the next action
+  // waits for inputs that, going by the last iteration, are further away than the piece takes. Where its own inputs are
+  // missing, or a piece before it has just made an action wait whose inputs are there, that action goes first, and the
+  // piece takes the next place of a piece, or a gap that holds it.
+  //
   // On error nothing is retried: the transport is aborted with it and the caller ends the attempt. Blocks.
-  absl::Status RunIteration();
+  absl::Status RunIteration(bool frozen = true);
+  // Frozen pieces alone, one after the other: before the first iteration of an attempt. Errors as above.
+  absl::Status RunFrozen();
 
   // Of the last iteration, in order; of a failed one, the actions that ended.
   const std::vector<ActionTiming>& timings() const { return timings_; }
@@ -72,14 +86,25 @@ class Engine {
     Works works;
   };
 
-  absl::Status RunActions();
+  absl::Status CheckRanks() const;
+  // Aborts the transport with an error.
+  absl::Status End(absl::Status status);
+  absl::Status RunActions(bool frozen);
+  // Before the action at `position`: pieces whose place has come, and others while it waits for its inputs.
+  absl::Status RunPieces(size_t position);
+  absl::Status RunPiece();
+  // Every piece that is left.
+  absl::Status RunRemainingPieces();
+  bool ReceivesArrived() const;
+  // Waits a little for the inputs of the next action, so that those of the next piece are looked at too.
+  void AwaitReceivesBriefly();
   absl::Status RunAction(size_t position);
   absl::Status Compute(const schedule::Action& action);
   // Posts the receives that the action at `position` needs, if it is there and they are not posted yet.
   absl::Status PostReceives(size_t position);
   absl::Status ReceiveAll(const transport::Lane& lane, const schedule::Action& action,
                           const std::vector<int64_t>& sizes, const std::vector<std::span<std::byte>>& buffers);
-  absl::Status AwaitReceives();
+  absl::Status AwaitReceives(size_t position);
   absl::Status PassOn(const schedule::Action& action);
   absl::Status SendAll(const transport::Lane& lane, const schedule::Action& action, const std::vector<int64_t>& sizes,
                        const std::vector<std::span<const std::byte>>& buffers);
@@ -96,14 +121,19 @@ class Engine {
   const int32_t rank_;     // of the island
   const int32_t replica_;  // its pipeline
   const std::vector<schedule::Action> actions_;
+  const std::vector<size_t> pieces_before_;  // by action: the pieces of this rank that come before it in the plan
   StageCompute* const compute_;
   transport::Transport* const transport_;
   Clock* const clock_;
   const EngineOptions options_;
 
+  FrozenRun frozen_;
+  // By action: how long after the action before it its inputs came in the last iteration; 0 where that is not known.
+  std::vector<absl::Duration> gaps_;
   absl::Duration started_;
-  size_t next_to_post_ = 0;  // the first action whose receives are not posted
-  Works receives_;           // of the action that runs next
+  absl::Duration idle_since_;  // the end of the last action that is no piece, since started_
+  size_t next_to_post_ = 0;    // the first action whose receives are not posted
+  Works receives_;             // of the action that runs next
   std::vector<SendInFlight> sends_;
   std::list<Reduction> reductions_;  // under way, in the order of the plan
   // By (stage, micro-batch): sends under way, plus one until its gradients are done.

@@ -1,5 +1,7 @@
 #include "worker/engine/lanes.h"
 
+#include "worker/engine/frozen_run.h"
+
 namespace atl::engine {
 
 using transport::Lane;
@@ -38,6 +40,8 @@ std::vector<Lane> LanesOf(const planner::Plan& plan) {
       }
     }
   }
+  const std::vector<Lane> frozen = FrozenLanesOf(plan);
+  lanes.insert(lanes.end(), frozen.begin(), frozen.end());
   return lanes;
 }
 

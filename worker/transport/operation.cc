@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "fmt/format.h"
 
@@ -15,6 +16,9 @@ class OperationWork final : public Work {
       : operation_(std::move(operation)), owner_(owner), description_(std::move(description)) {}
 
   bool Done() override { return operation_->Done(); }
+
+  std::optional<absl::Duration> EndedAt() override { return operation_->EndedAt(); }
+  bool DoneWithin(absl::Duration timeout) override { return operation_->WaitFor(timeout).has_value(); }
 
   absl::Status Wait(absl::Duration timeout) override {
     if (auto status = operation_->WaitFor(timeout)) return *std::move(status);
@@ -38,12 +42,18 @@ void Operation::Finish(absl::Status status) {
   const std::lock_guard lock(mutex_);
   if (status_) return;
   status_ = std::move(status);
+  ended_at_ = Clock::Real()->Monotonic();
   ended_.notify_all();
 }
 
 bool Operation::Done() const {
   const std::lock_guard lock(mutex_);
   return status_.has_value();
+}
+
+std::optional<absl::Duration> Operation::EndedAt() const {
+  const std::lock_guard lock(mutex_);
+  return status_.has_value() ? std::optional<absl::Duration>(ended_at_) : std::nullopt;
 }
 
 std::optional<absl::Status> Operation::WaitFor(absl::Duration timeout) const {

@@ -23,6 +23,9 @@ class Operation {
 
   bool Done() const;
 
+  // When it ended, on Clock::Real()'s monotonic time.
+  std::optional<absl::Duration> EndedAt() const;
+
   // The status, or nothing when `timeout` passed first. Blocks without spinning.
   std::optional<absl::Status> WaitFor(absl::Duration timeout) const;
 
@@ -30,6 +33,7 @@ class Operation {
   mutable std::mutex mutex_;
   mutable std::condition_variable ended_;
   std::optional<absl::Status> status_;  // guarded by mutex_; set once
+  absl::Duration ended_at_;             // guarded by mutex_; set with status_
 };
 
 // A Work over an Operation. When the wait times out it aborts `owner`, which must then finish the operation soon, and

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +55,11 @@ class Work {
   // aborted). On the host transports the buffer may be reused after OK. On a device the wait orders the device's
   // stream, not the host.
   virtual absl::Status Wait(absl::Duration timeout) = 0;
+  // Blocks, without spinning, until the operation ended or `timeout` passed, and aborts nothing: Done. On a device it
+  // does not block.
+  virtual bool DoneWithin(absl::Duration timeout) = 0;
+  // When an operation that is done ended, on Clock::Real()'s monotonic time; nothing on a device, which does not say.
+  virtual std::optional<absl::Duration> EndedAt() = 0;
 };
 
 class Transport {

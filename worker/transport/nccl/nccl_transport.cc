@@ -21,6 +21,8 @@ class NcclWork final : public Work {
   NcclWork(std::shared_ptr<NcclLanes::Posted> posted, NcclLanes* lanes, std::function<NcclApi::Stream()> compute_stream)
       : posted_(std::move(posted)), lanes_(lanes), compute_stream_(std::move(compute_stream)) {}
   bool Done() override { return lanes_->Done(*posted_); }
+  bool DoneWithin(absl::Duration) override { return Done(); }
+  std::optional<absl::Duration> EndedAt() override { return std::nullopt; }
   absl::Status Wait(absl::Duration timeout) override { return lanes_->Order(*posted_, timeout, compute_stream_()); }
 
  private:
