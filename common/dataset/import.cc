@@ -189,7 +189,12 @@ class Importer {
             : std::max(kDefaultBadRows,
                        static_cast<int64_t>(kDefaultBadShare * static_cast<double>(rows_ + skipped_count_)));
     if (skipped_count_ > limit) return TooManySkipped(limit);
-    if (rows_ == 0 && skipped_count_ > 0) return TooManySkipped(0);
+    if (rows_ == 0 && skipped_count_ > 0) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "NO_GOOD_ROW",
+                       fmt::format("{}: expected at least one good row, found {} bad ones; the first: {}: {}",
+                                   fmt::join(options_.paths, ", "), skipped_count_, skipped_.front().where,
+                                   skipped_.front().reason));
+    }
     DatasetManifest manifest{
         .name = options_.name,
         .channels = channels_,

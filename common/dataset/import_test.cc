@@ -349,7 +349,8 @@ TEST_F(ImportTest, FolderWithoutClassFoldersIsRefused) {
   WriteFile(File("f/1.png"), Png(1));
   ExpectFailure(Options(SourceFormat::kImageFolder, {File("f")}), "SOURCE_EMPTY", {"one for each class"});
   WriteFile(File("g/a/1.txt"), "x");
-  ExpectFailure(Options(SourceFormat::kImageFolder, {File("g")}), "TOO_MANY_BAD_ROWS", {"1.txt"});
+  ExpectFailure(Options(SourceFormat::kImageFolder, {File("g")}), "NO_GOOD_ROW",
+                {"at least one good row, found 1 bad ones", "1.txt"});
 }
 
 TEST_F(ImportTest, WebDatasetGroupsMembersUpToTheFirstDot) {

@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/listen_probe.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/store/sqlite_store.h"
 #include "spdlog/spdlog.h"
@@ -29,6 +30,8 @@ std::string RandomBytes(size_t size) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
+  // First: a second coordinator on a port that is taken must leave no store behind.
+  ATOLL_RETURN_IF_ERROR(rpc::ProbeListen(options.listen));
   std::unique_ptr<Coordinator> coordinator(new Coordinator);
   ATOLL_RETURN_IF_ERROR(coordinator->Open(options, clock));
   ATOLL_RETURN_IF_ERROR(coordinator->Serve(options, clock));

@@ -211,7 +211,8 @@ absl::Status Core::EndAttempt(std::string_view name, const spec::LeaseToken& tok
 
 absl::Status Core::FailTask(const spec::LeaseToken& token, std::string_view code, std::string_view message,
                             bool permanent) {
-  const std::string text = code.empty() ? std::string(message) : fmt::format("{}: {}", code, message);
+  // For people, who need the code only when there is nothing else.
+  const std::string text(message.empty() ? code : message);
   return EndAttempt("fail_task", token, {jobs::AttemptOutcome::kFailed, permanent, text.substr(0, kMaxMessage)});
 }
 

@@ -1,4 +1,5 @@
 // IslandService, collection and epochs over real gRPC and a real blob store.
+#include <filesystem>
 #include <future>
 
 #include "absl/time/clock.h"
@@ -13,6 +14,7 @@ namespace {
 
 using atlpb::island::v1::IslandService;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class IslandServiceTest : public CoordinatorFixture {
  protected:
@@ -140,6 +142,37 @@ TEST_F(IslandServiceTest, CollectionDeletesWhatNothingNeedsAndNothingElse) {
   EXPECT_FALSE(blobs_->Exists(kept_checkpoint->uri).value()) << "its job was deleted";
   EXPECT_TRUE(blobs_->Exists(blobs_->UriOf("models/digits/" + job->job_id() + "/model_index.json")).value());
   EXPECT_TRUE(blobs_->Exists(foreign).value());
+}
+
+TEST_F(IslandServiceTest, ASecondCoordinatorOnATakenPortLeavesNoStore) {
+  CoordinatorOptions options;
+  options.listen = coordinator_->address();
+  options.store_path = folder_.File("second.db");
+  options.blob_store = "file://" + folder_.File("second_blobs");
+  EXPECT_EQ(ErrorReason(Coordinator::Start(options).status()), "CANNOT_LISTEN");
+  EXPECT_FALSE(std::filesystem::exists(options.store_path));
+  EXPECT_FALSE(std::filesystem::exists(folder_.File("second_blobs")));
+}
+
+TEST_F(IslandServiceTest, AFailedTaskTellsItsMessageWithoutItsCode) {
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE(Register("a").ok());
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  atlpb::island::v1::FailTaskRequest request;
+  *request.mutable_token() = claim->grant().token();
+  request.set_code("INVALID_ARGUMENT");
+  request.set_message("features.components: expected at most 64, found 99");
+  request.set_permanent(true);
+  atlpb::island::v1::FailTaskResponse response;
+  ASSERT_TRUE(Call(*islands_, &IslandService::Stub::FailTask, request, &response).ok());
+  atlpb::job::v1::GetJobRequest get;
+  get.set_job_id(job->job_id());
+  atlpb::job::v1::GetJobResponse got;
+  ASSERT_TRUE(Call(*jobs_, &atlpb::job::v1::JobService::Stub::GetJob, get, &got).ok());
+  EXPECT_THAT(got.job().message(), HasSubstr(request.message()));
+  EXPECT_THAT(got.job().message(), Not(HasSubstr("INVALID_ARGUMENT")));
 }
 
 TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
