@@ -175,9 +175,7 @@ void Filler::FindLatestStarts(const schedule::Simulation& base) {
     Step& producer = at(*step.producer);
     if (step.producer->rank != place->rank) {
       const int32_t boundary = std::min(step.action.stage, producer.action.stage);
-      step.hop_seconds = request_.costs.boundary_transfer_seconds.empty()
-                             ? request_.costs.transfer_seconds
-                             : request_.costs.boundary_transfer_seconds[boundary];
+      step.hop_seconds = schedule::BoundarySeconds(request_.costs, boundary);
     }
     producer.latest_start = std::min(producer.latest_start, step.latest_start - step.hop_seconds);
   }
@@ -281,8 +279,9 @@ void Filler::RunPiece(int32_t rank, const Candidate& candidate) {
   placement_.end = std::max(placement_.end, end);
   // Outputs must be where the next iteration starts.
   const auto& layers = profile_.frozen[candidate.component].layers;
-  const int32_t reader = request_.schedule.rank_of_stage[0];
-  if (piece.end_layer == static_cast<int32_t>(layers.size()) && rank != reader) {
+  if (piece.end_layer < static_cast<int32_t>(layers.size())) return;
+  for (const int32_t reader : request_.readers[candidate.component]) {
+    if (reader == rank) continue;
     placement_.end =
         std::max(placement_.end, end + TransferSeconds(profile_, layers.back().output_bytes * piece.samples));
   }
@@ -396,11 +395,12 @@ Fill Finish(const FillRequest& request, const Placement& placement) {
 }  // namespace
 
 absl::StatusOr<Fill> FillBubbles(const FillRequest& request, const Profile& profile) {
-  if (request.batch < 1 || request.schedule.frozen_pieces != 0) {
+  if (request.batch < 1 || request.schedule.frozen_pieces != 0 || request.readers.size() != profile.frozen.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "FILL_REQUEST",
-                     "fill: expected a batch of at least one sample and a schedule without frozen pieces");
+                     "fill: expected a batch of at least one sample, a schedule without frozen pieces, and the readers "
+                     "of each component");
   }
-  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation base, schedule::Simulate(request.schedule, request.costs));
+  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation base, schedule::SimulateValid(request.schedule, request.costs));
   Filler filler(request, profile, base);
   const double least = filler.base_seconds();
   std::optional<Placement> best;

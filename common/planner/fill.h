@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/planner/profile.h"
 #include "common/schedule/action.h"
@@ -24,21 +23,14 @@ struct FrozenPiece {
   bool operator==(const FrozenPiece&) const = default;
 };
 
-// OK when `pieces` cover every sample of every layer of every component exactly once, in the order of component, layer
-// and sample, on ranks below `ranks`. INVALID_ARGUMENT (FROZEN_PIECES) names the first piece that does not follow.
-absl::Status ValidateFrozen(const std::vector<FrozenPiece>& pieces,
-                            const std::vector<FrozenComponentProfile>& components, int32_t batch, int32_t ranks);
-
-// Costs of pieces that ValidateFrozen accepts, for the simulator. `slowdown` by rank; empty: all 1.
-std::vector<schedule::FrozenCost> FrozenCosts(const std::vector<FrozenPiece>& pieces, const Profile& profile,
-                                              const std::vector<double>& slowdown);
-
 struct FillRequest {
   schedule::Schedule schedule;      // without frozen pieces
   schedule::SimulationCosts costs;  // of it
   int32_t batch = 0;                // samples of one pipeline and iteration
   std::vector<double> slowdown;     // by rank; empty: all 1
-  bool in_bubbles = true;           // false: all frozen work after the flush
+  // By component: ranks that must have its output before the next iteration.
+  std::vector<std::vector<int32_t>> readers;
+  bool in_bubbles = true;  // false: all frozen work after the flush
   // Variants of the greedy rule that are tried for the shortest iteration.
   int32_t effort = 64;
 };

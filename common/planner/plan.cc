@@ -8,81 +8,152 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/frozen_cache.h"
+#include "common/planner/search.h"
 #include "common/schedule/generators.h"
+#include "common/spec/spec_io.h"
 
 namespace atl::planner {
 namespace {
 
-absl::Status CheckRequest(const PlanRequest& request, int32_t stages_per_rank) {
-  if (request.ranks < 1) {
-    return FieldError("ranks", "RANKS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", request.ranks));
-  }
-  ATOLL_RETURN_IF_ERROR(CheckProfile(request.profile));
-  const spec::PipelineSpec& pipeline = request.pipeline;
-  if (pipeline.stages < 0 || pipeline.stages > int64_t{request.ranks} * stages_per_rank) {
-    return FieldError(
-        "pipeline.stages", "STAGES_OUT_OF_RANGE",
-        fmt::format("expected 0 ({} per rank) to {} (the ranks of the island, {} stages each), found {}",
-                    stages_per_rank, int64_t{request.ranks} * stages_per_rank, stages_per_rank, pipeline.stages));
-  }
-  if (pipeline.stages % stages_per_rank != 0) {
-    return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
-                      fmt::format("expected a multiple of the {} stages that {} puts on every rank, found {}",
-                                  stages_per_rank, pipeline.schedule, pipeline.stages));
-  }
-  if (pipeline.micro_batches < 1 || request.batch_size < 1 || request.batch_size % pipeline.micro_batches != 0) {
-    return FieldError(
-        "pipeline.micro_batches", "BATCH_NOT_DIVISIBLE",
-        fmt::format("expected a divisor of the batch of {}, found {}", request.batch_size, pipeline.micro_batches));
-  }
-  return absl::OkStatus();
+using schedule::GeneratorInfo;
+
+bool IsAuto(const PlanRequest& request) {
+  return request.pipeline.schedule == "auto";
 }
 
-std::string Reason(const Plan& plan, const schedule::Simulation& simulation, const PlanRequest& request) {
+absl::StatusOr<double> LimitOf(const PlanRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const int64_t bytes, spec::ParseMemory("pipeline.memory", request.pipeline.memory));
+  return bytes > 0 ? static_cast<double>(bytes) : request.device_memory_bytes;
+}
+
+// Why frozen outputs are, or are not, computed in every iteration; empty when nothing is frozen.
+absl::StatusOr<std::string> CacheReason(const PlanRequest& request) {
+  if (request.profile.frozen.empty()) return std::string();
+  const std::string& wanted = request.pipeline.frozen_cache;
+  ATOLL_ASSIGN_OR_RETURN(const FrozenCacheDecision decision, DecideFrozenCache(wanted == "always" ? FrozenCache::kAlways
+                                                                               : wanted == "never" ? FrozenCache::kNever
+                                                                                                   : FrozenCache::kAuto,
+                                                                               {.cache_exists = false}));
+  return decision.reason;
+}
+
+std::string Reason(const PlanRequest& request, const Search& search, size_t best, const std::string& cache) {
+  const Plan& plan = search.found(best).plan;
   std::vector<int32_t> layers;
   for (const StagePlacement& stage : plan.stages) layers.push_back(stage.end_layer - stage.first_layer);
-  return fmt::format(
-      "{} layers on {} of {} ranks as {} layers per stage; {} of {} micro-batches of {}; predicted bubble "
-      "{:.1f} %",
-      plan.layer_count(), plan.rank_count(), request.ranks, fmt::join(layers, "+"), plan.generator, plan.micro_batches,
-      plan.micro_batch_size, 100 * simulation.bubble);
+  std::string reason = fmt::format("{} layers on {} of {} ranks{} as {} layers per stage; {} of {} micro-batches of {}",
+                                   plan.layer_count(), plan.rank_count(), request.ranks,
+                                   plan.replicas > 1 ? fmt::format(", {} replicas,", plan.replicas) : "",
+                                   fmt::join(layers, "+"), plan.generator, plan.micro_batches, plan.micro_batch_size);
+  if (!plan.recomputed_layers.empty()) {
+    reason += fmt::format("; {} layers are computed again to save memory", plan.recomputed_layers.size());
+  }
+  reason += fmt::format("; predicted bubble {:.1f} %", 100 * plan.predicted.bubble);
+  if (!plan.frozen.empty()) {
+    reason += fmt::format(", with frozen work in {} pieces, {}", plan.frozen.size(), cache);
+  }
+  if (IsAuto(request)) {
+    reason += fmt::format("; {:.4g} ms per iteration, the shortest of {} plans, or within 1 % of it with less memory",
+                          1000 * plan.predicted.iteration_seconds, search.tried());
+  }
+  return reason;
+}
+
+Candidate RowOf(const Found& found) {
+  const Plan& plan = found.plan;
+  return {.schedule = plan.generator,
+          .ranks = plan.schedule.rank_count(),
+          .stages = plan.schedule.stages,
+          .replicas = plan.replicas,
+          .micro_batches = plan.micro_batches,
+          .micro_batch_size = plan.micro_batch_size,
+          .recomputed_layers = static_cast<int32_t>(plan.recomputed_layers.size()),
+          .frozen_pieces = static_cast<int32_t>(plan.frozen.size()),
+          .predicted = plan.predicted,
+          .bound_seconds = found.outline.bound_seconds};
+}
+
+std::string WhyNot(const PlanRequest& request, const Plan& best, const Plan& other) {
+  const double longer = other.predicted.iteration_seconds / best.predicted.iteration_seconds - 1;
+  if (longer > 0.01) return fmt::format("{:.1f} % longer", 100 * longer);
+  if (!IsAuto(request)) {
+    return longer < 0 ? fmt::format("not asked for: {:.1f} % shorter", -100 * longer) : "not asked for, as long";
+  }
+  return fmt::format("as long, but holds {:.0f} % more", 100 * (PeakBytes(other) / PeakBytes(best) - 1));
+}
+
+// All schedules, at their best or beside the plan.
+std::vector<Candidate> Table(const PlanRequest& request, const Search& search, size_t best) {
+  std::vector<Candidate> rows;
+  const Plan& plan = search.found(best).plan;
+  for (const GeneratorInfo& generator : schedule::Generators()) {
+    if (generator.name == plan.generator) {
+      rows.push_back(RowOf(search.found(best)));
+      rows.back().chosen = true;
+      continue;
+    }
+    const std::optional<size_t> other = search.BestOf(generator.name);
+    if (other.has_value()) {
+      rows.push_back(RowOf(search.found(*other)));
+      rows.back().why_not = WhyNot(request, plan, search.found(*other).plan);
+    } else {
+      rows.push_back({.schedule = std::string(generator.name),
+                      .why_not = search.TooLarge(generator.name) ? "does not fit the memory"
+                                                                 : "does not fit the layers and ranks"});
+    }
+  }
+  return rows;
+}
+
+absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
+  ATOLL_RETURN_IF_ERROR(CheckRequest(request));
+  ATOLL_ASSIGN_OR_RETURN(const double limit, LimitOf(request));
+  ATOLL_ASSIGN_OR_RETURN(const std::string cache, CacheReason(request));
+  Search search(request, limit);
+  if (IsAuto(request)) {
+    for (const GeneratorInfo& generator : schedule::Generators()) search.Add(ShapesOf(request, generator));
+    if (search.tried() == 0 && !search.AnyTooLarge()) {
+      ATOLL_RETURN_IF_ERROR(CheckStages(request, schedule::Generators().front()));
+    }
+  } else {
+    const auto generator = schedule::FindGenerator(request.pipeline.schedule);
+    if (!generator.ok()) {
+      return FieldError("pipeline.schedule", ErrorReason(generator.status()),
+                        std::string(generator.status().message()));
+    }
+    ATOLL_RETURN_IF_ERROR(CheckStages(request, *generator));
+    search.Add(ShapesOf(request, *generator));
+  }
+  ATOLL_RETURN_IF_ERROR(search.Complete());
+  ATOLL_ASSIGN_OR_RETURN(const size_t best, search.Best(IsAuto(request)));
+  ATOLL_RETURN_IF_ERROR(search.Improve(best));
+  PlanChoice choice{.plan = search.found(best).plan};
+  choice.plan.reason = Reason(request, search, best, cache);
+  if (!compare) return choice;
+  if (!IsAuto(request)) {
+    const Plan& plan = choice.plan;
+    for (const GeneratorInfo& generator : schedule::Generators()) {
+      if (generator.name == plan.generator) continue;
+      const int32_t ranks =
+          std::min(plan.schedule.rank_count(), request.profile.layer_count() / generator.stages_per_rank);
+      if (ranks > 0) search.Add({{std::string(generator.name), ranks, plan.replicas, plan.micro_batches}});
+    }
+    ATOLL_RETURN_IF_ERROR(search.Complete());
+  }
+  choice.candidates = Table(request, search, best);
+  return choice;
 }
 
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
-  const auto generator = schedule::FindGenerator(request.pipeline.schedule);
-  if (!generator.ok()) {
-    return FieldError("pipeline.schedule", ErrorReason(generator.status()), std::string(generator.status().message()));
-  }
-  const int32_t stages_per_rank = generator->stages_per_rank;
-  ATOLL_RETURN_IF_ERROR(CheckRequest(request, stages_per_rank));
-  Plan plan;
-  plan.micro_batches = request.pipeline.micro_batches;
-  plan.micro_batch_size = request.batch_size / request.pipeline.micro_batches;
-  plan.generator = request.pipeline.schedule;
-  plan.precision = request.precision;
-  // By default as many ranks as are useful: one without a layer would only be one more that can fail.
-  const int32_t useful_ranks = std::max(1, std::min(request.ranks, request.profile.layer_count() / stages_per_rank));
-  const int32_t stages = request.pipeline.stages == 0 ? useful_ranks * stages_per_rank : request.pipeline.stages;
-  absl::StatusOr<schedule::Schedule> schedule =
-      schedule::Generate(plan.generator, stages / stages_per_rank, request.pipeline.micro_batches);
-  if (!schedule.ok()) {
-    return FieldError("pipeline.schedule", ErrorReason(schedule.status()), std::string(schedule.status().message()));
-  }
-  plan.schedule = *std::move(schedule);
-  ATOLL_ASSIGN_OR_RETURN(Partition partition,
-                         PartitionLayers({.layers = LayersAt(request.profile, plan.micro_batch_size),
-                                          .rank_of_stage = plan.schedule.rank_of_stage,
-                                          .micro_batches = plan.micro_batches}));
-  plan.stages = std::move(partition.stages);
-  const schedule::SimulationCosts costs = CostsOf(plan, request.profile);
-  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation, schedule::Simulate(plan.schedule, costs));
-  plan.predicted = {simulation.makespan_seconds, simulation.bubble, simulation.peak_activation_bytes};
-  for (size_t rank = 0; rank < costs.fixed_bytes.size(); ++rank)
-    plan.predicted.peak_bytes[rank] += costs.fixed_bytes[rank];
-  plan.reason = Reason(plan, simulation, request);
-  return plan;
+  ATOLL_ASSIGN_OR_RETURN(PlanChoice choice, Choose(request, /*compare=*/false));
+  return std::move(choice.plan);
+}
+
+absl::StatusOr<PlanChoice> ComparePlans(const PlanRequest& request) {
+  return Choose(request, /*compare=*/true);
 }
 
 }  // namespace atl::planner

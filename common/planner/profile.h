@@ -19,7 +19,7 @@ struct LayerProfile {
   double forward_seconds = 0;
   double input_gradient_seconds = 0;
   double weight_gradient_seconds = 0;
-  double backward_seconds = 0;         // input and weight gradient in one pass
+  double backward_seconds = 0;          // input and weight gradient in one pass
   double kept_bytes = 0;                // from F to I or B, its outputs among them and its inputs not …
   double weight_gradient_bytes = 0;     // … of which this much stays from I to W
   double forward_transient_bytes = 0;   // at the peak of F, on top of what is kept after it

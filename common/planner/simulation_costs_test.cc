@@ -68,5 +68,60 @@ TEST(CostsOf, TheSlowestReplicaOfARankSetsItsPace) {
   EXPECT_EQ(costs.stages[1].backward_seconds, 880);
 }
 
+TEST(CostsOf, ARecomputedLayerKeepsItsInputAndRunsItsForwardAgain) {
+  TwoRanks two;
+  two.plan.recomputed_layers = {2};
+  const schedule::StageCost cost = CostsOf(two.plan, two.profile).stages[1];
+  EXPECT_EQ(cost.forward_seconds, 110);
+  EXPECT_EQ(cost.input_gradient_seconds, 220 + 100);
+  EXPECT_EQ(cost.weight_gradient_seconds, 330);
+  EXPECT_EQ(cost.backward_seconds, 440 + 100);
+  EXPECT_EQ(cost.activation_bytes, 400 + 100) << "what layer 1 passes on";
+  EXPECT_EQ(cost.weight_gradient_bytes, 3300) << "there again after I";
+  EXPECT_EQ(cost.backward_transient_bytes, 700 + 3900);
+}
+
+TEST(CostsOf, AReductionIsARingOverTheReplicas) {
+  TwoRanks two;
+  two.profile.transfer_latency_seconds = 0.5;
+  two.profile.transfer_bytes_per_second = 100;
+  EXPECT_EQ(CostsOf(two.plan, two.profile).stages[1].reduce_seconds, 0);
+  two.plan.replicas = 3;
+  EXPECT_EQ(CostsOf(two.plan, two.profile).stages[1].reduce_seconds, 4 * (0.5 + 6000.0 / 3 / 100));
+}
+
+TEST(CostsOf, PiecesReadThoseThatMadeTheirSamplesAndRanksHoldWhatTheyRun) {
+  TwoRanks two;
+  two.profile.transfer_latency_seconds = 1;
+  two.profile.transfer_bytes_per_second = 3;
+  two.profile.rank_slowdown = {1, 2};
+  const FrozenLayerProfile layer{
+      .seconds = {{1, 1.0}}, .input_bytes = 3, .output_bytes = 5, .parameter_bytes = 1'000'000};
+  two.profile.frozen = {{.name = "a", .layers = {layer}}, {.name = "b", .reads = {0}, .layers = {layer, layer}}};
+  two.plan.components = {{.layers = 1}, {.layers = 2, .reads = 0, .to_last_stage = true}};
+  two.plan.frozen = {
+      {0, 0, 1, 0, 0, 4}, {0, 0, 1, 1, 4, 2}, {1, 0, 1, 1, 0, 6}, {1, 1, 2, 0, 0, 2}, {1, 1, 2, 1, 2, 4}};
+  const auto add = [&](int32_t rank, int32_t piece) {
+    two.plan.schedule.ranks[rank].push_back({schedule::ActionKind::kFrozen, 0, piece});
+  };
+  for (const int32_t piece : {0, 3}) add(0, piece);
+  for (const int32_t piece : {1, 2, 4}) add(1, piece);
+  two.plan.schedule.frozen_pieces = 5;
+  const schedule::SimulationCosts costs = CostsOf(two.plan, two.profile);
+  ASSERT_EQ(costs.frozen.size(), 5u);
+  EXPECT_EQ(costs.frozen[0].reads, (std::vector<int32_t>{}));
+  EXPECT_EQ(costs.frozen[2].reads, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(costs.frozen[4].reads, (std::vector<int32_t>{2}));
+  EXPECT_EQ(costs.frozen[0].seconds, 4);
+  EXPECT_EQ(costs.frozen[1].seconds, 4) << "two samples on the slow rank";
+  EXPECT_EQ(costs.frozen[0].transfer_seconds, 0);
+  EXPECT_EQ(costs.frozen[2].transfer_seconds, 1 + 6 * 3 / 3);
+  EXPECT_EQ(costs.frozen[4].output_bytes, 20);
+  EXPECT_EQ(costs.frozen[2].output_bytes, 0) << "read by the next layer and gone";
+  // Weights of two and three layers, the largest output between layers, and on the last rank two batches of outputs.
+  EXPECT_EQ(costs.fixed_bytes[0], 5010 + 2'000'000 + 20);
+  EXPECT_EQ(costs.fixed_bytes[1], 30010 + 3'000'000 + 30 + 2 * 30);
+}
+
 }  // namespace
 }  // namespace atl::planner

@@ -16,7 +16,7 @@ struct StageCost {
   double input_gradient_seconds = 1;
   double weight_gradient_seconds = 1;
   double activation_bytes = 1;       // kept from F to B, or to I …
-  double weight_gradient_bytes = 0;  // … of which this much stays until W
+  double weight_gradient_bytes = 0;  // … of which this much stays until W; more where I computes layers again
   // Of B, where one pass costs less than I and W apart; negative: their sum.
   double backward_seconds = -1;
   double reduce_seconds = 0;

@@ -219,7 +219,7 @@ TEST(Simulate, RefusesCostsOfOtherCountsOrOutOfRange) {
       {[](SimulationCosts* c) { c->stages[0].reduce_seconds = NAN; }, "stage 0: expected finite costs"},
       {[](SimulationCosts* c) { c->stages[0].backward_seconds = INFINITY; }, "stage 0: expected finite costs"},
       {[](SimulationCosts* c) { c->stages[0].forward_transient_bytes = -1; }, "stage 0: expected finite costs"},
-      {[](SimulationCosts* c) { c->stages[0].weight_gradient_bytes = 2; }, "of at most activation_bytes"},
+      {[](SimulationCosts* c) { c->stages[0].weight_gradient_bytes = -2; }, "stage 0: expected finite costs"},
       {[](SimulationCosts* c) { c->transfer_seconds = -1; }, "transfer_seconds of at least 0, found -1"},
       {[](SimulationCosts* c) {
          c->boundary_transfer_seconds = {1, 1};

@@ -69,9 +69,14 @@ struct TrainingSpec {
 };
 
 struct PipelineSpec {
-  std::string schedule = "1f1b";  // one of schedule::GeneratorNames()
-  int32_t stages = 0;
-  int32_t micro_batches = 4;
+  std::string schedule = "1f1b";      // one of schedule::GeneratorNames(), or auto
+  int32_t stages = 0;                 // 0: as many as are useful; else a multiple of what the schedule puts on a rank
+  int32_t micro_batches = 4;          // of one replica; 0: the planner's choice
+  std::string memory = "auto";        // or bytes per rank: see ParseMemory
+  int32_t replicas = 1;               // 0: the planner's choice
+  std::string recompute = "auto";     // auto, never, always
+  std::string fill = "auto";          // auto, never
+  std::string frozen_cache = "auto";  // auto, never, always
   bool operator==(const PipelineSpec&) const = default;
 };
 
@@ -194,6 +199,11 @@ void Visit(V&& v, S& s) {
   v("schedule", s.schedule);
   v("stages", s.stages);
   v("micro_batches", s.micro_batches);
+  v("memory", s.memory);
+  v("replicas", s.replicas);
+  v("recompute", s.recompute);
+  v("fill", s.fill);
+  v("frozen_cache", s.frozen_cache);
 }
 
 template <typename V, typename S>

@@ -45,6 +45,10 @@ struct DatasetFacts {
 // OK, or the first field that can never work. Without `dataset` (null) the checks that need it are left out.
 absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset);
 
+// Bytes of `pipeline.memory`: a whole number, alone or with kB, MB, GB, TB, KiB, MiB, GiB or TiB; "auto" is 0.
+// INVALID_ARGUMENT with `path` for anything else.
+absl::StatusOr<int64_t> ParseMemory(std::string_view path, std::string_view text);
+
 // Layers of a DiT of this size: embedding, blocks, head.
 int32_t LayerCount(const ModelSpec& model);
 

@@ -1,8 +1,11 @@
 // What makes a job spec valid. Checks run in the order of the fields; the first that fails is reported.
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -185,21 +188,31 @@ absl::Status ValidateStages(const PipelineSpec& pipeline, const std::string& mod
 absl::Status ValidatePipeline(const JobSpec& spec) {
   const PipelineSpec& pipeline = spec.pipeline;
   const std::vector<std::string_view> schedules = schedule::GeneratorNames();
-  ATOLL_RETURN_IF_ERROR(OneOf("pipeline.schedule", pipeline.schedule, {schedules.begin(), schedules.end()}));
+  std::vector<std::string> names(schedules.begin(), schedules.end());
+  names.emplace_back("auto");
+  ATOLL_RETURN_IF_ERROR(OneOf("pipeline.schedule", pipeline.schedule, names));
   ATOLL_RETURN_IF_ERROR(Range("pipeline.stages", pipeline.stages, 0, kMaxInt));
-  ATOLL_ASSIGN_OR_RETURN(const schedule::GeneratorInfo generator, schedule::FindGenerator(pipeline.schedule));
-  if (pipeline.stages % generator.stages_per_rank != 0) {
+  // With "auto" the planner takes a schedule that suits the stages.
+  const auto generator = schedule::FindGenerator(pipeline.schedule);
+  if (generator.ok() && pipeline.stages % generator->stages_per_rank != 0) {
     return FieldError("pipeline.stages", "OUT_OF_RANGE",
                       fmt::format("expected a multiple of {}, the stages that {} puts on every rank, found {}",
-                                  generator.stages_per_rank, pipeline.schedule, pipeline.stages));
+                                  generator->stages_per_rank, pipeline.schedule, pipeline.stages));
   }
   ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "model", spec.model));
   ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "router_model", spec.router_model));
-  ATOLL_RETURN_IF_ERROR(Range("pipeline.micro_batches", pipeline.micro_batches, 1, 1 << 20));
-  ATOLL_RETURN_IF_ERROR(
-      Divides("training.batch_size", spec.training.batch_size, "pipeline.micro_batches", pipeline.micro_batches));
-  return Divides("router_training.batch_size", spec.router_training.batch_size, "pipeline.micro_batches",
-                 pipeline.micro_batches);
+  ATOLL_RETURN_IF_ERROR(Range("pipeline.micro_batches", pipeline.micro_batches, 0, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(ParseMemory("pipeline.memory", pipeline.memory).status());
+  ATOLL_RETURN_IF_ERROR(Range("pipeline.replicas", pipeline.replicas, 0, 1 << 16));
+  ATOLL_RETURN_IF_ERROR(OneOf("pipeline.recompute", pipeline.recompute, {"auto", "never", "always"}));
+  ATOLL_RETURN_IF_ERROR(OneOf("pipeline.fill", pipeline.fill, {"auto", "never"}));
+  ATOLL_RETURN_IF_ERROR(OneOf("pipeline.frozen_cache", pipeline.frozen_cache, {"auto", "never", "always"}));
+  // What the planner chooses divides.
+  const int64_t parts = int64_t{std::max(1, pipeline.micro_batches)} * std::max(1, pipeline.replicas);
+  const std::string_view by =
+      pipeline.replicas > 1 ? "pipeline.micro_batches x pipeline.replicas" : "pipeline.micro_batches";
+  ATOLL_RETURN_IF_ERROR(Divides("training.batch_size", spec.training.batch_size, by, parts));
+  return Divides("router_training.batch_size", spec.router_training.batch_size, by, parts);
 }
 
 absl::Status ValidateRequirements(const Requirements& requirements) {
@@ -227,6 +240,31 @@ absl::Status ValidateName(std::string_view path, std::string_view name) {
       fmt::format("expected 1 to {} lower-case letters, digits and '-', starting and ending with a letter "
                   "or digit; found '{}'",
                   kLongest, name.substr(0, 2 * kLongest)));
+}
+
+absl::StatusOr<int64_t> ParseMemory(std::string_view path, std::string_view text) {
+  if (text == "auto") return 0;
+  constexpr std::array<std::pair<std::string_view, int64_t>, 8> kUnits{{{"kB", 1'000},
+                                                                        {"MB", 1'000'000},
+                                                                        {"GB", 1'000'000'000},
+                                                                        {"TB", 1'000'000'000'000},
+                                                                        {"KiB", int64_t{1} << 10},
+                                                                        {"MiB", int64_t{1} << 20},
+                                                                        {"GiB", int64_t{1} << 30},
+                                                                        {"TiB", int64_t{1} << 40}}};
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view rest = text.substr(static_cast<size_t>(end - text.data()));
+  int64_t factor = rest.empty() ? 1 : 0;
+  for (const auto& [name, bytes] : kUnits) {
+    if (rest == name) factor = bytes;
+  }
+  if (error == std::errc() && number > 0 && factor > 0 && number <= std::numeric_limits<int64_t>::max() / factor) {
+    return number * factor;
+  }
+  return FieldError(
+      path, "INVALID_MEMORY",
+      fmt::format("expected auto, or bytes such as 24000000000, 24GB or 22GiB; found '{}'", text.substr(0, 40)));
 }
 
 int32_t LayerCount(const ModelSpec& model) {

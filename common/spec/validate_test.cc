@@ -24,6 +24,13 @@ DatasetFacts Digits() {
   return {.training_samples = 1617, .classes = 10, .channels = 1, .height = 8, .width = 8, .columns = {"embedding"}};
 }
 
+TEST(ParseMemory, BytesAloneOrWithAUnit) {
+  const std::vector<std::pair<const char*, int64_t>> cases = {
+      {"auto", 0},    {"1", 1},          {"24GB", 24'000'000'000},
+      {"3kB", 3'000}, {"2MiB", 2 << 20}, {"24000000000", 24'000'000'000}};
+  for (const auto& [text, bytes] : cases) EXPECT_EQ(*ParseMemory("m", text), bytes) << text;
+}
+
 TEST(ValidateTest, AGoodSpecIsOkWithAndWithoutItsDataset) {
   const DatasetFacts facts = Digits();
   EXPECT_TRUE(Validate(Good(), nullptr).ok());
@@ -112,7 +119,18 @@ std::vector<BadSpec> BadSpecs() {
        "multiple of 2, the stages that v-half puts on every rank, found 5"},
       {[](JobSpec& s) { s.pipeline.stages = 9; }, "pipeline.stages", "OUT_OF_RANGE", "layers of model (8"},
       {[](JobSpec& s) { s.pipeline.stages = 7; }, "pipeline.stages", "OUT_OF_RANGE", "layers of router_model (6"},
-      {[](JobSpec& s) { s.pipeline.micro_batches = 0; }, "pipeline.micro_batches", "OUT_OF_RANGE", ""},
+      {[](JobSpec& s) { s.pipeline.micro_batches = -1; }, "pipeline.micro_batches", "OUT_OF_RANGE", ""},
+      {[](JobSpec& s) { s.pipeline.memory = "0"; }, "pipeline.memory", "INVALID_MEMORY", "such as 24000000000"},
+      {[](JobSpec& s) { s.pipeline.memory = "-3GB"; }, "pipeline.memory", "INVALID_MEMORY", ""},
+      {[](JobSpec& s) { s.pipeline.memory = "24 GB"; }, "pipeline.memory", "INVALID_MEMORY", "found '24 GB'"},
+      {[](JobSpec& s) { s.pipeline.memory = "9000000TiB"; }, "pipeline.memory", "INVALID_MEMORY", ""},
+      {[](JobSpec& s) { s.pipeline.memory = ""; }, "pipeline.memory", "INVALID_MEMORY", ""},
+      {[](JobSpec& s) { s.pipeline.replicas = -1; }, "pipeline.replicas", "OUT_OF_RANGE", ""},
+      {[](JobSpec& s) { s.pipeline.recompute = "some"; }, "pipeline.recompute", "UNKNOWN_VALUE", "auto, never, always"},
+      {[](JobSpec& s) { s.pipeline.fill = "yes"; }, "pipeline.fill", "UNKNOWN_VALUE", "auto, never"},
+      {[](JobSpec& s) { s.pipeline.frozen_cache = "on"; }, "pipeline.frozen_cache", "UNKNOWN_VALUE", ""},
+      {[](JobSpec& s) { s.pipeline.replicas = 3; }, "training.batch_size", "NOT_DIVISIBLE",
+       "multiple of pipeline.micro_batches x pipeline.replicas (12), found 64"},
       {[](JobSpec& s) { s.pipeline.micro_batches = 5; }, "training.batch_size", "NOT_DIVISIBLE",
        "multiple of pipeline.micro_batches (5), found 64"},
       {[](JobSpec& s) { s.router_training.batch_size = 30; }, "router_training.batch_size", "NOT_DIVISIBLE",

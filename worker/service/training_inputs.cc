@@ -90,12 +90,13 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
                                .precision = options.training.precision,
                                .batch_size = options.training.batch_size,
                                .ranks = ranks};
-  // An unknown schedule is MakePlan's to refuse.
+  // An unknown schedule is MakePlan's to refuse; "auto" takes one that suits the stages.
   const auto generator = schedule::FindGenerator(pipeline.schedule);
   const int32_t per_rank = generator.ok() ? generator->stages_per_rank : 1;
-  const int32_t wanted = pipeline.stages > 0 ? pipeline.stages : ranks * per_rank;
-  const int32_t stages = std::min({wanted, ranks * per_rank, spec::LayerCount(options.model)});
-  request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
+  if (pipeline.stages > 0) {
+    const int32_t stages = std::min({pipeline.stages, ranks * per_rank, spec::LayerCount(options.model)});
+    request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
+  }
   const int32_t tokens = (options.height / options.model.patch) * (options.width / options.model.patch);
   request.profile = planner::CountedProfile(options.model, tokens, options.channels);
   return planner::MakePlan(request);

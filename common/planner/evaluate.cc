@@ -1,0 +1,230 @@
+#include "common/planner/evaluate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/planner/simulation_costs.h"
+#include "common/schedule/generators.h"
+
+namespace atl::planner {
+namespace {
+
+using schedule::ActionKind;
+
+// Each stage's gradients are summed right after its last weight gradient, beside what other ranks still do.
+void AddReductions(schedule::Schedule* schedule) {
+  for (auto& rank : schedule->ranks) {
+    std::vector<int32_t> left(schedule->stages, 0);
+    const auto ends = [](const schedule::Action& action) {
+      return action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient;
+    };
+    for (const schedule::Action& action : rank) left[action.stage] += ends(action) ? 1 : 0;
+    std::vector<schedule::Action> actions;
+    for (const schedule::Action& action : rank) {
+      actions.push_back(action);
+      if (ends(action) && --left[action.stage] == 0) actions.push_back({ActionKind::kReduce, action.stage, 0});
+    }
+    rank = std::move(actions);
+  }
+}
+
+bool SplitsBackward(const schedule::Schedule& schedule) {
+  for (const auto& rank : schedule.ranks) {
+    for (const schedule::Action& action : rank) {
+      if (action.kind == ActionKind::kWeightGradient) return true;
+    }
+  }
+  return false;
+}
+
+double ComputeSeconds(const std::vector<schedule::SimulatedAction>& actions) {
+  double seconds = 0;
+  for (const schedule::SimulatedAction& action : actions) seconds += action.end_seconds - action.start_seconds;
+  return seconds;
+}
+
+Recompute RecomputeOf(const spec::PipelineSpec& pipeline) {
+  return pipeline.recompute == "always"  ? Recompute::kAlways
+         : pipeline.recompute == "never" ? Recompute::kNever
+                                         : Recompute::kAuto;
+}
+
+// As the request says; else a chain whose ends the first stage reads.
+std::vector<FrozenComponent> ComponentsOf(const PlanRequest& request) {
+  if (!request.components.empty()) return request.components;
+  std::vector<FrozenComponent> components;
+  std::vector<bool> read(request.profile.frozen.size(), false);
+  for (const FrozenComponentProfile& component : request.profile.frozen) {
+    for (const int32_t from : component.reads) read[from] = true;
+    components.push_back({.layers = static_cast<int32_t>(component.layers.size()),
+                          .reads = component.reads.empty() ? -1 : component.reads.front()});
+  }
+  for (size_t c = 0; c < components.size(); ++c) components[c].to_first_stage = !read[c];
+  return components;
+}
+
+}  // namespace
+
+double PeakBytes(const Plan& plan) {
+  const auto& peaks = plan.predicted.peak_bytes;
+  return peaks.empty() ? 0 : *std::max_element(peaks.begin(), peaks.end());
+}
+
+Evaluator::Evaluator(const PlanRequest& request, double limit_bytes)
+    : request_(request), limit_bytes_(limit_bytes), recompute_(RecomputeOf(request.pipeline)) {}
+
+const std::vector<LayerProfile>& Evaluator::Layers(int32_t samples) {
+  auto [at, added] = layers_.try_emplace(samples);
+  if (added) at->second = LayersAt(request_.profile, samples);
+  return at->second;
+}
+
+double Evaluator::LeastSeconds(const Shape& shape) {
+  const int32_t batch = request_.batch_size / shape.replicas;
+  double micro_batch = 0;
+  for (const LayerProfile& layer : Layers(batch / shape.micro_batches)) {
+    micro_batch += layer.forward_seconds +
+                   std::min(layer.backward_seconds, layer.input_gradient_seconds + layer.weight_gradient_seconds);
+  }
+  double frozen = 0;
+  for (const FrozenComponentProfile& component : request_.profile.frozen) {
+    for (const FrozenLayerProfile& layer : component.layers) frozen += FrozenSeconds(layer, batch);
+  }
+  double fastest = 1;
+  for (const double slowdown : request_.profile.rank_slowdown) fastest = std::min(fastest, slowdown);
+  return fastest * (micro_batch * shape.micro_batches + frozen) / shape.ranks;
+}
+
+absl::StatusOr<Partition> Evaluator::Split(const Plan& plan, double limit_bytes, Recompute recompute) {
+  const std::vector<LayerProfile>& layers = Layers(plan.micro_batch_size);
+  PartitionRequest request{.layers = layers,
+                           .rank_of_stage = plan.schedule.rank_of_stage,
+                           .micro_batches = plan.micro_batches,
+                           .split_backward = SplitsBackward(plan.schedule),
+                           .slowdown = SlowdownByRank(plan, request_.profile),
+                           .recompute = recompute};
+  for (const LayerProfile& layer : layers) {
+    request.boundary_seconds.push_back(TransferSeconds(request_.profile, layer.output_bytes));
+  }
+  if (limit_bytes > 0) {
+    // Which rank runs which frozen layers is not known yet: room for all of them on each.
+    const double frozen = FrozenBytes(plan, request_.profile);
+    request.limit_bytes.assign(plan.schedule.rank_count(), limit_bytes - frozen);
+    for (const double bytes : request_.profile.parameter_bytes) request.fixed_bytes.push_back(StateBytes(bytes));
+    request.held = HeldByRank(plan.schedule);
+    return PartitionLayers(request);
+  }
+  const auto key = std::tuple(plan.replicas, request.rank_of_stage, request.micro_batches, plan.micro_batch_size,
+                              request.split_backward);
+  const auto known = splits_.find(key);
+  if (known != splits_.end()) return known->second;
+  ATOLL_ASSIGN_OR_RETURN(Partition partition, PartitionLayers(request));
+  return splits_.emplace(key, std::move(partition)).first->second;
+}
+
+absl::Status Evaluator::Predict(Outline* outline) {
+  Plan& plan = outline->plan;
+  outline->costs = CostsOf(plan, request_.profile);
+  ATOLL_ASSIGN_OR_RETURN(outline->simulation, schedule::SimulateValid(plan.schedule, outline->costs));
+  const std::vector<double> slowdown = SlowdownByRank(plan, request_.profile);
+  std::vector<double> optimizer(plan.schedule.rank_count(), 0);
+  for (const StagePlacement& stage : plan.stages) {
+    for (int32_t i = stage.first_layer; i < stage.end_layer; ++i) {
+      optimizer[stage.rank] +=
+          slowdown[stage.rank] * request_.profile.optimizer_seconds_per_byte * request_.profile.parameter_bytes[i];
+    }
+  }
+  // Clipping needs the gradients of all ranks: their steps begin together.
+  outline->optimizer_seconds = *std::max_element(optimizer.begin(), optimizer.end());
+
+  const int32_t batch = plan.micro_batches * plan.micro_batch_size;
+  outline->frozen_seconds = 0;
+  for (const FrozenComponentProfile& component : request_.profile.frozen) {
+    for (const FrozenLayerProfile& layer : component.layers) outline->frozen_seconds += FrozenSeconds(layer, batch);
+  }
+  double total = outline->frozen_seconds;
+  double most = 0;
+  for (const auto& rank : outline->simulation.ranks) {
+    const double seconds = ComputeSeconds(rank);
+    total += seconds;
+    most = std::max(most, seconds);
+  }
+  const double shared = total / static_cast<double>(plan.schedule.rank_count());
+  outline->bound_seconds = std::max(most, shared) + outline->optimizer_seconds;
+  const double ramp = outline->simulation.makespan_seconds;
+  const double filled = request_.pipeline.fill == "never"
+                            ? ramp + outline->frozen_seconds / static_cast<double>(plan.schedule.rank_count())
+                            : std::max(ramp, shared);
+  outline->estimate_seconds = filled + outline->optimizer_seconds;
+  plan.predicted = {outline->estimate_seconds, outline->simulation.bubble, outline->simulation.peak_bytes};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Outline> Evaluator::Work(const Shape& shape) {
+  Outline outline;
+  Plan& plan = outline.plan;
+  plan.replicas = shape.replicas;
+  plan.micro_batches = shape.micro_batches;
+  plan.micro_batch_size = request_.batch_size / shape.replicas / shape.micro_batches;
+  plan.generator = shape.schedule;
+  plan.precision = request_.precision;
+  plan.components = ComponentsOf(request_);
+  ATOLL_ASSIGN_OR_RETURN(plan.schedule, schedule::Generate(shape.schedule, shape.ranks, shape.micro_batches));
+
+  const Recompute first = recompute_ == Recompute::kAlways ? Recompute::kAlways : Recompute::kNever;
+  ATOLL_ASSIGN_OR_RETURN(Partition partition, Split(plan, 0, first));
+  if (shape.replicas > 1) AddReductions(&plan.schedule);
+  const auto take = [&](Partition&& found) {
+    plan.stages = std::move(found.stages);
+    plan.recomputed_layers = std::move(found.recomputed_layers);
+    return Predict(&outline);
+  };
+  ATOLL_RETURN_IF_ERROR(take(std::move(partition)));
+  if (limit_bytes_ <= 0 || PeakBytes(plan) + FrozenBytes(plan, request_.profile) <= limit_bytes_) return outline;
+  ATOLL_ASSIGN_OR_RETURN(partition, Split(plan, limit_bytes_, recompute_));
+  ATOLL_RETURN_IF_ERROR(take(std::move(partition)));
+  return outline;
+}
+
+absl::StatusOr<Plan> Evaluator::Complete(const Outline& outline, int32_t effort) {
+  Plan plan = outline.plan;
+  if (request_.profile.frozen.empty()) return plan;
+  FillRequest fill{.schedule = plan.schedule,
+                   .costs = outline.costs,
+                   .batch = plan.micro_batches * plan.micro_batch_size,
+                   .slowdown = SlowdownByRank(plan, request_.profile),
+                   .readers = FrozenReaders(plan),
+                   .in_bubbles = request_.pipeline.fill != "never",
+                   .effort = effort};
+  ATOLL_ASSIGN_OR_RETURN(Fill filled, FillBubbles(fill, request_.profile));
+  plan.schedule = std::move(filled.schedule);
+  plan.frozen = std::move(filled.pieces);
+  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                         schedule::SimulateValid(plan.schedule, CostsOf(plan, request_.profile)));
+  plan.predicted = {filled.iteration_seconds + outline.optimizer_seconds, simulation.bubble, simulation.peak_bytes};
+  return plan;
+}
+
+absl::StatusOr<double> Evaluator::LeastBytes(const Shape& shape) {
+  Outline outline;
+  Plan& plan = outline.plan;
+  plan.replicas = shape.replicas;
+  plan.micro_batches = shape.micro_batches;
+  plan.micro_batch_size = request_.batch_size / shape.replicas / shape.micro_batches;
+  ATOLL_ASSIGN_OR_RETURN(plan.schedule, schedule::Generate(shape.schedule, shape.ranks, shape.micro_batches));
+  constexpr int kHalvings = 60;
+  double high = 1;
+  for (int i = 0; i < kHalvings && !Split(plan, high, recompute_).ok(); ++i) high *= 2;
+  double low = high / 2;
+  for (int i = 0; i < kHalvings && high - low > high / 1000; ++i) {
+    const double middle = (low + high) / 2;
+    (Split(plan, middle, recompute_).ok() ? high : low) = middle;
+  }
+  return high;
+}
+
+}  // namespace atl::planner

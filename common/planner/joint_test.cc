@@ -1,0 +1,228 @@
+// The joint choice of schedule, replicas, micro-batches, recomputation and fill.
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/errors.h"
+#include "common/planner/evaluate.h"
+#include "common/planner/frozen_flow.h"
+#include "common/planner/plan.h"
+#include "common/schedule/generators.h"
+
+namespace atl::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kUnit = 0.005;
+
+// Equal layers: forward, input and weight gradient alike. The same for any micro-batch size, plus a fixed cost that
+// makes small ones dear.
+Profile EqualLayers(int32_t layers, int32_t batch, double fixed = 0) {
+  Profile profile;
+  profile.parameter_bytes.assign(layers, 1e6);
+  for (const int32_t samples : {1, batch}) {
+    const double seconds = fixed + kUnit * samples / batch;
+    profile.layers[samples].assign(layers, {.forward_seconds = seconds,
+                                            .input_gradient_seconds = seconds,
+                                            .weight_gradient_seconds = seconds,
+                                            .backward_seconds = 2 * seconds,
+                                            .kept_bytes = 1e6 * samples,
+                                            .weight_gradient_bytes = 0.8e6 * samples,
+                                            .output_bytes = 1e5 * samples});
+  }
+  return profile;
+}
+
+void AddFrozen(double seconds, int32_t batch, Profile* profile) {
+  for (const char* name : {"image", "text"}) {
+    FrozenComponentProfile& component = profile->frozen.emplace_back(FrozenComponentProfile{.name = name});
+    for (const double share : {0.4, 0.25, 0.2, 0.1, 0.05}) {
+      const double of_layer = seconds / 2 * share;
+      component.layers.push_back({.seconds = {{1, 1e-4 + of_layer / batch}, {batch, 1e-4 + of_layer}},
+                                  .input_bytes = 10,
+                                  .output_bytes = 10,
+                                  .parameter_bytes = 1e5});
+    }
+  }
+}
+
+PlanRequest Auto(int32_t ranks, int32_t layers, int32_t batch) {
+  PlanRequest request;
+  request.pipeline.schedule = "auto";
+  request.pipeline.micro_batches = 0;
+  request.batch_size = batch;
+  request.ranks = ranks;
+  request.profile = EqualLayers(layers, batch);
+  return request;
+}
+
+const Candidate& Row(const PlanChoice& choice, std::string_view schedule) {
+  return *std::find_if(choice.candidates.begin(), choice.candidates.end(),
+                       [&](const Candidate& row) { return row.schedule == schedule; });
+}
+
+TEST(JointPlan, NoScheduleOfTheTableIsShorterThanTheChosen) {
+  for (const int32_t ranks : {1, 2, 4}) {
+    PlanRequest request = Auto(ranks, 16, 32);
+    request.pipeline.replicas = 1;
+    const auto choice = ComparePlans(request);
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    EXPECT_TRUE(schedule::Validate(choice->plan.schedule).ok());
+    EXPECT_EQ(choice->candidates.size(), schedule::Generators().size());
+    int chosen = 0;
+    for (const Candidate& row : choice->candidates) {
+      EXPECT_GE(row.predicted.iteration_seconds, choice->plan.predicted.iteration_seconds / 1.01) << row.schedule;
+      EXPECT_GE(row.predicted.iteration_seconds, row.bound_seconds * (1 - 1e-9)) << row.schedule;
+      EXPECT_EQ(row.chosen, row.why_not.empty()) << row.schedule;
+      chosen += row.chosen ? 1 : 0;
+    }
+    EXPECT_EQ(chosen, 1);
+  }
+}
+
+TEST(JointPlan, SmallMicroBatchesAreDearWhereEachHasAFixedCost) {
+  PlanRequest request = Auto(2, 8, 64);
+  request.pipeline = {.schedule = "1f1b", .micro_batches = 0};
+  const int32_t many = MakePlan(request)->micro_batches;
+  request.profile = EqualLayers(8, 64, /*fixed=*/kUnit / 10);
+  EXPECT_LT(MakePlan(request)->micro_batches, many);
+}
+
+TEST(JointPlan, ReplicasWhereThePipelineHasTooFewLayersAndSumsAreCheap) {
+  PlanRequest request = Auto(8, 4, 64);
+  request.pipeline.replicas = 0;
+  const Plan cheap = *MakePlan(request);
+  EXPECT_GT(cheap.replicas, 1);
+  EXPECT_EQ(cheap.batch_size(), 64);
+  for (const auto& rank : cheap.schedule.ranks) {
+    EXPECT_TRUE(std::any_of(rank.begin(), rank.end(), [](const schedule::Action& action) {
+      return action.kind == schedule::ActionKind::kReduce;
+    }));
+  }
+  // A slow network makes the sums longer than what the replicas save.
+  request.profile.transfer_bytes_per_second = 1e7;
+  for (auto& [size, layers] : request.profile.layers) {
+    for (LayerProfile& layer : layers) layer.output_bytes = 0;
+  }
+  EXPECT_EQ(MakePlan(request)->replicas, 1);
+}
+
+TEST(JointPlan, WhereFrozenWorkCoversTheBubbleTheLeastMemoryWins) {
+  PlanRequest request = Auto(4, 16, 32);
+  request.pipeline.stages = 0;
+  request.pipeline.replicas = 1;
+  request.pipeline.micro_batches = 8;
+  const Plan plain = *MakePlan(request);
+  // As much as the bubble of 1F1B on four ranks: r = (S - 1) / M.
+  AddFrozen(3.0 / 8 * 16 * 3 * kUnit, 32, &request.profile);
+  const PlanChoice filled = *ComparePlans(request);
+  EXPECT_LE(PeakBytes(filled.plan), Row(filled, "1f1b").predicted.peak_bytes[0] * (1 + 1e-9));
+  EXPECT_LT(PeakBytes(filled.plan), PeakBytes(plain) * 0.95) << plain.generator << " " << filled.plan.generator;
+  EXPECT_TRUE(FrozenFlowOf(filled.plan).ok()) << FrozenFlowOf(filled.plan).status();
+  EXPECT_EQ(filled.plan.schedule.frozen_pieces, static_cast<int32_t>(filled.plan.frozen.size()));
+  EXPECT_LE(filled.plan.predicted.iteration_seconds, 1.04 * Row(filled, filled.plan.generator).bound_seconds);
+  const auto simulated = schedule::Simulate(filled.plan.schedule, CostsOf(filled.plan, request.profile));
+  ASSERT_TRUE(simulated.ok()) << simulated.status();
+  EXPECT_LE(simulated->makespan_seconds, filled.plan.predicted.iteration_seconds * (1 + 1e-9));
+  EXPECT_GE(simulated->makespan_seconds, filled.plan.predicted.iteration_seconds * 0.99);
+  EXPECT_THAT(filled.plan.reason, HasSubstr("this build runs frozen components in every iteration only"));
+}
+
+TEST(JointPlan, FillNeverRunsFrozenWorkAfterTheFlush) {
+  PlanRequest request = Auto(2, 8, 32);
+  request.pipeline = {.schedule = "1f1b", .micro_batches = 4};
+  AddFrozen(0.02, 32, &request.profile);
+  const double filled = MakePlan(request)->predicted.iteration_seconds;
+  request.pipeline.fill = "never";
+  const Plan after = *MakePlan(request);
+  EXPECT_GT(after.predicted.iteration_seconds, filled);
+  for (const auto& rank : after.schedule.ranks) {
+    const auto frozen = [](const schedule::Action& action) { return action.kind == schedule::ActionKind::kFrozen; };
+    EXPECT_TRUE(std::is_partitioned(rank.begin(), rank.end(), [&](const auto& action) { return !frozen(action); }));
+  }
+}
+
+TEST(JointPlan, AMemoryLimitIsKeptByRecomputingOrRefusedWithTheLeast) {
+  PlanRequest request = Auto(4, 16, 32);
+  request.pipeline = {.schedule = "1f1b", .micro_batches = 8};
+  const Plan free = *MakePlan(request);
+  EXPECT_TRUE(free.recomputed_layers.empty());
+
+  const double fixed = 4 * 5e6;
+  const double limit = fixed + (PeakBytes(free) - fixed) * 0.6;
+  request.pipeline.memory = std::to_string(static_cast<int64_t>(limit));
+  const auto tight = MakePlan(request);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_FALSE(tight->recomputed_layers.empty());
+  EXPECT_LE(PeakBytes(*tight), limit);
+  EXPECT_GT(tight->predicted.iteration_seconds, free.predicted.iteration_seconds);
+  EXPECT_THAT(tight->reason, HasSubstr("layers are computed again to save memory"));
+
+  request.pipeline.recompute = "never";
+  EXPECT_EQ(ErrorReason(MakePlan(request).status()), "MEMORY_LIMIT");
+
+  request.pipeline.recompute = "auto";
+  request.pipeline.memory = "20MB";
+  const absl::Status refused = MakePlan(request).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("pipeline.memory: expected at least"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("found 20000000"));
+  // The least that it names is enough.
+  const std::string message(refused.message());
+  const size_t at = message.find("at least ") + 9;
+  request.pipeline.memory = message.substr(at, message.find(' ', at) - at);
+  EXPECT_TRUE(MakePlan(request).ok()) << message;
+}
+
+TEST(JointPlan, RecomputeAlwaysChargesAForwardToEveryBackward) {
+  PlanRequest request = Auto(2, 8, 32);
+  request.pipeline = {.schedule = "1f1b", .micro_batches = 4};
+  const Plan keep = *MakePlan(request);
+  request.pipeline.recompute = "always";
+  const Plan again = *MakePlan(request);
+  EXPECT_EQ(again.recomputed_layers.size(), 8u);
+  EXPECT_NEAR(again.predicted.iteration_seconds, keep.predicted.iteration_seconds * 4 / 3, 1e-9);
+  EXPECT_LT(PeakBytes(again), PeakBytes(keep));
+}
+
+TEST(JointPlan, AMemoryLimitPicksASmallerSchedule) {
+  PlanRequest request = Auto(4, 16, 32);
+  request.pipeline.replicas = 1;
+  request.pipeline.micro_batches = 8;
+  request.pipeline.recompute = "never";
+  const PlanChoice free = *ComparePlans(request);
+  const double least = PeakBytes(free.plan);
+  double smaller = least;
+  for (const Candidate& row : free.candidates) {
+    if (!row.predicted.peak_bytes.empty()) {
+      smaller = std::min(smaller, *std::max_element(row.predicted.peak_bytes.begin(), row.predicted.peak_bytes.end()));
+    }
+  }
+  ASSERT_LT(smaller, least);
+  request.device_memory_bytes = (smaller + least) / 2;
+  const PlanChoice limited = *ComparePlans(request);
+  EXPECT_NE(limited.plan.generator, free.plan.generator);
+  EXPECT_LE(PeakBytes(limited.plan), request.device_memory_bytes);
+}
+
+TEST(JointPlan, TheSearchIsBounded) {
+  PlanRequest request = Auto(8, 30, 128);
+  request.pipeline.replicas = 0;
+  AddFrozen(0.2, 128, &request.profile);
+  const auto choice = ComparePlans(request);
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_LE(choice->plan.rank_count(), 8);
+}
+
+TEST(JointPlan, ACacheThatDoesNotExistIsRefusedWhenAskedFor) {
+  PlanRequest request = Auto(2, 8, 32);
+  request.pipeline = {.schedule = "1f1b", .frozen_cache = "always"};
+  EXPECT_TRUE(MakePlan(request).ok()) << "nothing is frozen";
+  AddFrozen(0.02, 32, &request.profile);
+  EXPECT_EQ(ErrorField(MakePlan(request).status()), "frozen_cache");
+}
+
+}  // namespace
+}  // namespace atl::planner

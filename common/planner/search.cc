@@ -1,0 +1,243 @@
+#include "common/planner/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+
+namespace atl::planner {
+namespace {
+
+using schedule::GeneratorInfo;
+
+// Plans whose iterations differ by less are equal, and memory decides.
+constexpr double kTie = 1.01;
+// More micro-batches than this per rank of a pipeline shorten the ramp by little.
+constexpr int32_t kMicroBatchesPerRank = 8;
+constexpr int32_t kFewMicroBatches = 32;
+// Plans that have their frozen work placed, besides the best of each schedule.
+constexpr size_t kMostFilled = 12;
+constexpr int32_t kEffortOfSearch = 2;
+constexpr int32_t kEffortOfPlan = 64;
+
+bool IsAuto(const spec::PipelineSpec& pipeline) {
+  return pipeline.schedule == "auto";
+}
+
+// Micro-batches that an "auto" may choose from, within the sizes that were measured.
+std::vector<int32_t> MicroBatchChoices(const PlanRequest& request, int32_t ranks, int32_t batch) {
+  if (request.pipeline.micro_batches > 0) {
+    return batch % request.pipeline.micro_batches == 0 ? std::vector<int32_t>{request.pipeline.micro_batches}
+                                                       : std::vector<int32_t>{};
+  }
+  const auto& sizes = request.profile.layers;
+  const bool measured = sizes.size() > 1;
+  std::vector<int32_t> choices;
+  std::vector<int32_t> all;
+  for (int32_t count = 1; count <= std::min(batch, std::max(kFewMicroBatches, kMicroBatchesPerRank * ranks)); ++count) {
+    if (batch % count != 0) continue;
+    all.push_back(count);
+    const int32_t size = batch / count;
+    if (measured && (size < sizes.begin()->first || size > sizes.rbegin()->first)) continue;
+    choices.push_back(count);
+  }
+  return choices.empty() ? all : choices;
+}
+
+}  // namespace
+
+absl::Status CheckStages(const PlanRequest& request, const GeneratorInfo& generator) {
+  const spec::PipelineSpec& pipeline = request.pipeline;
+  const int64_t most = int64_t{request.ranks} * generator.stages_per_rank;
+  if (pipeline.stages < 0 || pipeline.stages > most) {
+    return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
+                      fmt::format("expected 0 ({} per rank) to {} (the ranks of the island, {} stages each), found {}",
+                                  generator.stages_per_rank, most, generator.stages_per_rank, pipeline.stages));
+  }
+  if (pipeline.stages % generator.stages_per_rank != 0) {
+    return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
+                      fmt::format("expected a multiple of the {} stages that {} puts on every rank, found {}",
+                                  generator.stages_per_rank, generator.name, pipeline.stages));
+  }
+  const int32_t layers = request.profile.layer_count();
+  if (std::max(pipeline.stages, generator.stages_per_rank) > layers) {
+    return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
+                      fmt::format("expected 1 to {} (the layers of the model), found {}", layers,
+                                  std::max(pipeline.stages, generator.stages_per_rank)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const PlanRequest& request) {
+  if (request.ranks < 1) {
+    return FieldError("ranks", "RANKS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", request.ranks));
+  }
+  ATOLL_RETURN_IF_ERROR(CheckProfile(request.profile));
+  if (!request.components.empty() && request.components.size() != request.profile.frozen.size()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_INVALID",
+                     fmt::format("profile: expected {} frozen components, as the model has, found {}",
+                                 request.components.size(), request.profile.frozen.size()));
+  }
+  const spec::PipelineSpec& pipeline = request.pipeline;
+  if (pipeline.replicas < 0 || pipeline.replicas > request.ranks) {
+    return FieldError("pipeline.replicas", "REPLICAS_OUT_OF_RANGE",
+                      fmt::format("expected 0 (the planner's choice) to {} (the ranks of the island), found {}",
+                                  request.ranks, pipeline.replicas));
+  }
+  const int64_t parts = int64_t{std::max(1, pipeline.micro_batches)} * std::max(1, pipeline.replicas);
+  if (pipeline.micro_batches < 0 || request.batch_size < 1 || request.batch_size % parts != 0) {
+    return FieldError(
+        "pipeline.micro_batches", "BATCH_NOT_DIVISIBLE",
+        fmt::format("expected 0 (the planner's choice) or a divisor of the batch of {}{}, found {}", request.batch_size,
+                    pipeline.replicas > 1 ? fmt::format(" over {} replicas", pipeline.replicas) : "",
+                    pipeline.micro_batches));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Shape> ShapesOf(const PlanRequest& request, const GeneratorInfo& generator) {
+  const spec::PipelineSpec& pipeline = request.pipeline;
+  const int32_t layers = request.profile.layer_count();
+  std::vector<Shape> shapes;
+  for (int32_t replicas = std::max(1, pipeline.replicas);
+       replicas <= (pipeline.replicas > 0 ? pipeline.replicas : request.ranks); ++replicas) {
+    if (request.batch_size % replicas != 0) continue;
+    // Of as many ranks as are useful: one without a layer would only be one more that can fail.
+    const int32_t most = std::min(request.ranks / replicas, layers / generator.stages_per_rank);
+    int32_t first = IsAuto(pipeline) ? 1 : most;
+    int32_t last = most;
+    if (pipeline.stages > 0) {
+      if (pipeline.stages % generator.stages_per_rank != 0) continue;
+      first = last = pipeline.stages / generator.stages_per_rank;
+      if (first > most) continue;
+    }
+    for (int32_t ranks = std::max(1, first); ranks <= last; ++ranks) {
+      for (const int32_t count : MicroBatchChoices(request, ranks, request.batch_size / replicas)) {
+        shapes.push_back({std::string(generator.name), ranks, replicas, count});
+      }
+    }
+  }
+  return shapes;
+}
+
+double Seconds(const Found& found) {
+  return found.complete ? found.plan.predicted.iteration_seconds : found.outline.estimate_seconds;
+}
+
+void Search::Add(const std::vector<Shape>& shapes) {
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t i = 0; i < shapes.size(); ++i) order.emplace_back(evaluator_.LeastSeconds(shapes[i]), i);
+  std::sort(order.begin(), order.end());
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const auto& [least, i] : order) {
+    if (least > shortest * kTie) break;
+    absl::StatusOr<Outline> outline = evaluator_.Work(shapes[i]);
+    if (outline.ok()) {
+      shortest = std::min(shortest, outline->estimate_seconds);
+      Plan plan = outline->plan;
+      found_.push_back({*std::move(outline), std::move(plan)});
+    } else if (ErrorReason(outline.status()) == "MEMORY_LIMIT") {
+      too_large_.push_back(shapes[i]);
+    } else if (refused_.ok()) {
+      refused_ = outline.status();
+    }
+  }
+}
+
+absl::Status Search::CompleteOne(Found* found, int32_t effort) {
+  ATOLL_ASSIGN_OR_RETURN(found->plan, evaluator_.Complete(found->outline, effort));
+  found->complete = true;
+  return absl::OkStatus();
+}
+
+std::optional<size_t> Search::BestOf(std::string_view schedule) const {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < found_.size(); ++i) {
+    if (found_[i].outline.plan.generator != schedule) continue;
+    if (!best.has_value() || Seconds(found_[i]) < Seconds(found_[*best])) best = i;
+  }
+  return best;
+}
+
+absl::Status Search::Complete() {
+  std::vector<size_t> order(found_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    // Among equals those with little memory first: they win.
+    const double by_time = Seconds(found_[a]) - Seconds(found_[b]);
+    if (std::abs(by_time) > 1e-9 * Seconds(found_[a])) return by_time < 0;
+    return PeakBytes(found_[a].plan) < PeakBytes(found_[b].plan);
+  });
+  if (request_.profile.frozen.empty()) {
+    for (Found& found : found_) found.complete = true;
+    return absl::OkStatus();
+  }
+  for (const GeneratorInfo& generator : schedule::Generators()) {
+    if (const auto best = BestOf(generator.name)) ATOLL_RETURN_IF_ERROR(CompleteOne(&found_[*best], kEffortOfSearch));
+  }
+  for (size_t i = 0; i < std::min(order.size(), kMostFilled); ++i) {
+    if (!found_[order[i]].complete) ATOLL_RETURN_IF_ERROR(CompleteOne(&found_[order[i]], kEffortOfSearch));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> Search::Best(bool memory_decides) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < found_.size(); ++i) {
+    if (found_[i].complete && (!best.has_value() || Seconds(found_[i]) < Seconds(found_[*best]))) best = i;
+  }
+  if (!best.has_value()) return too_large_.empty() ? refused_ : MemoryError();
+  if (!memory_decides) return *best;
+  const double within = Seconds(found_[*best]) * kTie;
+  for (size_t i = 0; i < found_.size(); ++i) {
+    if (!found_[i].complete || Seconds(found_[i]) > within) continue;
+    if (PeakBytes(found_[i].plan) < PeakBytes(found_[*best].plan)) best = i;
+  }
+  return *best;
+}
+
+absl::Status Search::Improve(size_t i) {
+  if (request_.profile.frozen.empty()) return absl::OkStatus();
+  return CompleteOne(&found_[i], kEffortOfPlan);
+}
+
+bool Search::TooLarge(std::string_view schedule) const {
+  return std::any_of(too_large_.begin(), too_large_.end(),
+                     [&](const Shape& shape) { return shape.schedule == schedule; });
+}
+
+absl::Status Search::MemoryError() {
+  // Of each schedule the shape with the most ranks and the smallest micro-batches: none holds less on a rank.
+  std::vector<Shape> smallest;
+  for (const Shape& shape : too_large_) {
+    const auto same = std::find_if(smallest.begin(), smallest.end(),
+                                   [&](const Shape& other) { return other.schedule == shape.schedule; });
+    if (same == smallest.end()) {
+      smallest.push_back(shape);
+    } else if (std::pair(shape.ranks, shape.micro_batches) > std::pair(same->ranks, same->micro_batches)) {
+      *same = shape;
+    }
+  }
+  double least = std::numeric_limits<double>::infinity();
+  const Shape* holder = nullptr;
+  for (const Shape& shape : smallest) {
+    const absl::StatusOr<double> bytes = evaluator_.LeastBytes(shape);
+    if (!bytes.ok() || *bytes >= least) continue;
+    least = *bytes;
+    holder = &shape;
+  }
+  if (holder == nullptr) return refused_;
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "MEMORY_LIMIT",
+      fmt::format("pipeline.memory: expected at least {:.0f} bytes per rank ({} on {} ranks, {} micro-batches of {}), "
+                  "found {:.0f}",
+                  std::ceil(least), holder->schedule, holder->ranks, holder->micro_batches,
+                  request_.batch_size / holder->replicas / holder->micro_batches, limit_bytes_));
+}
+
+}  // namespace atl::planner
