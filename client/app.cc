@@ -74,7 +74,9 @@ void AddGlobalFlags(CLI::App* app, Session* session) {
                   "Blob store, e.g. file:///data/atoll or s3://bucket/prefix");
   app->add_option("--cluster", session->cluster_flag, "Folder of a local cluster (atoll up --dir)");
   app->add_option("--timeout", session->timeout_seconds, "Seconds that one call may take")
+      ->check(NotNan())
       ->check(CLI::Range(0.1, 86400.0))
+      ->each([session](const std::string&) { session->timeout_given = true; })
       ->capture_default_str();
   app->add_option_function<std::string>(
          "--output",
@@ -120,17 +122,21 @@ int RunAtoll(const std::vector<std::string>& arguments, Session session) {
   AddCommands(&app, &session);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::Success& success) {
-    app.exit(success, *session.out, *session.err);  // --help and --version
-    return kExitOk;
   } catch (const CLI::ParseError& error) {
+    // --help and --version; but the help of a mistyped command would be another command's.
+    if (error.get_exit_code() == 0 && app.remaining(true).empty()) {
+      app.exit(error, *session.out, *session.err);
+      return kExitOk;
+    }
     *session.err << "atoll: error: " << OneLine(UsageMessage(app, error)) << "\nTry '"
                  << CommandPath(ChosenCommand(&app)) << " --help'." << std::endl;
     return kExitUsage;
   }
   absl::Status status = session.run();
   session.out->flush();
-  if (status.ok() && !*session.out) status = absl::UnknownError("cannot write the output");
+  if (status.ok() && !*session.out && !(session.reader_gone != nullptr && session.reader_gone())) {
+    status = absl::UnknownError("cannot write the output");
+  }
   return status.ok() ? kExitOk : ReportError(session, status);
 }
 

@@ -77,6 +77,7 @@ class FakeJobs : public atlpb::job::v1::JobService::Service {
     absl::MutexLock lock(&mutex_);
     *response.mutable_job() = JobAt(2);
     response.mutable_job()->set_state(outcome_);
+    if (outcome_ == Job::STATE_FAILED) response.mutable_job()->set_message("no such labels");
     writer->Write(response);
     return grpc::Status::OK;
   }
@@ -246,6 +247,14 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"plan", "x"}, "--ranks is required"},
       {{"submit", SpecPath(), "--set", "training.steps"}, "expected FIELD=VALUE, found 'training.steps'"},
       {{"completion", "tcsh"}, "tcsh not in {bash,zsh,fish}"},
+      {{"datasets", "import", "--help"}, "unexpected argument 'datasets'; did you mean 'dataset'?"},
+      {{"jobs", "wach", "--help"}, "did you mean 'watch'?"},
+      {{"jobs", "list", "--timeout", "nan"}, "--timeout: expected a number, found nan"},
+      {{"sample", "--out", "x.png", "--wait", "nan"}, "--wait: expected a number, found nan"},
+      {{"sample", "--out", "x.png", "--threshold", "NaN"}, "--threshold: expected a number, found NaN"},
+      {{"sample", "--out", "x.png", "--seed", "-1"}, "--seed"},
+      {{"sample", "--out", "x.jpg"}, "--out: expected FILE.png or a folder, found 'x.jpg'"},
+      {{"sample", "--out", "x.png", "--raw"}, "--raw: expected a folder for --out, found 'x.png'"},
   };
   for (const auto& [arguments, message] : cases) {
     const Outcome outcome = Run(arguments);
@@ -331,7 +340,11 @@ TEST_F(CommandLineTest, AJobThatFailedGivesItsOwnExitCode) {
     absl::MutexLock lock(&jobs_.mutex_);
     jobs_.outcome_ = Job::STATE_FAILED;
   }
-  EXPECT_EQ(Run({"jobs", "watch", "j1"}).code, 10);
+  const Outcome watched = Run({"jobs", "watch", "j1"});
+  EXPECT_EQ(watched.code, 10);
+  EXPECT_THAT(watched.out, HasSubstr("job j1 failed: no such labels"));
+  EXPECT_EQ(watched.err, "atoll: error: job j1 failed\n") << "its message is told once";
+  EXPECT_NO_THROW(nlohmann::json::parse(Run({"jobs", "watch", "j1", "--output", "json"}).out));
   EXPECT_EQ(Run({"submit", SpecPath(), "--wait"}).code, 10);
 }
 
@@ -407,6 +420,28 @@ TEST_F(CommandLineTest, AddressesComeFromFlagsThenClusterThenEnvironment) {
   EXPECT_EQ(nowhere.code, 5);
   EXPECT_THAT(nowhere.err, HasSubstr("[NO_ADDRESS]"));
   EXPECT_EQ(RunWith({"jobs", "get", "j1", "--cluster", folder_ + "/none"}, bad).code, 4);
+}
+
+TEST_F(CommandLineTest, WhatIsNoAddressIsRefusedHere) {
+  for (const char* address :
+       {"localhost:99999", "localhost:0", "localhost", ":4000", "host:40x", "a:b:4000", "host:"}) {
+    const Outcome outcome = Run({"jobs", "list", "--coordinator", address});
+    EXPECT_EQ(outcome.code, 3) << address;
+    EXPECT_THAT(outcome.err,
+                HasSubstr(std::string("expected HOST:PORT with a port from 1 to 65535, found '") + address));
+    EXPECT_EQ(Run({"sample", "--out", folder_ + "/x", "--router", address}).code, 3) << address;
+  }
+  EXPECT_EQ(Run({"jobs", "list", "--coordinator", "[::1]:1"}).code, 6) << "an address, where nobody answers";
+}
+
+TEST_F(CommandLineTest, AReaderThatHasGoneIsNoErrorAndAFullDiskIsOne) {
+  std::ostream broken(nullptr);
+  std::ostringstream err;
+  Session session{.out = &broken, .err = &err, .env = [](const std::string&) { return std::string(); }};
+  EXPECT_EQ(RunAtoll({"version"}, session), 1);
+  EXPECT_THAT(err.str(), HasSubstr("cannot write the output"));
+  session.reader_gone = [] { return true; };
+  EXPECT_EQ(RunAtoll({"version"}, session), 0);
 }
 
 TEST_F(CommandLineTest, PlanComparesEverySchedule) {

@@ -148,6 +148,7 @@ void AddImport(CLI::App* parent, Session* session) {
   command->add_option("--channels", flags->channels, "auto (as the first image), grey or colour")
       ->check(CLI::IsMember({"auto", "grey", "colour"}));
   command->add_option("--held-out", options.held_out_fraction, "Share of samples that no training sees")
+      ->check(NotNan())
       ->check(CLI::Range(0.0, 0.9))
       ->capture_default_str();
   command->add_option("--shard-rows", options.shard_rows, "Samples per shard")

@@ -1,4 +1,5 @@
 // Entry point of `atoll`.
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ int TerminalWidth(const std::string& columns) {
 
 int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);  // errors are reported once, as ours
-  std::signal(SIGPIPE, SIG_IGN);        // `atoll … | head` ends with a write error, not a signal
+  std::signal(SIGPIPE, SIG_IGN);        // `atoll … | head` ends well, and `up` stops what it started
   spdlog::set_default_logger(spdlog::stderr_logger_st("atoll"));
   spdlog::set_level(spdlog::level::warn);
   atl::client::Session session;
@@ -32,6 +33,10 @@ int main(int argc, char** argv) {
   session.env = [](const std::string& name) {
     const char* value = std::getenv(name.c_str());
     return std::string(value == nullptr ? "" : value);
+  };
+  session.reader_gone = [] {
+    pollfd pipe{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+    return poll(&pipe, 1, 0) == 1 && (pipe.revents & POLLERR) != 0;
   };
   session.terminal = isatty(STDOUT_FILENO) == 1 && session.env("TERM") != "dumb";
   session.width = session.terminal ? TerminalWidth(session.env("COLUMNS")) : 0;

@@ -22,8 +22,11 @@ namespace {
 
 using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): every name below is a message of it
 
-// One stream may take this long; the images of a large request come in the order they are done.
+// One stream may take this long, unless --timeout says otherwise; the images of a large request come in the order they
+// are done.
 constexpr absl::Duration kStreamTimeout = absl::Hours(1);
+// How often a long draw says how far it is where no terminal shows its steps.
+constexpr absl::Duration kNoteInterval = absl::Seconds(10);
 
 // What the router serves; within --wait seconds, tries again while it serves nothing (yet).
 absl::StatusOr<GetSamplerInfoResponse> GetInfo(const Session& session, const Peer<SampleService>& peer,
@@ -61,7 +64,7 @@ void Take(Done done, SampleSet* set) {
 absl::Status DrawOne(const Session& session, const Peer<SampleService>& peer, const SampleRequest& request,
                      size_t first, SampleSet* set) {
   grpc::ClientContext context;
-  rpc::SetTimeout(&context, kStreamTimeout);
+  rpc::SetTimeout(&context, session.timeout_given ? session.timeout() : kStreamTimeout);
   const auto stream = peer.stub->Sample(&context, request);
   SampleResponse response;
   bool done = false;
@@ -94,10 +97,6 @@ absl::Status DrawOne(const Session& session, const Peer<SampleService>& peer, co
 
 // One row per class.
 absl::Status WriteGrid(const std::string& path, const SampleSet& set) {
-  if (set.raw) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
-                     "--raw: expected a folder for --out, found a .png file");
-  }
   std::map<int32_t, dataset::SheetRow> rows;
   for (const DrawnImage& image : set.images) {
     ATOLL_ASSIGN_OR_RETURN(dataset::Image decoded, dataset::DecodeImage(image.bytes, "an image of the router"));
@@ -148,6 +147,7 @@ std::string RoutingTable(const Routing& routing, int width) {
 }
 
 absl::Status Sample(const Session& session, const SampleFlags& flags) {
+  ATOLL_RETURN_IF_ERROR(CheckOut(flags));
   ATOLL_ASSIGN_OR_RETURN(const Peer<SampleService> peer, ConnectRouter<SampleService>(session));
   ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetInfo(session, peer, flags));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> classes, ExpandClasses(flags.classes, flags.count, info.classes()));
@@ -156,9 +156,13 @@ absl::Status Sample(const Session& session, const SampleFlags& flags) {
   set.mode = SampleRequest::Mode_Name(requests.front().mode());
   set.images.resize(classes.size());
   size_t first = 0;
+  absl::Time next_note = absl::Now() + kNoteInterval;
   for (const SampleRequest& request : requests) {
     ATOLL_RETURN_IF_ERROR(DrawOne(session, peer, request, first, &set));
     first += static_cast<size_t>(request.classes_size());
+    if (absl::Now() < next_note || first == classes.size()) continue;
+    *session.err << fmt::format("drew {} of {} images\n", first, classes.size()) << std::flush;
+    next_note = absl::Now() + kNoteInterval;
   }
   ATOLL_RETURN_IF_ERROR(WriteAll(session, flags, set));
   if (session.format == OutputFormat::kJson) {
@@ -183,16 +187,22 @@ void AddFlags(CLI::App* command, SampleFlags* flags) {
   command->add_option("--mode", flags->mode, "Which experts draw: top1 (default), topk, threshold, full, oracle")
       ->check(CLI::IsMember({"top1", "topk", "threshold", "full", "oracle"}));
   command->add_option("--top-k", flags->top_k, "topk: number of experts")->check(CLI::PositiveNumber);
-  command->add_option("--threshold", flags->threshold, "threshold: least probability")->check(CLI::Range(0.0, 1.0));
+  command->add_option("--threshold", flags->threshold, "threshold: least probability")
+      ->check(NotNan())
+      ->check(CLI::Range(0.0, 1.0));
   command->add_option("--expert", flags->expert, "oracle: the expert that draws")->check(CLI::NonNegativeNumber);
   command->add_option("--steps", flags->steps, "Solver steps; default 30")->check(CLI::PositiveNumber);
   command->add_option("--guidance", flags->guidance, "Classifier-free guidance; 1 is none, default 2")
+      ->check(NotNan())
       ->check(CLI::NonNegativeNumber);
   command->add_option("--solver", flags->solver, "euler or heun")->check(CLI::IsMember({"euler", "heun"}));
-  command->add_option("--seed", flags->seed, "Seed of the first image; the next ones count up")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of the first image; the next ones count up")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--model", flags->model, "Model; default: the only one that the router serves");
   command->add_option("--model-version", flags->version, "Version; default: the one that is served");
   command->add_option("--wait", flags->wait_seconds, "Seconds to wait for the router to serve the model")
+      ->check(NotNan())
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--raw", flags->raw, "float32 tensors (samples.safetensors) instead of PNG");
   command->add_flag("--report", flags->report, "Prints which experts drew");

@@ -70,6 +70,22 @@ absl::StatusOr<std::vector<int32_t>> ExpandClasses(const std::string& text, int 
   return all;
 }
 
+absl::Status CheckOut(const SampleFlags& flags) {
+  for (const std::string& out : flags.out) {
+    if (out.ends_with(".png")) {
+      if (!flags.raw) continue;
+      return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                       fmt::format("--raw: expected a folder for --out, found '{}'", out));
+    }
+    for (const char* ending : {".PNG", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff"}) {
+      if (!out.ends_with(ending)) continue;
+      return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                       fmt::format("--out: expected FILE.png or a folder, found '{}'", out));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<SampleRequest>> MakeRequests(const SampleFlags& flags, const std::vector<int32_t>& classes,
                                                         int32_t most) {
   ATOLL_ASSIGN_OR_RETURN(const SampleRequest::Mode mode, ModeOf(flags));

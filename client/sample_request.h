@@ -33,6 +33,9 @@ struct SampleFlags {
 // reason UNKNOWN_CLASS, names the class and what there is.
 absl::StatusOr<std::vector<int32_t>> ExpandClasses(const std::string& text, int count, int32_t classes);
 
+// What --out names is known before anything is drawn: FILE.png, or a folder; a folder only beside --raw.
+absl::Status CheckOut(const SampleFlags& flags);
+
 // Requests of at most `most` images; image i of all has seed `flags.seed` + i, however they are split.
 absl::StatusOr<std::vector<atlpb::sample::v1::SampleRequest>> MakeRequests(const SampleFlags& flags,
                                                                            const std::vector<int32_t>& classes,

@@ -1,10 +1,36 @@
 #include "client/session.h"
 
+#include <charconv>
+
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::client {
+
+namespace {
+
+// HOST:PORT; a host that is an IPv6 address stands in brackets.
+bool IsAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  const std::string host = text.substr(0, colon);
+  const bool bracketed = host.front() == '[' && host.back() == ']';
+  if (!bracketed && host.find_first_of(":/ ") != std::string::npos) return false;
+  int port = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);
+  return error == std::errc() && parsed == end && port >= 1 && port <= 65535;
+}
+
+// gRPC would take a port modulo 65536 and ask the network for a name that has none.
+absl::StatusOr<std::string> CheckAddress(absl::StatusOr<std::string> address, const std::string& flag) {
+  if (!address.ok() || IsAddress(*address)) return address;
+  return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
+                   fmt::format("{}: expected HOST:PORT with a port from 1 to 65535, found '{}'", flag, *address));
+}
+
+}  // namespace
 
 std::string Session::ClusterFolder() const {
   if (!cluster_flag.empty()) return cluster_flag;
@@ -30,11 +56,13 @@ absl::StatusOr<std::string> Session::Find(const std::string& flag, const std::st
 }
 
 absl::StatusOr<std::string> Session::CoordinatorAddress() const {
-  return Find(coordinator_flag, "--coordinator HOST:PORT", "ATOLL_COORDINATOR", &ClusterFile::coordinator);
+  return CheckAddress(Find(coordinator_flag, "--coordinator HOST:PORT", "ATOLL_COORDINATOR", &ClusterFile::coordinator),
+                      "address of the coordinator");
 }
 
 absl::StatusOr<std::string> Session::RouterAddress() const {
-  return Find(router_flag, "--router HOST:PORT", "ATOLL_ROUTER", &ClusterFile::router);
+  return CheckAddress(Find(router_flag, "--router HOST:PORT", "ATOLL_ROUTER", &ClusterFile::router),
+                      "address of the router");
 }
 
 absl::StatusOr<std::string> Session::BlobStoreUri() const {

@@ -27,6 +27,8 @@ struct Session {
   bool terminal = false;
   int width = 80;
   bool colour = false;
+  // Whether whoever read `out` has gone (`atoll jobs list | head`); unset: never.
+  std::function<bool()> reader_gone;
 
   // From flags.
   OutputFormat format = OutputFormat::kTable;
@@ -35,6 +37,7 @@ struct Session {
   std::string blob_store_flag;
   std::string cluster_flag;
   double timeout_seconds = 30;
+  bool timeout_given = false;
 
   // Set by the chosen command; run after all arguments are parsed.
   std::function<absl::Status()> run;
@@ -42,7 +45,8 @@ struct Session {
   absl::Duration timeout() const { return absl::Seconds(timeout_seconds); }
 
   // Flag, then --cluster's file, then ATOLL_COORDINATOR (ATOLL_ROUTER, ATOLL_BLOB_STORE), then the file of
-  // ATOLL_CLUSTER or of the default folder. FAILED_PRECONDITION, reason NO_ADDRESS, says how to give one.
+  // ATOLL_CLUSTER or of the default folder. FAILED_PRECONDITION, reason NO_ADDRESS, says how to give one;
+  // INVALID_ARGUMENT, reason INVALID_ADDRESS: it is none.
   absl::StatusOr<std::string> CoordinatorAddress() const;
   absl::StatusOr<std::string> RouterAddress() const;
   absl::StatusOr<std::string> BlobStoreUri() const;

@@ -69,9 +69,9 @@ absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, 
 
 absl::Status JobOutcome(const Job& job) {
   if (job.state() == Job::STATE_SUCCEEDED) return absl::OkStatus();
+  // Its message was shown with the state.
   return MakeError(absl::StatusCode::kFailedPrecondition, "JOB_FAILED",
-                   fmt::format("job {} {}{}{}", job.job_id(), StateName(job.state()), job.message().empty() ? "" : ": ",
-                               job.message()));
+                   fmt::format("job {} {}", job.job_id(), StateName(job.state())));
 }
 
 }  // namespace atl::client

@@ -21,7 +21,7 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
     case pb::SampleRequest::MODE_UNSPECIFIED:
       if (proto.top_k() > 1) {
         return FieldError("top_k", "MODE_MISMATCH",
-                          fmt::format("expected MODE_TOP_K with a top_k of {}, found no mode, which is top-1",
+                          fmt::format("expected mode top-k with a top_k of {}, found no mode, which is top-1",
                                       proto.top_k()));
       }
       rule.mode = RoutingMode::kTopK;
