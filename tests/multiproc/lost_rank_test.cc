@@ -23,6 +23,9 @@ class LostRank : public testing::Test {
 
   // The job's expert is in training, past a commit, and not near its end.
   void SubmitAndAwaitMidTraining() {
+    // A leader whose other rank starts late goes on alone, and loses nobody then.
+    ASSERT_TRUE(Await(kPatience,
+                      [&] { return cluster_.rank(0, 0).Log().find("2 of 2 ranks are there") != std::string::npos; }));
     job_ = cluster_.Submit(spec_);
     ASSERT_TRUE(cluster_.AwaitJob(job_, kPatience, [](const pb::Job& job) {
       return TaskOf(job, pb::TASK_KIND_TRAIN_EXPERT).committed_step() >= 20;
