@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "client/commands.h"
 #include "client/dataset_store.h"
@@ -73,23 +74,29 @@ absl::StatusOr<ImageShape> FindShape(const Session& session, const PlanFlags& fl
   return ImageShape{manifest.channels, manifest.height, manifest.width};
 }
 
-// The job's schedule, or another one on as many ranks: a rank of one schedule may hold more stages than of the other.
-absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const schedule::GeneratorInfo& generator) {
-  Outlook outlook;
-  outlook.chosen = generator.name == request.pipeline.schedule;
-  ATOLL_ASSIGN_OR_RETURN(const schedule::GeneratorInfo of_job, schedule::FindGenerator(request.pipeline.schedule));
-  if (!outlook.chosen && request.pipeline.stages > 0) {
-    const int32_t ranks = std::min(request.pipeline.stages / of_job.stages_per_rank,
-                                   request.profile.layer_count() / generator.stages_per_rank);
-    request.pipeline.stages = std::max(ranks, 1) * generator.stages_per_rank;
-  }
-  request.pipeline.schedule = generator.name;
-  ATOLL_ASSIGN_OR_RETURN(outlook.plan, planner::MakePlan(request));
+absl::StatusOr<Outlook> LookAt(const planner::PlanRequest& request, planner::Plan plan) {
+  Outlook outlook{.plan = std::move(plan)};
   ATOLL_ASSIGN_OR_RETURN(outlook.simulation,
                          schedule::Simulate(outlook.plan.schedule, planner::CostsOf(outlook.plan, request.profile)));
   for (const planner::LayerProfile& layer : planner::LayersAt(request.profile, request.batch_size)) {
     outlook.one_rank_seconds += layer.forward_seconds + layer.backward_seconds;
   }
+  return outlook;
+}
+
+// The job's schedule, or another one on as many ranks: a rank of one schedule may hold more stages than of the other.
+absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const schedule::GeneratorInfo& generator) {
+  const bool chosen = generator.name == request.pipeline.schedule;
+  ATOLL_ASSIGN_OR_RETURN(const schedule::GeneratorInfo of_job, schedule::FindGenerator(request.pipeline.schedule));
+  if (!chosen && request.pipeline.stages > 0) {
+    const int32_t ranks = std::min(request.pipeline.stages / of_job.stages_per_rank,
+                                   request.profile.layer_count() / generator.stages_per_rank);
+    request.pipeline.stages = std::max(ranks, 1) * generator.stages_per_rank;
+  }
+  request.pipeline.schedule = generator.name;
+  ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
+  ATOLL_ASSIGN_OR_RETURN(Outlook outlook, LookAt(request, std::move(plan)));
+  outlook.chosen = chosen;
   return outlook;
 }
 
@@ -174,8 +181,22 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
                                .profile = planner::CountedProfile(model, tokens, shape.channels)};
   request.profile.transfer_latency_seconds = flags.transfer_seconds;
   std::vector<Outlook> outlooks;
+  std::string planned;
+  if (request.pipeline.schedule == "auto") {
+    // The planner's choice, beside every other schedule on as many ranks, replicas and micro-batches.
+    ATOLL_ASSIGN_OR_RETURN(planner::Plan choice, planner::MakePlan(request));
+    planned = choice.generator;
+    request.pipeline.schedule = "1f1b";
+    request.pipeline.stages = choice.schedule.rank_count();
+    request.pipeline.replicas = choice.replicas;
+    request.pipeline.micro_batches = choice.micro_batches;
+    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), LookAt(request, std::move(choice)));
+    outlooks.back().chosen = true;
+  }
   for (const schedule::GeneratorInfo& generator : schedule::Generators()) {
+    if (generator.name == planned) continue;
     ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), Predict(request, generator));
+    if (!planned.empty()) outlooks.back().chosen = false;
   }
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
   *session.out << (json ? AsJson(outlooks) : flags.format == "csv" ? AsCsv(outlooks) : AsText(outlooks, session.width));

@@ -8,12 +8,23 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/planner/simulation_costs.h"
+#include "common/schedule/adaptive.h"
 #include "common/schedule/generators.h"
 
 namespace atl::planner {
 namespace {
 
 using schedule::ActionKind;
+
+// Of the adaptive search, which runs a few times per plan: its default effort is meant for 8 ranks and 16
+// micro-batches.
+schedule::AdaptiveOptions AdaptiveEffort(const Plan& plan) {
+  const double size = static_cast<double>(plan.schedule.rank_count()) * plan.micro_batches / 128;
+  const double share = std::clamp(0.5 / size, 0.05, 1.0);
+  const schedule::AdaptiveOptions options;
+  return {.candidates = static_cast<int32_t>(options.candidates * share),
+          .moves = static_cast<int32_t>(options.moves * share)};
+}
 
 // Each stage's gradients are summed right after its last weight gradient, beside what other ranks still do.
 void AddReductions(schedule::Schedule* schedule) {
@@ -173,21 +184,53 @@ absl::StatusOr<Outline> Evaluator::Work(const Shape& shape) {
   plan.generator = shape.schedule;
   plan.precision = request_.precision;
   plan.components = ComponentsOf(request_);
-  ATOLL_ASSIGN_OR_RETURN(plan.schedule, schedule::Generate(shape.schedule, shape.ranks, shape.micro_batches));
+  const bool adaptive = shape.schedule == kAdaptive.name;
+  ATOLL_ASSIGN_OR_RETURN(plan.schedule,
+                         schedule::Generate(adaptive ? "zbv" : shape.schedule, shape.ranks, shape.micro_batches));
 
   const Recompute first = recompute_ == Recompute::kAlways ? Recompute::kAlways : Recompute::kNever;
   ATOLL_ASSIGN_OR_RETURN(Partition partition, Split(plan, 0, first));
-  if (shape.replicas > 1) AddReductions(&plan.schedule);
+  if (shape.replicas > 1 && !adaptive) AddReductions(&plan.schedule);
   const auto take = [&](Partition&& found) {
     plan.stages = std::move(found.stages);
     plan.recomputed_layers = std::move(found.recomputed_layers);
     return Predict(&outline);
   };
   ATOLL_RETURN_IF_ERROR(take(std::move(partition)));
+  if (adaptive) {
+    ATOLL_RETURN_IF_ERROR(Adapt(shape.memory_share, &outline));
+    return outline;
+  }
   if (limit_bytes_ <= 0 || PeakBytes(plan) + FrozenBytes(plan, request_.profile) <= limit_bytes_) return outline;
   ATOLL_ASSIGN_OR_RETURN(partition, Split(plan, limit_bytes_, recompute_));
   ATOLL_RETURN_IF_ERROR(take(std::move(partition)));
   return outline;
+}
+
+absl::Status Evaluator::Adapt(double memory_share, Outline* outline) {
+  Plan& plan = outline->plan;
+  const schedule::SimulationCosts& costs = outline->costs;
+  double transient = 0;
+  for (const schedule::StageCost& stage : costs.stages) {
+    transient = std::max({transient, stage.forward_transient_bytes, stage.backward_transient_bytes});
+  }
+  std::vector<double> limits = outline->simulation.peak_activation_bytes;
+  for (size_t r = 0; r < limits.size(); ++r) {
+    limits[r] *= memory_share;
+    if (limit_bytes_ <= 0) continue;
+    limits[r] =
+        std::min(limits[r], limit_bytes_ - costs.fixed_bytes[r] - transient - FrozenBytes(plan, request_.profile));
+    if (limits[r] <= 0) return MakeError(absl::StatusCode::kFailedPrecondition, "MEMORY_LIMIT", "no room to activate");
+  }
+  absl::StatusOr<schedule::AdaptiveSchedule> found =
+      schedule::FindAdaptive(plan.micro_batches, costs, limits, AdaptiveEffort(plan));
+  if (!found.ok() && ErrorReason(found.status()) == "SCHEDULE_MEMORY_LIMIT") {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "MEMORY_LIMIT", std::string(found.status().message()));
+  }
+  ATOLL_RETURN_IF_ERROR(found.status());
+  plan.schedule = std::move(found->schedule);
+  if (plan.replicas > 1) AddReductions(&plan.schedule);
+  return Predict(outline);
 }
 
 absl::StatusOr<Plan> Evaluator::Complete(const Outline& outline, int32_t effort) {
@@ -215,7 +258,10 @@ absl::StatusOr<double> Evaluator::LeastBytes(const Shape& shape) {
   plan.replicas = shape.replicas;
   plan.micro_batches = shape.micro_batches;
   plan.micro_batch_size = request_.batch_size / shape.replicas / shape.micro_batches;
-  ATOLL_ASSIGN_OR_RETURN(plan.schedule, schedule::Generate(shape.schedule, shape.ranks, shape.micro_batches));
+  const bool adaptive = shape.schedule == kAdaptive.name;
+  // V-Min holds about as little as an adaptive schedule can.
+  ATOLL_ASSIGN_OR_RETURN(plan.schedule,
+                         schedule::Generate(adaptive ? "v-min" : shape.schedule, shape.ranks, shape.micro_batches));
   constexpr int kHalvings = 60;
   double high = 1;
   for (int i = 0; i < kHalvings && !Split(plan, high, recompute_).ok(); ++i) high *= 2;

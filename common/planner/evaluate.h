@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/planner/plan.h"
+#include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 
 namespace atl::planner {
@@ -20,7 +21,12 @@ struct Shape {
   int32_t ranks = 1;     // of one pipeline
   int32_t replicas = 1;
   int32_t micro_batches = 1;  // of one replica
+  // kAdaptive only: activations that a rank may hold, of what ZBV holds.
+  double memory_share = 1;
 };
+
+// The schedule that is searched for (schedule::FindAdaptive) instead of generated, in a V as ZBV.
+inline constexpr schedule::GeneratorInfo kAdaptive{"adaptive", 2, true};
 
 // A plan without its frozen work.
 struct Outline {
@@ -53,6 +59,8 @@ class Evaluator {
  private:
   absl::StatusOr<Partition> Split(const Plan& plan, double limit_bytes, Recompute recompute);
   absl::Status Predict(Outline* outline);
+  // Replaces the outline's ZBV by the shortest schedule found within its share of memory.
+  absl::Status Adapt(double memory_share, Outline* outline);
   const std::vector<LayerProfile>& Layers(int32_t samples);
 
   const PlanRequest& request_;

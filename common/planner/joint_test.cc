@@ -70,7 +70,8 @@ TEST(JointPlan, NoScheduleOfTheTableIsShorterThanTheChosen) {
     const auto choice = ComparePlans(request);
     ASSERT_TRUE(choice.ok()) << choice.status();
     EXPECT_TRUE(schedule::Validate(choice->plan.schedule).ok());
-    EXPECT_EQ(choice->candidates.size(), schedule::Generators().size());
+    EXPECT_EQ(choice->candidates.size(), schedule::Generators().size() + 1);
+    EXPECT_EQ(choice->candidates.back().schedule, "adaptive");
     int chosen = 0;
     for (const Candidate& row : choice->candidates) {
       EXPECT_GE(row.predicted.iteration_seconds, choice->plan.predicted.iteration_seconds / 1.01) << row.schedule;
@@ -128,6 +129,21 @@ TEST(JointPlan, WhereFrozenWorkCoversTheBubbleTheLeastMemoryWins) {
   EXPECT_LE(simulated->makespan_seconds, filled.plan.predicted.iteration_seconds * (1 + 1e-9));
   EXPECT_GE(simulated->makespan_seconds, filled.plan.predicted.iteration_seconds * 0.99);
   EXPECT_THAT(filled.plan.reason, HasSubstr("this build runs frozen components in every iteration only"));
+}
+
+TEST(JointPlan, UnequalCostsAndHopsAreTheAdaptiveSchedulesGround) {
+  PlanRequest request = Auto(4, 16, 32);
+  request.pipeline.replicas = 1;
+  request.pipeline.micro_batches = 8;
+  for (auto& [size, layers] : request.profile.layers) {
+    for (size_t i = 0; i < layers.size(); ++i) layers[i].input_gradient_seconds *= i % 3 == 0 ? 1.6 : 1.1;
+  }
+  request.profile.transfer_latency_seconds = 0.1 * kUnit;
+  const PlanChoice choice = *ComparePlans(request);
+  const Candidate& adaptive = choice.candidates.back();
+  ASSERT_EQ(adaptive.schedule, "adaptive");
+  EXPECT_LE(adaptive.predicted.iteration_seconds, Row(choice, "zbv").predicted.iteration_seconds);
+  EXPECT_TRUE(schedule::Validate(choice.plan.schedule).ok());
 }
 
 TEST(JointPlan, FillNeverRunsFrozenWorkAfterTheFlush) {

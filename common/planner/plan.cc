@@ -103,6 +103,13 @@ std::vector<Candidate> Table(const PlanRequest& request, const Search& search, s
                                                                  : "does not fit the layers and ranks"});
     }
   }
+  const std::optional<size_t> adaptive = search.BestOf(kAdaptive.name);
+  if (adaptive.has_value()) {
+    const bool chosen = plan.generator == kAdaptive.name;
+    rows.push_back(RowOf(search.found(chosen ? best : *adaptive)));
+    rows.back().chosen = chosen;
+    if (!chosen) rows.back().why_not = WhyNot(request, plan, search.found(*adaptive).plan);
+  }
   return rows;
 }
 
@@ -113,6 +120,7 @@ absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
   Search search(request, limit);
   if (IsAuto(request)) {
     for (const GeneratorInfo& generator : schedule::Generators()) search.Add(ShapesOf(request, generator));
+    search.AddAdaptive(ShapesOf(request, kAdaptive));
     if (search.tried() == 0 && !search.AnyTooLarge()) {
       ATOLL_RETURN_IF_ERROR(CheckStages(request, schedule::Generators().front()));
     }

@@ -85,7 +85,8 @@ struct Candidate {
 
 struct PlanChoice {
   Plan plan;
-  std::vector<Candidate> candidates;  // one per schedule, in the order of schedule::Generators; refused ones too
+  std::vector<Candidate> candidates;  // one per schedule, in the order of schedule::Generators, refused ones too;
+                                      // then "adaptive", where it was searched for
 };
 
 // A valid plan with the shortest predicted iteration among what the request leaves open: schedule, replicas and

@@ -22,6 +22,9 @@ constexpr int32_t kMicroBatchesPerRank = 8;
 constexpr int32_t kFewMicroBatches = 32;
 // Plans that have their frozen work placed, besides the best of each schedule.
 constexpr size_t kMostFilled = 12;
+// Shapes for which an adaptive schedule is searched, of those that are looked at with ZBV.
+constexpr size_t kMostAdaptive = 2;
+constexpr size_t kMostSketched = 12;
 constexpr int32_t kEffortOfSearch = 2;
 constexpr int32_t kEffortOfPlan = 64;
 
@@ -47,6 +50,20 @@ std::vector<int32_t> MicroBatchChoices(const PlanRequest& request, int32_t ranks
     choices.push_back(count);
   }
   return choices.empty() ? all : choices;
+}
+
+// The share of ZBV's memory with which the bubble is as long as the frozen work: by the memory-bubble line of adaptive
+// schedules, 6 p - 1 - 3 m chunk passes of bubble with m half micro-batches of memory. Not below what V-Min holds.
+double FillingShare(const Shape& shape, const Outline& with_zbv) {
+  const double ranks = shape.ranks;
+  const double frozen = with_zbv.frozen_seconds / ranks;
+  double compute = 0;
+  for (const auto& rank : with_zbv.simulation.ranks) {
+    for (const schedule::SimulatedAction& action : rank) compute += action.end_seconds - action.start_seconds;
+  }
+  if (compute <= 0) return 1;
+  const double frozen_passes = 6 * frozen / (compute / ranks / shape.micro_batches);
+  return std::min(1.0, std::max((6 * ranks - 1 - frozen_passes) / (6 * ranks), (ranks + 4) / (3 * ranks)));
 }
 
 }  // namespace
@@ -149,6 +166,35 @@ void Search::Add(const std::vector<Shape>& shapes) {
   }
 }
 
+void Search::AddAdaptive(const std::vector<Shape>& shapes) {
+  struct Sketch {
+    double seconds = 0;
+    Shape shape;
+    Outline with_zbv;
+  };
+  std::vector<Sketch> sketches;
+  for (const Shape& shape : shapes) sketches.push_back({.seconds = evaluator_.LeastSeconds(shape), .shape = shape});
+  const auto shorter = [](const Sketch& x, const Sketch& y) { return x.seconds < y.seconds; };
+  std::stable_sort(sketches.begin(), sketches.end(), shorter);
+  sketches.resize(std::min(sketches.size(), kMostSketched));
+  for (Sketch& sketch : sketches) {
+    Shape shape = sketch.shape;
+    shape.schedule = "zbv";
+    absl::StatusOr<Outline> outline = evaluator_.Work(shape);
+    sketch.seconds = outline.ok() ? outline->estimate_seconds : std::numeric_limits<double>::infinity();
+    if (outline.ok()) sketch.with_zbv = *std::move(outline);
+  }
+  std::stable_sort(sketches.begin(), sketches.end(), shorter);
+  sketches.resize(std::min(sketches.size(), kMostAdaptive));
+  for (Sketch& sketch : sketches) {
+    Add({sketch.shape});
+    const double share = FillingShare(sketch.shape, sketch.with_zbv);
+    if (share >= 1 || request_.pipeline.fill == "never") continue;
+    sketch.shape.memory_share = share;
+    Add({sketch.shape});
+  }
+}
+
 absl::Status Search::CompleteOne(Found* found, int32_t effort) {
   ATOLL_ASSIGN_OR_RETURN(found->plan, evaluator_.Complete(found->outline, effort));
   found->complete = true;
@@ -177,8 +223,10 @@ absl::Status Search::Complete() {
     for (Found& found : found_) found.complete = true;
     return absl::OkStatus();
   }
-  for (const GeneratorInfo& generator : schedule::Generators()) {
-    if (const auto best = BestOf(generator.name)) ATOLL_RETURN_IF_ERROR(CompleteOne(&found_[*best], kEffortOfSearch));
+  std::vector<std::string_view> names = schedule::GeneratorNames();
+  names.push_back(kAdaptive.name);
+  for (const std::string_view name : names) {
+    if (const auto best = BestOf(name)) ATOLL_RETURN_IF_ERROR(CompleteOne(&found_[*best], kEffortOfSearch));
   }
   for (size_t i = 0; i < std::min(order.size(), kMostFilled); ++i) {
     if (!found_[order[i]].complete) ATOLL_RETURN_IF_ERROR(CompleteOne(&found_[order[i]], kEffortOfSearch));

@@ -37,6 +37,10 @@ class Search {
   // Works out shapes of one schedule, but for those that cannot come near the best of them.
   void Add(const std::vector<Shape>& shapes);
 
+  // Adaptive schedules for those of `shapes` that look best with ZBV: with its memory, and with just enough that frozen
+  // work fills the bubble.
+  void AddAdaptive(const std::vector<Shape>& shapes);
+
   // Places the frozen work of the plans that may become the best, and of each schedule's best.
   absl::Status Complete();
 

@@ -25,10 +25,26 @@ planner::Plan TwoStages() {
   return plan;
 }
 
+// Two pipelines side by side that compute some layers again, with their prediction.
+planner::Plan TwoReplicas() {
+  planner::Plan plan = TwoStages();
+  plan.replicas = 2;
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    plan.schedule.ranks[stage].push_back({schedule::ActionKind::kReduce, stage, 0});
+  }
+  plan.recomputed_layers = {1, 2, 6};
+  plan.predicted = {.iteration_seconds = 0.25, .bubble = 0.125, .peak_bytes = {3e9, 2e9}};
+  return plan;
+}
+
 TEST(PlanWireTest, APlanSurvivesTheRoundTrip) {
   const auto back = FromProto(ToProto(TwoStages()));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(*back, TwoStages());
+  const auto replicas = FromProto(ToProto(TwoReplicas()));
+  ASSERT_TRUE(replicas.ok()) << replicas.status();
+  EXPECT_EQ(*replicas, TwoReplicas());
+  EXPECT_EQ(replicas->rank_count(), 4);
 }
 
 TEST(PlanWireTest, WhatDisagreesIsNamed) {
