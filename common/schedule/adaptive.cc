@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -46,6 +47,35 @@ Schedule ToSchedule(const Order& order, int32_t micro_batches) {
     }
   }
   return schedule;
+}
+
+// The other way; a B becomes I and W.
+Order ToOrder(const Schedule& schedule) {
+  using namespace adaptive;  // NOLINT: the kinds
+  Order order(schedule.ranks.size());
+  for (size_t r = 0; r < order.size(); ++r) {
+    for (const Action& action : schedule.ranks[r]) {
+      const bool chunk0 = action.stage == static_cast<int32_t>(r);
+      if (action.kind == ActionKind::kForward) order[r].push_back(chunk0 ? kF0 : kF1);
+      if (action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward) {
+        order[r].push_back(chunk0 ? kI0 : kI1);
+      }
+      if (action.kind == ActionKind::kWeightGradient || action.kind == ActionKind::kBackward) {
+        order[r].push_back(chunk0 ? kW0 : kW1);
+      }
+    }
+  }
+  return order;
+}
+
+// The fixed schedules of the same placement, so that none of them can be shorter than the result.
+absl::StatusOr<std::vector<adaptive::NamedOrder>> FixedSchedules(int32_t rank_count, int32_t micro_batches) {
+  std::vector<adaptive::NamedOrder> known;
+  for (const std::string_view name : {"zbv", "v-half", "v-min"}) {
+    ATOLL_ASSIGN_OR_RETURN(const Schedule schedule, Generate(name, rank_count, micro_batches));
+    known.push_back({std::string(name), ToOrder(schedule)});
+  }
+  return known;
 }
 
 // An I becomes a B together with its W where the objective stays what it is: one launch less, and activations freed at
@@ -115,13 +145,14 @@ bool BackwardIsShorter(const adaptive::Problem& problem) {
 }
 
 // With split backwards; where splitting costs time, also with whole ones, whichever is shorter.
-adaptive::Found SearchBoth(const adaptive::Problem& problem, Goal goal, const adaptive::Effort& effort) {
-  adaptive::Found split = adaptive::Search(problem, goal, effort);
+adaptive::Found SearchBoth(const adaptive::Problem& problem, Goal goal, const adaptive::Effort& effort,
+                           const std::vector<adaptive::NamedOrder>& known) {
+  adaptive::Found split = adaptive::Search(problem, goal, effort, known);
   MergeBackward(problem, goal, split.order);
   if (!BackwardIsShorter(problem)) return split;
   adaptive::Timer timer(problem);
   split.score = timer.Time(split.order, goal);
-  adaptive::Found whole = adaptive::Search(WholeBackwards(problem), goal, effort);
+  adaptive::Found whole = adaptive::Search(WholeBackwards(problem), goal, effort, known);
   MergeAll(whole.order);
   whole.score = timer.Time(whole.order, goal);
   whole.reason += "; backwards whole";
@@ -219,7 +250,8 @@ absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const Simul
   const adaptive::Problem problem = adaptive::MakeProblem(micro_batches, costs, limit_bytes);
   ATOLL_RETURN_IF_ERROR(CheckLimits(problem, limit_bytes));
   const Goal goal = options.goal == AdaptiveGoal::kMakespan ? Goal::kMakespan : Goal::kRankIdle;
-  const adaptive::Found found = SearchBoth(problem, goal, {options.candidates, options.moves});
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<adaptive::NamedOrder> known, FixedSchedules(rank_count, micro_batches));
+  const adaptive::Found found = SearchBoth(problem, goal, {options.candidates, options.moves}, known);
 
   AdaptiveSchedule result;
   result.schedule = ToSchedule(found.order, micro_batches);

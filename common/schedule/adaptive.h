@@ -3,8 +3,8 @@
 // V placement: rank r of p holds the stages r and 2p - 1 - r. The search follows "Pipeline Parallelism with
 // Controllable Memory" (Qi et al. 2024): building blocks repeated, warm-up and cool-down rewritten, squeezed,
 // reordered. Unlike there, every candidate is compacted as a list schedule and timed under the real costs of each stage
-// and hop, and the best ones go through a local search along their critical path. Deterministic: no clock, no random
-// seed of its own.
+// and hop, and the best ones go through a local search along their critical path; small problems are settled by branch
+// and bound. ZBV, V-Half and V-Min are candidates, too. Deterministic: no clock, no seed that changes.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,10 @@
 #include "common/schedule/adaptive_blocks.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace atl::schedule::adaptive {
 namespace {
@@ -10,6 +12,21 @@ namespace {
 constexpr int32_t kMaxStep = 5;
 
 using Residues = std::array<int8_t, kKinds>;
+
+struct Pattern {
+  std::array<int8_t, kLaneKinds> slots{};  // of F0, F1, I1, I0 on rank 0, modulo the period
+  int32_t step = 1;                        // slots from rank to rank of F0 and I1 …
+  int32_t later_step = 1;                  // … and from switch_rank on
+  int32_t switch_rank = 0;
+};
+
+std::string Name(const Pattern& pattern) {
+  std::string text = fmt::format("pattern {}, offsets ({},-1)", fmt::join(pattern.slots, " "), pattern.step);
+  if (pattern.later_step != pattern.step) {
+    text += fmt::format(" to rank {}, then ({},-1)", pattern.switch_rank, pattern.later_step);
+  }
+  return text;
+}
 
 // W takes the next free slot after its I. False when two kinds share a slot.
 bool FillWeightGradients(Residues& residues) {
@@ -37,7 +54,7 @@ void PlaceSlots(const std::vector<Residues>& residues, Block& block) {
   const auto rank_count = static_cast<int32_t>(residues.size());
   block.slots.resize(rank_count);
   int32_t slot = -1;
-  const auto place = [&](int32_t rank, int kind) { slot = block.slots[rank][kind] = Next(slot, residues[rank][kind]); };
+  const auto place = [&](int32_t rank, int kind) { block.slots[rank][kind] = slot = Next(slot, residues[rank][kind]); };
   for (int32_t r = 0; r < rank_count; ++r) place(r, kF0);
   for (int32_t r = rank_count - 1; r >= 0; --r) place(r, kF1);
   for (int32_t r = 0; r < rank_count; ++r) place(r, kI1);
@@ -48,49 +65,42 @@ void PlaceSlots(const std::vector<Residues>& residues, Block& block) {
   }
 }
 
-bool MakeBlock(int32_t rank_count, Block& block) {
+std::optional<Block> MakeBlock(int32_t rank_count, const Pattern& pattern) {
   std::vector<Residues> residues(rank_count);
-  std::copy(block.pattern.begin(), block.pattern.end(), residues[0].begin());
-  if (!FillWeightGradients(residues[0])) return false;
+  std::copy(pattern.slots.begin(), pattern.slots.end(), residues[0].begin());
+  if (!FillWeightGradients(residues[0])) return std::nullopt;
   for (int32_t r = 1; r < rank_count; ++r) {
-    const int32_t step = r <= block.switch_rank ? block.step : block.later_step;
+    const int32_t step = r <= pattern.switch_rank ? pattern.step : pattern.later_step;
     for (int kind = 0; kind < kLaneKinds; ++kind) {
       const bool down = kind == kF0 || kind == kI1;
       residues[r][kind] = static_cast<int8_t>((residues[r - 1][kind] + (down ? step : kKinds - 1)) % kKinds);
     }
-    if (!FillWeightGradients(residues[r])) return false;
+    if (!FillWeightGradients(residues[r])) return std::nullopt;
   }
+  Block block{.name = Name(pattern)};
   PlaceSlots(residues, block);
-  return true;
+  return block;
+}
+
+void AddSteps(int32_t rank_count, Pattern pattern, std::vector<Block>& blocks) {
+  for (pattern.step = 1; pattern.step <= kMaxStep; ++pattern.step) {
+    for (pattern.later_step = 1; pattern.later_step <= pattern.step; ++pattern.later_step) {
+      const int32_t switches = pattern.step == pattern.later_step ? 1 : rank_count - 1;
+      for (pattern.switch_rank = 1; pattern.switch_rank <= switches; ++pattern.switch_rank) {
+        if (auto block = MakeBlock(rank_count, pattern)) blocks.push_back(*std::move(block));
+      }
+    }
+  }
 }
 
 }  // namespace
 
-std::string ToString(const Block& block) {
-  std::string text = fmt::format("pattern {} {} {} {}, offsets ({},-1)", block.pattern[0], block.pattern[1],
-                                 block.pattern[2], block.pattern[3], block.step);
-  if (block.later_step != block.step) {
-    text += fmt::format(" to rank {}, then ({},-1)", block.switch_rank, block.later_step);
-  }
-  return text;
-}
-
 std::vector<Block> AllBlocks(int32_t rank_count) {
   std::vector<Block> blocks;
-  Block block;
   for (int8_t f1 = 1; f1 < kKinds; ++f1) {
     for (int8_t i1 = 1; i1 < kKinds; ++i1) {
       for (int8_t i0 = 1; i0 < kKinds; ++i0) {
-        if (f1 == i1 || f1 == i0 || i1 == i0) continue;
-        block.pattern = {0, f1, i1, i0};
-        for (block.step = 1; block.step <= kMaxStep; ++block.step) {
-          for (block.later_step = 1; block.later_step <= block.step; ++block.later_step) {
-            const int32_t switches = block.step == block.later_step ? 1 : rank_count - 1;
-            for (block.switch_rank = 1; block.switch_rank <= switches; ++block.switch_rank) {
-              if (MakeBlock(rank_count, block)) blocks.push_back(block);
-            }
-          }
-        }
+        if (f1 != i1 && f1 != i0 && i1 != i0) AddSteps(rank_count, {.slots = {0, f1, i1, i0}}, blocks);
       }
     }
   }

@@ -12,18 +12,13 @@
 namespace atl::schedule::adaptive {
 
 struct Block {
-  std::array<int8_t, 4> pattern{};  // slots of F0, F1, I1, I0 on rank 0, modulo the period
-  int32_t step = 1;                 // slots from rank to rank of F0 and I1 …
-  int32_t later_step = 1;           // … and of the ranks from switch_rank on
-  int32_t switch_rank = 0;
+  std::string name;
   int32_t period = kKinds;
-  std::vector<std::array<int32_t, kKinds>> slots;  // [rank][kind]: slot of micro-batch 0
+  std::vector<std::array<int32_t, kKinds>> slots;  // [rank][kind]: when micro-batch 0 does it
 };
 
-// "pattern 0 3 1 2, offsets (2,-1) until rank 3, then (1,-1)"
-std::string ToString(const Block& block);
-
-// All blocks whose slots do not collide.
+// All blocks of the published form whose slots of one pass do not collide: F0 and I1 one to five slots later from rank
+// to rank, F1 and I0 one slot earlier; the step may change once along the ranks.
 std::vector<Block> AllBlocks(int32_t rank_count);
 
 // The block repeated for each micro-batch, in the order of its slots.

@@ -15,7 +15,8 @@
 namespace atl::schedule::adaptive {
 namespace {
 
-constexpr int32_t kStretchedStarts = 6;  // periods per block, from the shortest that fits
+constexpr double kLean = 2.5;            // slots per rank to the last stage: what counts as a small step
+constexpr int32_t kStretchedStarts = 2;  // periods per block, from the shortest that fits
 constexpr size_t kTried = 12;            // blocks that are compacted by every rule
 constexpr size_t kImproved = 4;          // candidates that the local search starts from
 constexpr double kHeat = 0.3;            // of the mean action: what the local search accepts at first
@@ -49,17 +50,14 @@ class Searcher {
         compaction_(problem),
         improvement_(problem) {}
 
-  Found Run();
+  Found Run(const std::vector<NamedOrder>& known);
 
  private:
-  struct Start {
-    Block block;
-    Order order;
-  };
-
   bool AtFloor() const { return best_.score.objective <= floor_ * (1 + 1e-9); }
   void CollectStarts();
-  bool AddStart(Block block);
+  bool AddStart(const Block& block);
+  void TryStarts();
+  void Consider(size_t start, Rewrite rewrite, const Order& order);
   void Try(size_t start, Rewrite rewrite, const CompactionRule& rule);
   void TryAllRules(size_t start);
   void Improve();
@@ -73,7 +71,7 @@ class Searcher {
   Timer timer_;
   Compaction compaction_;
   Improvement improvement_;
-  std::vector<Start> starts_;
+  std::vector<NamedOrder> starts_;
   std::set<Order> seen_;
   std::vector<Candidate> candidates_;  // the best of each start
   Candidate best_;
@@ -83,22 +81,23 @@ class Searcher {
   Order compacted_;
 };
 
-bool Searcher::AddStart(Block block) {
+bool Searcher::AddStart(const Block& block) {
   Order order;
   Repeat(block, problem_.micro_batches, order);
   if (!Fits(problem_, order)) return false;
-  if (seen_.insert(order).second) starts_.push_back({std::move(block), std::move(order)});
+  if (seen_.insert(order).second) starts_.push_back({block.name, std::move(order)});
   return true;
 }
 
-// Blocks of the shortest period, and the leanest ones with longer periods for limits below theirs.
+// Blocks of the shortest period; those with the smallest steps with longer periods, too, for limits below theirs.
 void Searcher::CollectStarts() {
   for (Block& block : AllBlocks(problem_.rank_count())) {
-    const bool lean = block.step <= 2 && block.later_step == block.step && block.pattern[1] < block.pattern[2];
-    if (AddStart(block) || !lean) continue;
+    if (AddStart(block) || block.slots.back()[kF1] > kLean * problem_.rank_count()) continue;
     const int32_t longest = block.slots[0][kI0] + kKinds + 1;
+    const std::string name = block.name;
     int32_t added = 0;
     for (block.period = kKinds + 1; block.period <= longest && added < kStretchedStarts; ++block.period) {
+      block.name = fmt::format("{} every {} slots", name, block.period);
       if (AddStart(block)) ++added;
     }
   }
@@ -115,11 +114,14 @@ void Searcher::Try(size_t start, Rewrite rewrite, const CompactionRule& rule) {
     if (!Fits(problem_, rewritten_)) return;
     order = &rewritten_;
   }
-  if (!compaction_.Run(*order, rule, compacted_)) return;
+  if (compaction_.Run(*order, rule, compacted_)) Consider(start, rewrite, compacted_);
+}
+
+void Searcher::Consider(size_t start, Rewrite rewrite, const Order& order) {
   Candidate& candidate = candidates_[start];
-  const Score score = timer_.Time(compacted_, goal_);
+  const Score score = timer_.Time(order, goal_);
   if (!Better(score, candidate.score)) return;
-  candidate = {start, rewrite, score, compacted_};
+  candidate = {start, rewrite, score, order};
   if (Better(score, best_.score)) best_ = candidate;
 }
 
@@ -168,8 +170,7 @@ void Searcher::Settle() {
 }
 
 std::string Searcher::Reason(const Score& before) const {
-  const Block& block = starts_[best_.start].block;
-  std::string text = ToString(block);
+  std::string text = starts_[best_.start].name;
   if (best_.rewrite.warm_up) text += ", warm-up rewritten";
   if (best_.rewrite.cool_down) text += ", cool-down rewritten";
   text += fmt::format("; best of {} starts and {} candidates", starts_.size(), compactions_);
@@ -180,14 +181,23 @@ std::string Searcher::Reason(const Score& before) const {
   return text;
 }
 
-Found Searcher::Run() {
-  CollectStarts();
-  candidates_.resize(starts_.size());
+void Searcher::TryStarts() {
   for (size_t start = 0; start < starts_.size() && !AtFloor() && compactions_ < effort_.compactions; ++start) {
     Try(start, {true, true}, {});
     // A start must not be lost because its rewritten forms do not fit.
     if (candidates_[start].score.objective >= kNever) Try(start, {}, {});
   }
+}
+
+Found Searcher::Run(const std::vector<NamedOrder>& known) {
+  for (const NamedOrder& start : known) {
+    if (Fits(problem_, start.order) && seen_.insert(start.order).second) starts_.push_back(start);
+  }
+  const size_t known_count = starts_.size();
+  CollectStarts();
+  candidates_.resize(starts_.size());
+  for (size_t start = 0; start < known_count; ++start) Consider(start, {}, starts_[start].order);
+  TryStarts();
   std::vector<size_t> by_score(starts_.size());
   for (size_t i = 0; i < by_score.size(); ++i) by_score[i] = i;
   std::stable_sort(by_score.begin(), by_score.end(),
@@ -201,8 +211,8 @@ Found Searcher::Run() {
 
 }  // namespace
 
-Found Search(const Problem& problem, Goal goal, const Effort& effort) {
-  return Searcher(problem, goal, effort).Run();
+Found Search(const Problem& problem, Goal goal, const Effort& effort, const std::vector<NamedOrder>& known) {
+  return Searcher(problem, goal, effort).Run(known);
 }
 
 }  // namespace atl::schedule::adaptive

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/schedule/adaptive_problem.h"
 
@@ -15,13 +16,19 @@ struct Effort {
   int64_t nodes = 400'000;     // of the branch and bound that settles small problems
 };
 
+struct NamedOrder {
+  std::string name;
+  Order order;
+};
+
 struct Found {
   Order order;  // of kinds F0 to W0
   Score score;
   std::string reason;
 };
 
-// Every rank's limit must hold one micro-batch; then there is always a result.
-Found Search(const Problem& problem, Goal goal, const Effort& effort);
+// Every rank's limit must hold one micro-batch; then there is always a result. It is never longer than one of `known`
+// that fits.
+Found Search(const Problem& problem, Goal goal, const Effort& effort, const std::vector<NamedOrder>& known = {});
 
 }  // namespace atl::schedule::adaptive

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the adaptive schedule search finds, against published tables, floors and optima, and how long it takes. One JSON
-# object per line on standard output, reasons on standard error; a quarter of a minute of one core. Times are simulated, but for
+# object per line on standard output, reasons on standard error; half a minute of one core. Times are simulated, but for
 # the search's own processor time. Exits with 1 when a schedule is invalid.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
