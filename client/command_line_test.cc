@@ -1,6 +1,7 @@
 // The command line as a whole, in process, against services of the test.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -17,6 +18,8 @@
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
 #include "common/schedule/generators.h"
+#include "common/storage/blob_store.h"
+#include "common/storage/step_trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -89,7 +92,7 @@ class FakeJobs : public atlpb::job::v1::JobService::Service {
     job.set_revision(revision);
     job.mutable_spec()->set_model_name("digits");
     auto* task = job.add_tasks();
-    task->set_task_id("t");
+    task->set_task_id("j1/train_expert-0");
     task->set_kind(atlpb::job::v1::TASK_KIND_TRAIN_EXPERT);
     task->set_state(atlpb::job::v1::Task::STATE_LEASED);
     return job;
@@ -444,6 +447,87 @@ TEST_F(CommandLineTest, AReaderThatHasGoneIsNoErrorAndAFullDiskIsOne) {
   EXPECT_EQ(RunAtoll({"version"}, session), 0);
 }
 
+// Two ranks of one boot; rank 1 began 2 ms later.
+std::vector<storage::StepTrace> TracesOf(int64_t step) {
+  std::vector<storage::StepTrace> traces;
+  const auto ms = [](int64_t n) { return absl::Milliseconds(n); };
+  for (const int32_t rank : {0, 1}) {
+    storage::StepTrace trace{.task_id = "j1/train_expert-0", .attempt = 2, .step = step, .rank = rank, .ranks = 2};
+    trace.pipeline_ranks = 2;
+    trace.generator = "1f1b";
+    trace.boot_id = "boot";
+    trace.start_monotonic = absl::Seconds(5) + ms(2 * rank);
+    trace.start_time = absl::FromUnixSeconds(1'700'000'000);
+    trace.step_duration = ms(100 - 2 * rank);
+    trace.actions = {{{schedule::ActionKind::kForward, rank, 0}, ms(18 * rank), ms(18 * rank), ms(38), ms(38)},
+                     {{schedule::ActionKind::kBackward, rank, 0}, ms(58), ms(58), ms(88), ms(88)}};
+    traces.push_back(trace);
+  }
+  return traces;
+}
+
+TEST_F(CommandLineTest, TraceShowsTheLatestWholeStepOfTheLatestAttempt) {
+  const auto store = *storage::BlobStore::Open("file://" + folder_ + "/blobs");
+  const auto write = [&](const char* attempt, const storage::StepTrace& trace) {
+    const std::string prefix = store->UriOf(std::string("jobs/j1/train_expert-0/") + attempt);
+    ASSERT_TRUE(store->Write(storage::StepTraceUri(prefix, trace.step, trace.rank), storage::ToJson(trace)).ok());
+  };
+  Outcome outcome = Run({"jobs", "trace", "j1"});
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("expected traces of j1/train_expert-0, found none"));
+  EXPECT_THAT(outcome.err, HasSubstr("[TRACE_UNKNOWN]"));
+
+  for (const auto& trace : TracesOf(30)) write("1-1", trace);
+  for (const auto& trace : TracesOf(10)) write("1-2", trace);
+  write("1-2", TracesOf(20)[0]);  // rank 1 has not written its own yet
+  outcome = Run({"jobs", "trace", "j1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("step     10, 100.00 ms"));
+  EXPECT_THAT(outcome.out, HasSubstr("1f1b over 2 ranks"));
+  EXPECT_THAT(outcome.out, HasSubstr("0     2        68.00 ms  68.0 %"));
+  EXPECT_THAT(outcome.out, HasSubstr("rank 0: FFFF"));
+  EXPECT_THAT(outcome.out, HasSubstr("rank 1: ..."));
+  EXPECT_THAT(outcome.out, HasSubstr("BB==="));
+
+  outcome = Run({"jobs", "trace", "j1", "--task", "expert 0", "--step", "30", "--output", "json"});
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json.at("ranks").size(), 2u);
+  EXPECT_EQ(json.at("ranks")[1].at("aligned_start_us"), 2000);
+  EXPECT_EQ(json.at("ranks")[1].at("step"), 30);
+
+  outcome = Run({"jobs", "trace", "j1", "--format", "svg"});
+  EXPECT_THAT(outcome.out, HasSubstr("<svg "));
+  EXPECT_THAT(outcome.out, HasSubstr("j1/train_expert-0, step 10"));
+  EXPECT_THAT(outcome.out, HasSubstr("norm and optimizer 11.0 %"));
+  const std::string path = folder_ + "/trace.json";
+  outcome = Run({"jobs", "trace", "j1", "--format", "chrome", "--out", path});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  const auto chrome = nlohmann::json::parse(*ReadFile(path));
+  const auto events = [&](const char* phase) {
+    const auto& all = chrome.at("traceEvents");
+    return std::count_if(all.begin(), all.end(), [&](const auto& event) { return event.at("ph") == phase; });
+  };
+  EXPECT_EQ(events("X"), 6) << "two actions and what follows them, twice";
+  EXPECT_EQ(events("s"), 2) << "rank 1 waited for its input, rank 0 for its gradient";
+
+  outcome = Run({"jobs", "trace", "j1", "--step", "11"});
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("expected a step that left traces (10, 20, 30), found 11"));
+  outcome = Run({"jobs", "trace", "j1", "--step", "20"});
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.err, HasSubstr("step 20: expected the traces of 2 ranks, found only rank 0 [TRACE_INCOMPLETE]"));
+  outcome = Run({"jobs", "trace", "j1", "--task", "train_expert-7"});
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("expected a task that trains (j1/train_expert-0), found 'train_expert-7'"));
+
+  const std::string torn = storage::StepTraceUri(store->UriOf("jobs/j1/train_expert-0/1-2"), 10, 1);
+  ASSERT_TRUE(store->Write(torn, storage::ToJson(TracesOf(10)[1]).substr(0, 200)).ok());
+  outcome = Run({"jobs", "trace", "j1"});
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.err, HasSubstr(torn + ": expected a JSON object"));
+}
+
 TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   const Outcome text = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8"});
   EXPECT_EQ(text.code, 0) << text.err;
@@ -460,6 +544,10 @@ TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   EXPECT_THAT(wide.out, HasSubstr("v-half,false,4,"));
   EXPECT_THAT(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "csv"}).out,
               HasSubstr("schedule,chosen,stages,micro_batches,iteration_seconds"));
+  const Outcome picture = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "svg"});
+  EXPECT_EQ(picture.code, 0) << picture.err;
+  EXPECT_THAT(picture.out, HasSubstr("1f1b over 2 ranks"));
+  EXPECT_THAT(picture.out, HasSubstr("Memory, each rank up to"));
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "8x8"}).code, 2);
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x7x7"}).code, 3);
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2"}).code, 4) << "the dataset is not there";

@@ -25,6 +25,8 @@ void AddDownCommand(CLI::App* app, Session* session);
 void AddDatasetCommand(CLI::App* app, Session* session);
 void AddSubmitCommand(CLI::App* app, Session* session);
 void AddJobsCommand(CLI::App* app, Session* session);
+// Below `jobs`.
+void AddTraceCommand(CLI::App* jobs, Session* session);
 void AddModelsCommand(CLI::App* app, Session* session);
 void AddSampleCommand(CLI::App* app, Session* session);
 void AddPlanCommand(CLI::App* app, Session* session);

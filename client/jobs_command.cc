@@ -108,7 +108,7 @@ CLI::App* AddAction(CLI::App* parent, Session* session, const std::shared_ptr<Jo
 
 void AddJobsCommand(CLI::App* app, Session* session) {
   auto flags = std::make_shared<JobsFlags>();
-  CLI::App* jobs = app->add_subcommand("jobs", "Lists, shows, watches, cancels and deletes jobs");
+  CLI::App* jobs = app->add_subcommand("jobs", "Lists, shows, watches, traces, cancels and deletes jobs");
   jobs->require_subcommand(1);
   AddAction(jobs, session, flags, "list", "Jobs, newest first", List, false)
       ->add_option("--limit", flags->limit, "At most this many")
@@ -123,11 +123,13 @@ void AddJobsCommand(CLI::App* app, Session* session) {
   AddAction(jobs, session, flags, "cancel", "Ends a job; what it published stays", Cancel, true)
       ->add_option("--reason", flags->reason, "Kept with the job, for people");
   AddAction(jobs, session, flags, "delete", "Forgets a job that has ended", Delete, true);
+  AddTraceCommand(jobs, session);
   jobs->footer(R"(
 Examples:
   atoll jobs list
   atoll jobs get ID --output json
   atoll jobs watch ID
+  atoll jobs trace ID
   atoll jobs cancel ID --reason "wrong dataset"
 )");
 }

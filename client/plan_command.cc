@@ -10,6 +10,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/planner/plan.h"
+#include "common/schedule/drawing.h"
 #include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 #include "common/spec/spec_io.h"
@@ -161,6 +162,23 @@ std::string AsText(const std::vector<Outlook>& outlooks, int width) {
   return text + "\n* the job's schedule. Times are counted for one core at 84 GFLOP/s: compare them with each other.\n";
 }
 
+// Of the job's schedule; the others are in the table.
+std::string AsSvg(const std::vector<Outlook>& outlooks, const planner::Profile& profile,
+                  const std::string& model_name) {
+  for (const Outlook& outlook : outlooks) {
+    if (!outlook.chosen) continue;
+    schedule::Drawing drawing =
+        schedule::DrawSimulation(outlook.plan.schedule, planner::CostsOf(outlook.plan, profile), outlook.simulation);
+    drawing.title = fmt::format("{}: {} over {} ranks, {} micro-batches of {}", model_name, outlook.plan.generator,
+                                outlook.plan.rank_count(), outlook.plan.micro_batches, outlook.plan.micro_batch_size);
+    drawing.subtitle =
+        fmt::format("Predicted: {:.4g} ms, bubble {:.1f} %, {:.2f} times one rank",
+                    1000 * outlook.simulation.makespan_seconds, 100 * outlook.simulation.bubble, outlook.speedup());
+    return schedule::ToSvg(drawing);
+  }
+  return "";
+}
+
 absl::Status Plan(const Session& session, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
@@ -199,7 +217,10 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
     if (!planned.empty()) outlooks.back().chosen = false;
   }
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
-  *session.out << (json ? AsJson(outlooks) : flags.format == "csv" ? AsCsv(outlooks) : AsText(outlooks, session.width));
+  *session.out << (json                    ? AsJson(outlooks)
+                   : flags.format == "csv" ? AsCsv(outlooks)
+                   : flags.format == "svg" ? AsSvg(outlooks, request.profile, spec.model_name)
+                                           : AsText(outlooks, session.width));
   return absl::OkStatus();
 }
 
@@ -217,13 +238,15 @@ void AddPlanCommand(CLI::App* app, Session* session) {
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
   command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--format", flags->format, "text, csv or json")->check(CLI::IsMember({"text", "csv", "json"}));
+  command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
+      ->check(CLI::IsMember({"text", "csv", "json", "svg"}));
   command->footer(R"(
 Shows the job's schedule beside every other: time of one iteration, gain over one rank, share of idle time, and memory.
 
 Examples:
   atoll plan deploy/jobs/digits.yaml --ranks 2
   atoll plan job.yaml --ranks 8 --image 4x32x32 --set pipeline.micro_batches=32 --format csv
+  atoll plan job.yaml --ranks 4 --image 3x32x32 --format svg > plan.svg
 )");
   command->callback([session, flags] { session->run = [session, flags] { return Plan(*session, *flags); }; });
 }

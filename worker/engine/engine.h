@@ -76,6 +76,8 @@ class Engine {
 
   // Of the last iteration, in order; of a failed one, the actions that ended.
   const std::vector<ActionTiming>& timings() const { return timings_; }
+  // When the last iteration began, of Clock::Monotonic: what its timings count from.
+  absl::Duration started() const { return started_; }
   // After the last action of the last iteration, how long its reductions and sends kept it waiting.
   absl::Duration drain() const { return drain_; }
 

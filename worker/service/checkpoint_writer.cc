@@ -3,7 +3,15 @@
 #include <utility>
 #include <vector>
 
+#include <spdlog/spdlog.h>
+
 namespace atl::worker {
+namespace {
+
+// More than ever wait unless the store stands still.
+constexpr size_t kWaitingTraces = 4;
+
+}  // namespace
 
 CheckpointWriter::CheckpointWriter(storage::BlobStore* store, Clock* clock, std::string write_prefix, std::string nonce,
                                    Written written)
@@ -19,6 +27,7 @@ CheckpointWriter::~CheckpointWriter() {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
     waiting_.reset();
+    traces_.clear();
   }
   thread_.join();
 }
@@ -30,9 +39,20 @@ void CheckpointWriter::Submit(std::unique_ptr<trainer::Trainer::Snapshot> snapsh
   waiting_ = std::move(snapshot);
 }
 
+void CheckpointWriter::SubmitTrace(TraceFile trace) {
+  absl::MutexLock lock(&mutex_);
+  if (traces_.size() < kWaitingTraces) {
+    traces_.push_back(std::move(trace));
+  } else {
+    spdlog::warn("trace {} dropped: {} wait to be written", trace.uri, traces_.size());
+  }
+}
+
 absl::Status CheckpointWriter::Drain() {
   absl::MutexLock lock(&mutex_);
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ == nullptr && !writing_; };
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return waiting_ == nullptr && traces_.empty() && !writing_;
+  };
   mutex_.Await(absl::Condition(&idle));
   return last_;
 }
@@ -40,15 +60,22 @@ absl::Status CheckpointWriter::Drain() {
 void CheckpointWriter::Loop() {
   for (;;) {
     std::unique_ptr<trainer::Trainer::Snapshot> snapshot;
+    std::deque<TraceFile> traces;
     {
       absl::MutexLock lock(&mutex_);
-      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ != nullptr || closing_; };
+      const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return waiting_ != nullptr || !traces_.empty() || closing_;
+      };
       mutex_.Await(absl::Condition(&due));
-      if (waiting_ == nullptr) return;
+      if (waiting_ == nullptr && traces_.empty()) return;
       snapshot = std::move(waiting_);
+      traces.swap(traces_);
       writing_ = true;
     }
-    WriteOne(std::move(snapshot));
+    if (snapshot != nullptr) WriteOne(std::move(snapshot));
+    for (const TraceFile& trace : traces) WriteTrace(trace);
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
   }
 }
 
@@ -67,7 +94,12 @@ void CheckpointWriter::WriteOne(std::unique_ptr<trainer::Trainer::Snapshot> snap
   snapshot.reset();
   absl::MutexLock lock(&mutex_);
   last_ = files.status();
-  writing_ = false;
+}
+
+void CheckpointWriter::WriteTrace(const TraceFile& trace) {
+  absl::Status status = store_->Write(trace.uri, trace.text).status();
+  if (status.ok() && !trace.superseded_uri.empty()) status = store_->Delete(trace.superseded_uri);
+  if (!status.ok()) spdlog::warn("trace {} not written: {}", trace.uri, status.ToString());
 }
 
 }  // namespace atl::worker

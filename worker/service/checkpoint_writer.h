@@ -1,9 +1,10 @@
-// Writes snapshots of one attempt on a thread of its own, while training goes on.
+// Writes snapshots and step traces of one attempt on a thread of its own, while training goes on.
 //
 // Thread-safe. Owner: the training attempt; its destructor finishes the write in progress, forgets the one that waits
 // and joins the thread.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,6 +27,13 @@ struct WrittenStages {
   absl::Duration took;
 };
 
+// A small file for people: losing one is no error.
+struct TraceFile {
+  std::string uri;
+  std::string text;
+  std::string superseded_uri;  // deleted after the write; empty: none
+};
+
 class CheckpointWriter {
  public:
   using Written = std::function<void(const absl::StatusOr<WrittenStages>&)>;
@@ -37,12 +45,15 @@ class CheckpointWriter {
 
   // Hands a snapshot over. Blocks while one waits already: memory holds one in writing and one in waiting, no more.
   void Submit(std::unique_ptr<trainer::Trainer::Snapshot> snapshot);
+  // Never blocks: a trace that comes while others wait is dropped, as one that cannot be written is, with a log line.
+  void SubmitTrace(TraceFile trace);
   // Blocks until everything handed over is written. The status of the last write: an earlier one that failed is made
   // good by a later one.
   absl::Status Drain();
 
  private:
   void Loop();
+  void WriteTrace(const TraceFile& trace);
   void WriteOne(std::unique_ptr<trainer::Trainer::Snapshot> snapshot);
 
   storage::BlobStore* const store_;
@@ -53,6 +64,7 @@ class CheckpointWriter {
 
   absl::Mutex mutex_;
   std::unique_ptr<trainer::Trainer::Snapshot> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::deque<TraceFile> traces_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status last_ ABSL_GUARDED_BY(mutex_);

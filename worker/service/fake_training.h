@@ -56,6 +56,8 @@ class FakeTrainer final : public trainer::Trainer {
     ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(sum, absl::Seconds(20)));
     if (sum[0] != plan_.rank_count()) return absl::InternalError("a rank is missing from the sum");
     ++step_;
+    iteration_start_ = Clock::Real()->Monotonic();
+    timings_ = {{.action = {.stage = rank_}, .end = absl::Microseconds(step_), .passed_on = absl::Microseconds(step_)}};
     trainer::StepResult result{.step = step_, .gradient_norm = 1};
     result.has_loss = rank_ == plan_.stages.back().rank;
     result.loss = 1.0 / static_cast<double>(step_);
@@ -89,6 +91,7 @@ class FakeTrainer final : public trainer::Trainer {
     return std::make_unique<FakeSnapshot>(step_, samples_consumed(), rank_);
   }
   const std::vector<engine::ActionTiming>& timings() const override { return timings_; }
+  absl::Duration iteration_start() const override { return iteration_start_; }
 
  private:
   FakeTraining* const shared_;
@@ -98,6 +101,7 @@ class FakeTrainer final : public trainer::Trainer {
   transport::Transport* const transport_;
   int64_t step_ = 0;
   std::vector<engine::ActionTiming> timings_;
+  absl::Duration iteration_start_;
 };
 
 class FakeData final : public trainer::TrainingData {
@@ -109,6 +113,7 @@ class FakeData final : public trainer::TrainingData {
 inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, WorkerMetrics* metrics) {
   AttemptParts parts{.store = store, .clock = Clock::Real(), .metrics = metrics};
   parts.report_interval = absl::ZeroDuration();
+  parts.kept_traces = 2;
   parts.make_transport = [shared](int32_t rank, int32_t ranks, const transport::AttemptIdentity& identity) {
     return shared->MakeTransport(rank, ranks, identity);
   };

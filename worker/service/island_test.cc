@@ -7,6 +7,7 @@
 
 #include "common/rpc/channel.h"
 #include "common/storage/checkpoint.h"
+#include "common/storage/step_trace.h"
 #include "worker/service/fake_island_service.h"
 #include "worker/service/fake_training.h"
 #include "worker/service/leader.h"
@@ -178,6 +179,40 @@ TEST_F(IslandTest, TwoRanksTrainToTheEndAndEveryCheckpointIsCommitted) {
   EXPECT_TRUE(StopLeader().ok());
   // The leader's end is the island's end.
   EXPECT_TRUE(followers_[0]->Join().ok());
+}
+
+TEST_F(IslandTest, EveryRankLeavesTracesOfAnEarlyStepAndOfTheLatestCheckpoints) {
+  Grant(TrainingGrant(1, 25));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const std::string prefix = store_->UriOf("tasks/expert-0/1-1");
+  const auto files = store_->List(prefix + "/trace/");
+  ASSERT_TRUE(files.ok()) << files.status();
+  std::vector<std::string> found;
+  for (const storage::FileInfo& file : *files) found.push_back(file.uri);
+  std::vector<std::string> expected;
+  for (const int64_t step : {3, 20, 25}) {
+    for (const int32_t rank : {0, 1}) expected.push_back(storage::StepTraceUri(prefix, step, rank));
+  }
+  EXPECT_EQ(found, expected);
+  std::vector<storage::StepTrace> traces;
+  for (const int32_t rank : {0, 1}) {
+    const std::string uri = storage::StepTraceUri(prefix, 20, rank);
+    auto trace = storage::ParseStepTrace(*store_->Read(uri), uri);
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    EXPECT_EQ(trace->task_id, "job/train_expert/0");
+    EXPECT_EQ(trace->attempt, 1);
+    EXPECT_EQ(trace->step, 20);
+    EXPECT_EQ(trace->rank, rank);
+    EXPECT_EQ(trace->ranks, 2);
+    ASSERT_EQ(trace->actions.size(), 1u);
+    EXPECT_EQ(trace->actions[0].action.stage, rank);
+    EXPECT_EQ(trace->actions[0].end, absl::Microseconds(20));
+    EXPECT_FALSE(trace->boot_id.empty());
+    traces.push_back(*std::move(trace));
+  }
+  EXPECT_EQ(traces[0].boot_id, traces[1].boot_id);
 }
 
 TEST_F(IslandTest, AnAttemptGoesOnFromTheCommittedCheckpoint) {

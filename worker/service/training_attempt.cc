@@ -1,6 +1,7 @@
 #include "worker/service/training_attempt.h"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,8 +10,23 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/storage/checkpoint.h"
+#include "common/storage/step_trace.h"
 
 namespace atl::worker {
+namespace {
+
+// The first steps pay for memory and caches that the later ones find.
+constexpr int64_t kFirstTracedStep = 3;
+
+// Processes that read the same one read the same monotonic clock.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+}  // namespace
 
 TrainingAttempt::TrainingAttempt(AttemptStart start, const AttemptParts& parts, AttemptReports reports)
     : start_(std::move(start)), parts_(parts), reports_(std::move(reports)) {}
@@ -95,10 +111,10 @@ absl::Status TrainingAttempt::LoadCheckpoint() {
 }
 
 absl::Status TrainingAttempt::TrainToTheEnd(CheckpointWriter* writer) {
-  int64_t saved = trainer_->step();
+  int64_t saved = first_step_ = trainer_->step();
   while (trainer_->step() < LastStep()) {
     ATOLL_RETURN_IF_ERROR(Interrupted(trainer_->step()));
-    ATOLL_RETURN_IF_ERROR(OneStep());
+    ATOLL_RETURN_IF_ERROR(OneStep(writer));
     const int64_t step = trainer_->step();
     if (step % checkpoint_every_ == 0 || step == LastStep()) {
       ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<trainer::Trainer::Snapshot> snapshot, trainer_->TakeSnapshot());
@@ -115,10 +131,11 @@ absl::Status TrainingAttempt::TrainToTheEnd(CheckpointWriter* writer) {
   return absl::OkStatus();
 }
 
-absl::Status TrainingAttempt::OneStep() {
+absl::Status TrainingAttempt::OneStep(CheckpointWriter* writer) {
   const absl::Duration start = parts_.clock->Monotonic();
   ATOLL_ASSIGN_OR_RETURN(const trainer::StepResult result, trainer_->Step());
-  const absl::Duration took = parts_.clock->Monotonic() - start;
+  const absl::Duration ended = parts_.clock->Monotonic();
+  const absl::Duration took = ended - start;
   {
     absl::MutexLock lock(&mutex_);
     step_ = result.step;
@@ -128,7 +145,40 @@ absl::Status TrainingAttempt::OneStep() {
   parts_.metrics->step_seconds->Observe(absl::ToDoubleSeconds(took));
   RecordWaiting(took);
   Report(result);
+  if (TraceIsDue(result.step)) Trace(result.step, trainer_->iteration_start(), ended, writer);
   return absl::OkStatus();
+}
+
+// The same steps on every rank: one early, then those that checkpoints are taken after.
+bool TrainingAttempt::TraceIsDue(int64_t step) const {
+  if (parts_.kept_traces < 1) return false;
+  return step == first_step_ + kFirstTracedStep || step % checkpoint_every_ == 0 || step == LastStep();
+}
+
+void TrainingAttempt::Trace(int64_t step, absl::Duration began, absl::Duration ended, CheckpointWriter* writer) {
+  const spec::LeaseToken& token = start_.grant.token;
+  storage::StepTrace trace{.task_id = token.task_id,
+                           .attempt = token.attempt,
+                           .step = step,
+                           .rank = start_.plan_rank,
+                           .ranks = start_.plan.rank_count(),
+                           .pipeline_ranks = start_.plan.schedule.rank_count(),
+                           .generator = start_.plan.generator,
+                           .boot_id = BootId(),
+                           .start_monotonic = began,
+                           .start_time = parts_.clock->Now() - (parts_.clock->Monotonic() - began),
+                           .step_duration = ended - began};
+  for (const engine::ActionTiming& timing : trainer_->timings()) {
+    trace.actions.push_back({timing.action, timing.ready, timing.start, timing.end, timing.passed_on});
+  }
+  TraceFile file{.uri = storage::StepTraceUri(start_.grant.write_prefix, step, start_.plan_rank),
+                 .text = storage::ToJson(trace)};
+  if (step != first_step_ + kFirstTracedStep) traces_.push_back(file.uri);
+  if (traces_.size() > static_cast<size_t>(parts_.kept_traces)) {
+    file.superseded_uri = std::move(traces_.front());
+    traces_.pop_front();
+  }
+  writer->SubmitTrace(std::move(file));
 }
 
 void TrainingAttempt::RecordWaiting(absl::Duration step_time) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -52,6 +53,8 @@ struct AttemptParts {
       make_trainer;
   // For every peer to be connected.
   absl::Duration connect_timeout = absl::Seconds(30);
+  // Steps whose traces are kept, of the latest ones; the attempt's first one is kept besides. 0: none is written.
+  int32_t kept_traces = 8;
   // Least time between two step reports; the last step is always reported.
   absl::Duration report_interval = absl::Milliseconds(200);
 };
@@ -90,7 +93,9 @@ class TrainingAttempt {
   absl::StatusOr<std::vector<std::string>> AwaitAddresses();
   absl::Status LoadCheckpoint();
   absl::Status TrainToTheEnd(CheckpointWriter* writer);
-  absl::Status OneStep();
+  absl::Status OneStep(CheckpointWriter* writer);
+  bool TraceIsDue(int64_t step) const;
+  void Trace(int64_t step, absl::Duration began, absl::Duration ended, CheckpointWriter* writer);
   // OK while training may go on.
   absl::Status Interrupted(int64_t step) const;
   int64_t LastStep() const;
@@ -102,6 +107,8 @@ class TrainingAttempt {
   const AttemptReports reports_;
   int64_t total_steps_ = 0;
   int64_t checkpoint_every_ = 0;
+  int64_t first_step_ = 0;          // done before this attempt
+  std::deque<std::string> traces_;  // URIs of the latest
   absl::Duration last_report_ = -absl::InfiniteDuration();
 
   std::unique_ptr<transport::Transport> transport_;  // set under mutex_, used by the compute thread and Abort

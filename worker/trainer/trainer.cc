@@ -60,6 +60,7 @@ class TrainerImpl : public Trainer {
   int64_t step() const override { return step_; }
   int64_t samples_consumed() const override { return samples_consumed_; }
   const std::vector<engine::ActionTiming>& timings() const override { return engine_.timings(); }
+  absl::Duration iteration_start() const override { return engine_.started(); }
 
   absl::StatusOr<std::unique_ptr<Snapshot>> TakeSnapshot() override {
     return CatchTensorErrors("snapshot", [this]() -> absl::StatusOr<std::unique_ptr<Snapshot>> {

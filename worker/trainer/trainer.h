@@ -115,8 +115,9 @@ class Trainer {
   };
   virtual absl::StatusOr<std::unique_ptr<Snapshot>> TakeSnapshot() = 0;
 
-  // Of the last step.
+  // Of the last step; they count from `iteration_start`, a Clock::Monotonic.
   virtual const std::vector<engine::ActionTiming>& timings() const = 0;
+  virtual absl::Duration iteration_start() const = 0;
 };
 
 }  // namespace atl::trainer

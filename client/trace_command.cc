@@ -1,0 +1,73 @@
+#include "atoll/job/v1/job_service.grpc.pb.h"
+#include "client/calls.h"
+#include "client/commands.h"
+#include "client/dataset_store.h"
+#include "client/files.h"
+#include "client/step_traces.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::client {
+namespace {
+
+using namespace atlpb::job::v1;  // NOLINT(google-build-using-namespace): every name below is a message of it
+
+struct TraceFlags {
+  std::string job;
+  std::string task;
+  std::optional<int64_t> step;
+  std::string format = "text";
+  std::string out;
+};
+
+std::string TextOf(const Session& session, const TraceFlags& flags, const TracedStep& step) {
+  if (session.format == OutputFormat::kJson) return TraceJson(step);
+  if (flags.format == "svg") return schedule::ToSvg(DrawTrace(step));
+  if (flags.format == "chrome") return schedule::ToChromeTrace(DrawTrace(step));
+  return DescribeTrace(step, flags.out.empty() ? session.width : 0);
+}
+
+absl::Status Trace(const Session& session, const TraceFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
+  GetJobRequest request;
+  request.set_job_id(flags.job);
+  GetJobResponse response;
+  ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::GetJob, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const TracedStep step, ReadTracedStep(store.get(), response.job(), flags.task, flags.step));
+  const std::string text = TextOf(session, flags, step);
+  if (flags.out.empty()) {
+    *session.out << text;
+    return absl::OkStatus();
+  }
+  ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, text));
+  *session.err << fmt::format("wrote {}: {}, step {}, {} ranks\n", flags.out, step.ranks.front().task_id,
+                              step.ranks.front().step, step.ranks.size());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTraceCommand(CLI::App* jobs, Session* session) {
+  auto flags = std::make_shared<TraceFlags>();
+  CLI::App* command = jobs->add_subcommand("trace", "Draws what a training step really did, rank by rank");
+  command->add_option("JOB", flags->job, "Job id, as printed by submit and jobs list")->required();
+  command->add_option("--task", flags->task, "Task, such as train_expert-0; default: the first that left traces");
+  command->add_option("--step", flags->step, "Step; default: the latest that left traces")->check(CLI::PositiveNumber);
+  command->add_option("--format", flags->format, "text, svg, or chrome: a file for chrome://tracing or ui.perfetto.dev")
+      ->check(CLI::IsMember({"text", "svg", "chrome"}))
+      ->capture_default_str();
+  command->add_option("--out", flags->out, "File; default: standard output");
+  command->footer(R"(
+Every rank of a training task records its third step and the steps before its checkpoints; the latest eight are kept,
+until a day after the task has ended.
+
+Examples:
+  atoll jobs trace ID
+  atoll jobs trace ID --format svg --out step.svg
+  atoll jobs trace ID --task train_expert-2 --step 100 --format chrome --out step.json
+)");
+  command->callback([session, flags] { session->run = [session, flags] { return Trace(*session, *flags); }; });
+}
+
+}  // namespace atl::client
