@@ -18,10 +18,12 @@ at::Tensor PointPosterior(const at::Tensor& points, const at::Tensor& x, const a
 NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
                   int64_t null_class, double class_dropout) {
   const int64_t n = x0.size(0);
-  // Drawn on the host: the same numbers whatever the device.
-  at::Tensor noise = at::empty(x0.sizes(), at::kFloat);
-  at::Tensor time = at::empty({n}, at::kFloat);
-  at::Tensor labels = classes.to(at::kCPU, at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  // Drawn on the host: the same numbers whatever the device. From pinned memory they travel there while the host goes
+  // on.
+  const auto host = at::TensorOptions().pinned_memory(x0.is_cuda());
+  at::Tensor noise = at::empty(x0.sizes(), host.dtype(at::kFloat));
+  at::Tensor time = at::empty({n}, host.dtype(at::kFloat));
+  at::Tensor labels = at::empty({n}, host.dtype(at::kLong)).copy_(classes);
   const size_t elements = n == 0 ? 0 : static_cast<size_t>(x0.numel() / n);
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t sample = sequence[static_cast<size_t>(i)];
@@ -32,8 +34,9 @@ NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<con
       labels.data_ptr<int64_t>()[i] = null_class;
     }
   }
-  NoisedBatch batch{.t = time.to(x0.device()), .classes = labels.to(x0.device())};
-  noise = noise.to(x0.device());
+  NoisedBatch batch{.t = time.to(x0.device(), /*non_blocking=*/true),
+                    .classes = labels.to(x0.device(), /*non_blocking=*/true)};
+  noise = noise.to(x0.device(), /*non_blocking=*/true);
   const at::Tensor t = batch.t.view({-1, 1, 1, 1});
   batch.x_t = (1 - t) * x0 + t * noise;
   batch.target = noise - x0;

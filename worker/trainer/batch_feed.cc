@@ -48,9 +48,11 @@ absl::StatusOr<const MicroBatch*> BatchFeed::Get(int32_t m) {
 
 absl::StatusOr<MicroBatch> BatchFeed::Build(int32_t m) {
   const int64_t n = micro_batch_size_;
-  at::Tensor x0 = at::empty({n, options_.channels, options_.height, options_.width}, at::kFloat);
+  const at::Device device(options_.device);
+  const auto host = at::TensorOptions().pinned_memory(device.is_cuda());  // see model::Noise
+  at::Tensor x0 = at::empty({n, options_.channels, options_.height, options_.width}, host.dtype(at::kFloat));
   at::Tensor classes = at::zeros({n}, at::kLong);
-  at::Tensor clusters = at::zeros({n}, at::kLong);
+  at::Tensor clusters = at::zeros({n}, host.dtype(at::kLong));
   std::vector<uint64_t> sequence(static_cast<size_t>(n));
   const auto elements = static_cast<size_t>(x0.numel() / n);
   for (int64_t i = 0; i < n; ++i) {
@@ -74,10 +76,9 @@ absl::StatusOr<MicroBatch> BatchFeed::Build(int32_t m) {
       clusters.data_ptr<int64_t>()[i] = item.cluster;
     }
   }
-  const at::Device device(options_.device);
-  return MicroBatch{.noised = model::Noise(x0.to(device), classes, sequence, options_.seed, options_.classes,
-                                           options_.training.class_dropout),
-                    .clusters = clusters.to(device)};
+  return MicroBatch{.noised = model::Noise(x0.to(device, /*non_blocking=*/true), classes, sequence, options_.seed,
+                                           options_.classes, options_.training.class_dropout),
+                    .clusters = clusters.to(device, /*non_blocking=*/true)};
 }
 
 }  // namespace atl::trainer
