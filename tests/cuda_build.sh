@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds what sees CUDA (the NCCL transport, its tests, the worker) with the cuda preset, and runs it. Needs no GPU: then
+# Builds what sees CUDA (the NCCL transport, its tests, the worker, the GPU checks) with the cuda preset, and runs it. Needs no GPU: then
 # the device test skips, and the worker must start and say that there is no device.
 #
-#   tests/cuda_build.sh [--transport-only]     --transport-only leaves out the worker (minutes of LibTorch code)
+#   tests/cuda_build.sh [--transport-only]     --transport-only leaves out what holds minutes of LibTorch code
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 targets=(nccl_transport_test nccl_device_test)
 case "${1:-}" in
-  '') targets+=(atoll-worker) ;;
+  '') targets+=(atoll-worker gpu_checks) ;;
   --transport-only) ;;
   *) echo "cuda_build: unknown argument '$1'; expected none, or --transport-only" >&2; exit 2 ;;
 esac
@@ -32,4 +32,7 @@ if [ "${1:-}" != --transport-only ] && [ "$device" = 77 ]; then
   echo "$said"
   grep -q 'expected a CUDA device, found none' <<<"$said" ||
     { echo "cuda_build: error: expected the worker to name the missing device; it said the above" >&2; exit 1; }
+  skipped=0
+  build/cuda/bin/gpu_checks step-fp32 || skipped=$?
+  [ "$skipped" = 77 ] || { echo "cuda_build: error: expected gpu_checks to skip with 77, found $skipped" >&2; exit 1; }
 fi

@@ -1,0 +1,400 @@
+// Checks and measurements of one GPU, for machines that have nothing but a bundle and PyTorch (tests/gpu/run.sh).
+//
+//   gpu_checks --list            the names
+//   gpu_checks NAME [--steps N]  runs one: 0 passed, 1 failed, 77 skipped since there is no device
+//
+// Measurements are one JSON object per line on standard output; what people read goes to standard error.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "common/base/counter_random.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/planner/plan.h"
+#include "common/schedule/action.h"
+#include "common/spec/spec_io.h"
+#include "fmt/format.h"
+#include "worker/trainer/trainer.h"
+#include "worker/transport/nccl/nccl_transport.h"
+#include "worker/transport/nccl/torch_cuda.h"
+
+namespace atl::gpu {
+namespace {
+
+using transport::Lane;
+using transport::LaneKind;
+using transport::NcclApi;
+using transport::RealNcclApi;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+absl::Status Failed(const std::string& message) {
+  return absl::InternalError(message);
+}
+
+absl::Status Cuda(cudaError_t error, const char* call) {
+  return error == cudaSuccess ? absl::OkStatus() : Failed(fmt::format("{}: {}", call, cudaGetErrorString(error)));
+}
+
+absl::Status Nccl(ncclResult_t result, const char* call) {
+  return result == ncclSuccess ? absl::OkStatus() : Failed(fmt::format("{}: {}", call, ncclGetErrorString(result)));
+}
+
+void Print(const char* name, const std::string& metric, double value, const char* unit) {
+  std::printf("{\"case\": \"%s\", \"metric\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", name, metric.c_str(),
+              value, unit);
+  std::fflush(stdout);
+}
+
+double Seconds(const std::function<void()>& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// --- transport
+
+absl::StatusOr<std::unique_ptr<transport::Transport>> OneRank(const std::vector<Lane>& lanes) {
+  ATOLL_ASSIGN_OR_RETURN(auto made, transport::MakeNcclTransport({}, 0, 1, {.attempt = 1, .secret = "s"}));
+  ATOLL_RETURN_IF_ERROR(made->Connect({made->Address()}, lanes, kPatience));
+  return made;
+}
+
+// Connect, sums that keep their bits, and an abort that ends everything with its reason.
+absl::Status CheckOneRank() {
+  ATOLL_ASSIGN_OR_RETURN(const auto rank, OneRank({}));
+  for (const size_t count : {size_t{1}, size_t{1000}, size_t{1} << 20}) {
+    std::vector<double> values(count);
+    for (size_t i = 0; i < count; ++i) values[i] = 1.0 / static_cast<double>(i + 1);
+    const std::vector<double> before = values;
+    ATOLL_RETURN_IF_ERROR(rank->AllReduceSum(values, kPatience));
+    if (values != before) return Failed(fmt::format("a sum over one rank changed its {} values", count));
+  }
+  rank->Abort(absl::AbortedError("enough"));
+  double value = 1;
+  const absl::Status status = rank->AllReduceSum({&value, 1}, kPatience);
+  if (status.code() == absl::StatusCode::kAborted && status.message() == "enough") return absl::OkStatus();
+  return Failed(fmt::format("after Abort(enough): expected its reason, found {}", status.ToString()));
+}
+
+// Hops inside a rank are hand-overs: the transport refuses such a lane by name rather than wait for itself for ever.
+absl::Status CheckSelfLane() {
+  const auto rank = OneRank({{0, 0, 1, LaneKind::kForward}});
+  if (ErrorReason(rank.status()) == "TRANSPORT_LANE_INVALID") return absl::OkStatus();
+  return Failed(
+      fmt::format("a lane from rank 0 to itself: expected TRANSPORT_LANE_INVALID, found {}", rank.status().ToString()));
+}
+
+// NCCL itself: a message to oneself inside a group, a sum, a gather, in the order of a stream that does not block.
+absl::Status CheckNcclCollectives() {
+  constexpr size_t kCount = 1 << 20;
+  ncclUniqueId id;
+  ncclComm_t comm = nullptr;
+  ATOLL_RETURN_IF_ERROR(Nccl(ncclGetUniqueId(&id), "ncclGetUniqueId"));
+  ATOLL_RETURN_IF_ERROR(Nccl(ncclCommInitRank(&comm, 1, id, 0), "ncclCommInitRank"));
+  ATOLL_ASSIGN_OR_RETURN(const NcclApi::Stream opaque, RealNcclApi()->CreateStream());
+  auto* const stream = static_cast<cudaStream_t>(opaque);
+  const at::Tensor sent = at::arange(kCount, at::TensorOptions().device(at::kCUDA).dtype(at::kFloat));
+  at::Tensor received = at::zeros_like(sent);
+  at::Tensor summed = at::zeros_like(sent);
+  at::Tensor gathered = at::zeros_like(sent);
+  ATOLL_ASSIGN_OR_RETURN(const NcclApi::Event ready, RealNcclApi()->RecordEvent(nullptr));
+  ATOLL_RETURN_IF_ERROR(RealNcclApi()->StreamWait(opaque, ready));
+  RealNcclApi()->DestroyEvent(ready);
+  ATOLL_RETURN_IF_ERROR(Nccl(ncclGroupStart(), "ncclGroupStart"));
+  ATOLL_RETURN_IF_ERROR(Nccl(ncclSend(sent.data_ptr(), kCount, ncclFloat, 0, comm, stream), "ncclSend to self"));
+  ATOLL_RETURN_IF_ERROR(Nccl(ncclRecv(received.data_ptr(), kCount, ncclFloat, 0, comm, stream), "ncclRecv from self"));
+  ATOLL_RETURN_IF_ERROR(Nccl(ncclGroupEnd(), "ncclGroupEnd"));
+  ATOLL_RETURN_IF_ERROR(
+      Nccl(ncclAllReduce(received.data_ptr(), summed.data_ptr(), kCount, ncclFloat, ncclSum, comm, stream),
+           "ncclAllReduce"));
+  ATOLL_RETURN_IF_ERROR(
+      Nccl(ncclAllGather(summed.data_ptr(), gathered.data_ptr(), kCount, ncclFloat, comm, stream), "ncclAllGather"));
+  ATOLL_RETURN_IF_ERROR(Cuda(cudaStreamSynchronize(stream), "the stream of the collectives"));
+  RealNcclApi()->DestroyStream(opaque);
+  (void)ncclCommDestroy(comm);
+  return at::equal(gathered, sent) ? absl::OkStatus() : Failed("what came back is not what was sent");
+}
+
+// Lanes' streams run beside the compute: a copy on one does not wait for products on the compute stream, but one that
+// is told to wait for them does.
+absl::Status CheckStreams() {
+  NcclApi* const api = RealNcclApi();
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  const at::Tensor host = at::ones({kBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  at::Tensor device = at::zeros({kBytes}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+  at::Tensor a = at::randn({8192, 8192}, at::TensorOptions().device(at::kCUDA));
+  const auto compute = [&] {
+    for (int i = 0; i < 4; ++i) a = at::mm(a, a) * 1e-4;
+  };
+  compute();
+  ATOLL_ASSIGN_OR_RETURN(const NcclApi::Stream lane, api->CreateStream());
+  absl::Status status;
+  const auto copy = [&] { status.Update(api->Copy(device.data_ptr(), host.data_ptr(), kBytes, lane)); };
+  const auto settle = [&] { status.Update(Cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize")); };
+  const auto timed = [&](const std::function<void()>& work) {
+    settle();
+    return Seconds([&] { work(), settle(); });
+  };
+  timed(copy);
+  std::vector<double> computes, copies, both;
+  for (int i = 0; i < 5; ++i) {
+    computes.push_back(timed(compute));
+    copies.push_back(timed(copy));
+    both.push_back(timed([&] { compute(), copy(); }));
+  }
+  const double shorter = std::min(Median(computes), Median(copies));
+  const double overlap = (Median(computes) + Median(copies) - Median(both)) / shorter;
+  Print("streams", "copy_bytes_per_second", kBytes / Median(copies), "B/s");
+  Print("streams", "overlap", overlap, "1");
+  // The order that the transport keeps: what the compute stream makes is what the lane reads.
+  at::Tensor made = at::zeros({1 << 24}, at::TensorOptions().device(at::kCUDA));
+  at::Tensor seen = at::zeros_like(made);
+  compute();
+  made.fill_(7);
+  ATOLL_ASSIGN_OR_RETURN(const NcclApi::Event ready, api->RecordEvent(nullptr));
+  status.Update(api->StreamWait(lane, ready));
+  status.Update(api->Copy(seen.data_ptr(), made.data_ptr(), made.nbytes(), lane));
+  settle();
+  api->DestroyEvent(ready);
+  api->DestroyStream(lane);
+  ATOLL_RETURN_IF_ERROR(status);
+  if (!at::equal(seen, made)) return Failed("a lane read what the compute stream had not made yet");
+  if (overlap < 0.5)
+    return Failed(fmt::format("copies: expected at least half to hide in compute, found {:.2f}", overlap));
+  return absl::OkStatus();
+}
+
+// --- training
+
+// Images of smooth noise with labels; the same for every trainer.
+class Waves : public trainer::TrainingData {
+ public:
+  explicit Waves(int32_t classes) : classes_(classes) {}
+  int64_t size() const override { return 4096; }
+  absl::StatusOr<Item> Read(int64_t position, std::span<float> pixels) override {
+    const CounterRandom random(11, RandomPurpose::kSubset, 0, static_cast<uint64_t>(position));
+    const float frequency = 0.01F + 0.3F * random.Uniform(0);
+    for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = std::sin(frequency * static_cast<float>(i));
+    return Item{.label = static_cast<int32_t>(position % classes_)};
+  }
+
+ private:
+  const int32_t classes_;
+};
+
+trainer::TrainerOptions SmallModel(const std::string& device) {
+  trainer::TrainerOptions options;
+  options.model = {.patch = 2, .width = 128, .depth = 4, .heads = 4, .mlp_ratio = 4.0};
+  options.training.steps = 100;
+  options.training.batch_size = 16;
+  options.training.learning_rate = 1e-3;
+  options.training.warmup_steps = 0;
+  options.training.class_dropout = 0.1;
+  options.training.flip = true;
+  options.channels = 3;
+  options.height = options.width = 16;
+  options.classes = 10;
+  options.seed = 7;
+  options.device = device;
+  return options;
+}
+
+trainer::TrainerOptions DitB2() {
+  trainer::TrainerOptions options = SmallModel("cuda");
+  options.model = {.patch = 2, .width = 768, .depth = 12, .heads = 12, .mlp_ratio = 4.0};
+  options.training.steps = 1'000'000;
+  options.training.batch_size = 64;
+  options.training.learning_rate = 1e-4;
+  options.training.flip = false;
+  options.channels = 4;
+  options.height = options.width = 32;
+  options.classes = 1000;
+  return options;
+}
+
+// Everything on one rank; `split` runs input and weight gradients apart.
+absl::StatusOr<planner::Plan> OneRankPlan(const trainer::TrainerOptions& options, int32_t micro_batches,
+                                          const std::string& compute, bool split) {
+  std::string text;
+  for (int32_t m = 0; m < micro_batches; ++m) {
+    text +=
+        fmt::format("{}0F{},", m == 0 ? "" : ",", m) + (split ? fmt::format("0I{0},0W{0}", m) : fmt::format("0B{}", m));
+  }
+  planner::Plan plan;
+  ATOLL_ASSIGN_OR_RETURN(plan.schedule, schedule::ParseText(text));
+  plan.micro_batches = micro_batches;
+  plan.micro_batch_size = options.training.batch_size / micro_batches;
+  plan.generator = "gpu_checks";
+  plan.stages = {{.rank = 0, .first_layer = 0, .end_layer = spec::LayerCount(options.model)}};
+  plan.precision.compute = compute;
+  return plan;
+}
+
+absl::StatusOr<std::vector<trainer::StepResult>> Train(const trainer::TrainerOptions& options,
+                                                       const planner::Plan& plan, int steps,
+                                                       std::vector<double>* seconds = nullptr) {
+  Waves data(options.classes);
+  ATOLL_ASSIGN_OR_RETURN(const auto trainer, trainer::Trainer::Create(options, plan, 0, &data, nullptr, Clock::Real()));
+  std::vector<trainer::StepResult> results;
+  for (int i = 0; i < steps; ++i) {
+    absl::StatusOr<trainer::StepResult> result = absl::InternalError("");
+    // The loss is read at the end of a step: the device has done all of it by then.
+    const double took = Seconds([&] { result = trainer->Step(); });
+    ATOLL_RETURN_IF_ERROR(result.status());
+    results.push_back(*result);
+    if (seconds != nullptr) seconds->push_back(took);
+  }
+  return results;
+}
+
+double Apart(double a, double b) {
+  return std::abs(a - b) / std::max(std::abs(a), std::abs(b));
+}
+
+absl::Status Compare(const char* name, const std::vector<trainer::StepResult>& expected,
+                     const std::vector<trainer::StepResult>& found, double tolerance) {
+  double loss = 0;
+  double norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    loss = std::max(loss, Apart(expected[i].loss, found[i].loss));
+    norm = std::max(norm, Apart(expected[i].gradient_norm, found[i].gradient_norm));
+  }
+  Print(name, "loss_error_fraction", loss, "1");
+  Print(name, "gradient_norm_error_fraction", norm, "1");
+  if (loss <= tolerance && norm <= 5 * tolerance) return absl::OkStatus();
+  return Failed(fmt::format("{}: expected losses within {} and gradient norms within {}, found {:.2g} and {:.2g}", name,
+                            tolerance, 5 * tolerance, loss, norm));
+}
+
+absl::Status CompareWithCpu(const char* name, const std::string& compute, bool split, double tolerance) {
+  constexpr int kSteps = 10;
+  const trainer::TrainerOptions on_cpu = SmallModel("cpu");
+  const trainer::TrainerOptions on_device = SmallModel("cuda");
+  ATOLL_ASSIGN_OR_RETURN(const auto cpu_plan, OneRankPlan(on_cpu, 4, "float32", false));
+  ATOLL_ASSIGN_OR_RETURN(const auto device_plan, OneRankPlan(on_device, 4, compute, split));
+  ATOLL_ASSIGN_OR_RETURN(const auto expected, Train(on_cpu, cpu_plan, kSteps));
+  ATOLL_ASSIGN_OR_RETURN(const auto found, Train(on_device, device_plan, kSteps));
+  return Compare(name, expected, found, tolerance);
+}
+
+// Multiply-adds count twice; the backward pass costs twice the forward.
+double FlopsPerStep(const trainer::TrainerOptions& options) {
+  const double tokens =
+      static_cast<double>(options.height / options.model.patch) * (options.width / options.model.patch);
+  const double width = options.model.width;
+  const double pixels = static_cast<double>(options.channels) * options.model.patch * options.model.patch;
+  const double hidden = width * options.model.mlp_ratio;
+  const double attention = tokens * width * 4 * width + 2 * tokens * tokens * width;
+  const double block = attention + tokens * width * hidden * 2 + 6 * width * width;
+  const double ends = 2 * tokens * width * pixels + 256 * width + width * width + 2 * width * width;
+  return 2 * 3 * (options.model.depth * block + ends) * options.training.batch_size;
+}
+
+// Dense peak by the product's name; 0: unknown.
+double PeakFlops(const std::string& device, bool bf16) {
+  struct Peak {
+    const char* name;
+    double bf16;
+    double fp32;
+  };
+  for (const Peak& peak : {Peak{"H200", 989e12, 67e12}, Peak{"H100 PCIe", 756e12, 51e12}, Peak{"H100", 989e12, 67e12},
+                           Peak{"A100", 312e12, 19.5e12}, Peak{"L40S", 362e12, 91.6e12}}) {
+    if (device.find(peak.name) != std::string::npos) return bf16 ? peak.bf16 : peak.fp32;
+  }
+  return 0;
+}
+
+absl::Status MeasureDit(const char* name, const std::string& compute, int steps) {
+  const trainer::TrainerOptions options = DitB2();
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, OneRankPlan(options, 1, compute, false));
+  constexpr int kWarmUp = 5;
+  std::vector<double> seconds;
+  ATOLL_ASSIGN_OR_RETURN(const auto results, Train(options, plan, kWarmUp + steps, &seconds));
+  seconds.erase(seconds.begin(), seconds.begin() + kWarmUp);
+  const double step = Median(seconds);
+  Print(name, "step", step, "s");
+  Print(name, "images_per_second", options.training.batch_size / step, "1/s");
+  Print(name, "flops_per_second", FlopsPerStep(options) / step, "1/s");
+  cudaDeviceProp device;
+  ATOLL_RETURN_IF_ERROR(Cuda(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties"));
+  const double peak = PeakFlops(device.name, compute == "bfloat16");
+  if (peak > 0) {
+    Print(name, "model_flops_utilisation", FlopsPerStep(options) / step / peak, "1");
+  } else {
+    std::fprintf(stderr, "gpu_checks: no utilisation: the peak of '%s' is not known here\n", device.name);
+  }
+  return results.back().loss < results.front().loss ? absl::OkStatus()
+                                                    : Failed("the loss did not fall while the step was measured");
+}
+
+struct Check {
+  const char* name;
+  std::function<absl::Status(int steps)> run;
+};
+
+const std::vector<Check>& Checks() {
+  static const auto* const checks = new std::vector<Check>{
+      {"nccl-one-rank", [](int) { return CheckOneRank(); }},
+      {"nccl-self-lane", [](int) { return CheckSelfLane(); }},
+      {"nccl-collectives", [](int) { return CheckNcclCollectives(); }},
+      {"streams", [](int) { return CheckStreams(); }},
+      {"step-fp32", [](int) { return CompareWithCpu("step-fp32", "float32", false, 2e-4); }},
+      {"step-split-backward", [](int) { return CompareWithCpu("step-split-backward", "float32", true, 2e-4); }},
+      {"step-bf16", [](int) { return CompareWithCpu("step-bf16", "bfloat16", false, 2e-2); }},
+      {"dit-b2-fp32", [](int steps) { return MeasureDit("dit-b2-fp32", "float32", steps); }},
+      {"dit-b2-bf16", [](int steps) { return MeasureDit("dit-b2-bf16", "bfloat16", steps); }},
+  };
+  return *checks;
+}
+
+int Main(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "--list") {
+    for (const Check& check : Checks()) std::printf("%s\n", check.name);
+    return 0;
+  }
+  const int steps = argc > 3 && std::strcmp(argv[2], "--steps") == 0 ? std::max(1, std::atoi(argv[3])) : 30;
+  const auto check = std::find_if(Checks().begin(), Checks().end(), [&](const Check& c) { return name == c.name; });
+  if (check == Checks().end()) {
+    std::fprintf(stderr, "gpu_checks: error: expected a name that --list prints, found '%s'\n", name.c_str());
+    return 2;
+  }
+  if (const absl::Status loaded = transport::LoadTorchCuda(); !loaded.ok()) {
+    std::fprintf(stderr, "SKIPPED %s: %s\n", name.c_str(), std::string(loaded.message()).c_str());
+    return 77;
+  }
+  absl::Status status;
+  try {
+    status = check->run(steps);
+  } catch (const std::exception& error) {  // LibTorch's
+    status = Failed(error.what());
+  }
+  std::fprintf(stderr, "%s %s%s%s\n", status.ok() ? "PASSED" : "FAILED", name.c_str(), status.ok() ? "" : ": ",
+               std::string(status.message()).c_str());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace atl::gpu
+
+int main(int argc, char** argv) {
+  return atl::gpu::Main(argc, argv);
+}
