@@ -104,7 +104,8 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     if (ctx->saved_data["has_bias"].toBool() && ctx->needs_input_grad(2))
       out[2] = at::sum(g, {0}).to(weight.scalar_type());
     if (ctx->needs_input_grad(1)) {
-      RunOrQueue([weight, x2 = x.reshape({-1, weight.size(1)}), g] { Accumulate(weight, at::mm(g.t(), x2)); });
+      // Detached: a saved input knows its place in the graph, which would otherwise live until the closure has run.
+      RunOrQueue([weight, x2 = x.detach().reshape({-1, weight.size(1)}), g] { Accumulate(weight, at::mm(g.t(), x2)); });
     }
     return out;
   }
@@ -150,7 +151,7 @@ class ConvolutionFunction : public torch::autograd::Function<ConvolutionFunction
     const at::Tensor& bias = saved[3];
     const std::vector<int64_t> stride(2, ctx->saved_data["stride"].toInt());
     const std::vector<int64_t> padding(2, ctx->saved_data["padding"].toInt());
-    const auto kernel = [g = gradients[0], x, weight_c, stride, padding,
+    const auto kernel = [g = gradients[0], x = x.detach(), weight_c, stride, padding,
                          bias_size = weight.size(0)](std::array<bool, 3> mask) {
       return at::convolution_backward(g, x, weight_c, at::IntArrayRef{bias_size}, stride, padding, {1, 1},
                                       /*transposed=*/false, {0, 0}, /*groups=*/1, mask);

@@ -1,5 +1,6 @@
 // What a training step costs here against the same step written with stock autograd and ATen's optimizer operations, in
-// one process of one thread, alternating. Prints one JSON object per line.
+// one process of one thread, alternating; and the same step with its backward split into I and W, which comes one
+// micro-batch later. Prints one JSON object per line.
 //
 //   step_bench [pairs] [width] [depth]
 #include <algorithm>
@@ -94,9 +95,19 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Print(const char* metric, double value, const char* unit) {
-  std::printf("{\"case\": \"step-vs-stock\", \"metric\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", metric, value,
-              unit);
+void Print(const char* name, const char* metric, double value, const char* unit) {
+  std::printf("{\"case\": \"%s\", \"metric\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", name, metric, value, unit);
+}
+
+// F and I of each micro-batch, and then W of the one before.
+planner::Plan SplitBackward(planner::Plan plan) {
+  std::string line;
+  for (int32_t m = 0; m < plan.micro_batches; ++m) {
+    line += fmt::format("{}0F{},0I{}", m == 0 ? "" : ",", m, m);
+    if (m > 0) line += fmt::format(",0W{}", m - 1);
+  }
+  plan.schedule = *schedule::ParseText(line + fmt::format(",0W{}", plan.micro_batches - 1));
+  return plan;
 }
 
 int Main(int argc, char** argv) {
@@ -117,28 +128,39 @@ int Main(int argc, char** argv) {
   }
   StockTrainer stock(options, plan, initial, &data);
   auto trainer = Trainer::Create(options, plan, 0, &data, nullptr, Clock::Real());
-  if (!trainer.ok()) {
-    std::fprintf(stderr, "%s\n", trainer.status().ToString().c_str());
+  auto split_trainer = Trainer::Create(options, SplitBackward(plan), 0, &data, nullptr, Clock::Real());
+  for (const absl::Status& status : {trainer.status(), split_trainer.status()}) {
+    if (status.ok()) continue;
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
     return 1;
   }
   const auto ours = [&] {
     if (!(*trainer)->Step().ok()) std::abort();
   };
+  const auto split = [&] {
+    if (!(*split_trainer)->Step().ok()) std::abort();
+  };
   stock.Step();
   ours();
-  std::vector<double> ratios, cpu_ratios, ours_seconds, stock_seconds;
+  split();
+  std::vector<double> ratios, cpu_ratios, ours_seconds, stock_seconds, split_ratios, split_cpu_ratios;
   for (int i = 0; i < pairs; ++i) {
     const Cost of_stock = Measure([&] { stock.Step(); });
     const Cost of_ours = Measure(ours);
+    const Cost of_split = Measure(split);
+    split_ratios.push_back(of_split.wall_seconds / of_ours.wall_seconds);
+    split_cpu_ratios.push_back(of_split.cpu_seconds / of_ours.cpu_seconds);
     stock_seconds.push_back(of_stock.wall_seconds);
     ours_seconds.push_back(of_ours.wall_seconds);
     ratios.push_back(of_ours.wall_seconds / of_stock.wall_seconds);
     cpu_ratios.push_back(of_ours.cpu_seconds / of_stock.cpu_seconds);
   }
-  Print("stock_step", Median(stock_seconds), "s");
-  Print("step", Median(ours_seconds), "s");
-  Print("time_ratio", Median(ratios), "1");
-  Print("cpu_ratio", Median(cpu_ratios), "1");
+  Print("step-vs-stock", "stock_step", Median(stock_seconds), "s");
+  Print("step-vs-stock", "step", Median(ours_seconds), "s");
+  Print("step-vs-stock", "time_ratio", Median(ratios), "1");
+  Print("step-vs-stock", "cpu_ratio", Median(cpu_ratios), "1");
+  Print("split-vs-whole", "time_ratio", Median(split_ratios), "1");
+  Print("split-vs-whole", "cpu_ratio", Median(split_cpu_ratios), "1");
   return 0;
 }
 
