@@ -1,0 +1,39 @@
+// The ranks of an island as child processes over UCX.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/bench/bench_process.h"
+#include "worker/transport/transport.h"
+
+namespace atl::bench {
+
+// A child's pipes to its parent.
+struct ParentPipes {
+  int read_fd = -1;
+  int write_fd = -1;
+  std::string buffered;
+
+  absl::StatusOr<std::string> Read() { return ReadLine(read_fd, &buffered); }
+  absl::Status Write(const std::string& line) const { return WriteLine(write_fd, line); }
+};
+
+// A rank's end: a connected transport over `lanes`, which all ranks give alike.
+absl::StatusOr<std::unique_ptr<transport::Transport>> ConnectRank(ParentPipes* parent, int rank, int ranks,
+                                                                  const std::vector<transport::Lane>& lanes);
+
+// The parent's end: a child per rank that has got as far as its first line after ConnectRank, which is dropped. What
+// `run` returns is the child's exit; its error goes to standard error.
+absl::StatusOr<std::vector<std::unique_ptr<Child>>> StartRanks(
+    int ranks, const std::function<absl::Status(int rank, ParentPipes* parent)>& run);
+
+// One command to every child, at once; their answers, by rank.
+absl::StatusOr<std::vector<Answer>> AskAll(const std::vector<std::unique_ptr<Child>>& children,
+                                           const std::string& command);
+
+}  // namespace atl::bench
