@@ -1,19 +1,20 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <utility>
+#include <optional>
 
 #include "client/commands.h"
 #include "client/dataset_store.h"
+#include "client/files.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/planner/plan.h"
 #include "common/schedule/drawing.h"
-#include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 #include "common/spec/spec_io.h"
+#include "common/storage/profile_file.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
@@ -28,26 +29,15 @@ struct PlanFlags {
   std::string image;
   std::string network = "expert";
   std::string format = "text";
-  double transfer_seconds = 0;
+  std::string profile;
+  double device_memory_gib = 0;
+  std::optional<double> transfer_seconds;
 };
 
 struct ImageShape {
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
-};
-
-// A plan and what the simulator says of it.
-struct Outlook {
-  planner::Plan plan;
-  schedule::Simulation simulation;
-  double one_rank_seconds = 0;
-  bool chosen = false;
-
-  double peak_bytes() const {
-    return *std::max_element(simulation.peak_activation_bytes.begin(), simulation.peak_activation_bytes.end());
-  }
-  double speedup() const { return one_rank_seconds / simulation.makespan_seconds; }
 };
 
 absl::StatusOr<ImageShape> ParseShape(const std::string& text) {
@@ -75,152 +65,176 @@ absl::StatusOr<ImageShape> FindShape(const Session& session, const PlanFlags& fl
   return ImageShape{manifest.channels, manifest.height, manifest.width};
 }
 
-absl::StatusOr<Outlook> LookAt(const planner::PlanRequest& request, planner::Plan plan) {
-  Outlook outlook{.plan = std::move(plan)};
-  ATOLL_ASSIGN_OR_RETURN(outlook.simulation,
-                         schedule::Simulate(outlook.plan.schedule, planner::CostsOf(outlook.plan, request.profile)));
-  for (const planner::LayerProfile& layer : planner::LayersAt(request.profile, request.batch_size)) {
-    outlook.one_rank_seconds += layer.forward_seconds + layer.backward_seconds;
-  }
-  return outlook;
+// The plan that a request gets, and what it is judged by.
+struct Outlook {
+  planner::PlanRequest request;
+  planner::PlanChoice choice;
+  schedule::SimulationCosts costs;
+  schedule::Simulation simulation;
+};
+
+double PeakBytes(const planner::Candidate& candidate) {
+  const std::vector<double>& peaks = candidate.predicted.peak_bytes;
+  return peaks.empty() ? 0 : *std::max_element(peaks.begin(), peaks.end());
 }
 
-// The job's schedule, or another one on as many ranks: a rank of one schedule may hold more stages than of the other.
-absl::StatusOr<Outlook> Predict(planner::PlanRequest request, const schedule::GeneratorInfo& generator) {
-  const bool chosen = generator.name == request.pipeline.schedule;
-  ATOLL_ASSIGN_OR_RETURN(const schedule::GeneratorInfo of_job, schedule::FindGenerator(request.pipeline.schedule));
-  if (!chosen && request.pipeline.stages > 0) {
-    const int32_t ranks = std::min(request.pipeline.stages / of_job.stages_per_rank,
-                                   request.profile.layer_count() / generator.stages_per_rank);
-    request.pipeline.stages = std::max(ranks, 1) * generator.stages_per_rank;
-  }
-  request.pipeline.schedule = generator.name;
-  ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
-  ATOLL_ASSIGN_OR_RETURN(Outlook outlook, LookAt(request, std::move(plan)));
-  outlook.chosen = chosen;
-  return outlook;
+// Refused candidates have no prediction.
+bool HasPrediction(const planner::Candidate& candidate) {
+  return candidate.predicted.iteration_seconds > 0;
 }
 
-std::string AsCsv(const std::vector<Outlook>& outlooks) {
-  std::string text = "schedule,chosen,stages,micro_batches,iteration_seconds,speedup,bubble,peak_activation_bytes\n";
-  for (const Outlook& outlook : outlooks) {
-    text += fmt::format("{},{},{},{},{:.6g},{:.4f},{:.4f},{:.0f}\n", outlook.plan.generator, outlook.chosen,
-                        outlook.plan.schedule.stages, outlook.plan.micro_batches, outlook.simulation.makespan_seconds,
-                        outlook.speedup(), outlook.simulation.bubble, outlook.peak_bytes());
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string AsCsv(const Outlook& outlook) {
+  std::string text =
+      "schedule,chosen,ranks,stages,replicas,micro_batches,micro_batch_size,recomputed_layers,frozen_pieces,"
+      "iteration_seconds,bound_seconds,bubble,peak_bytes,why_not\n";
+  for (const planner::Candidate& c : outlook.choice.candidates) {
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.4f},{:.0f},{}\n", c.schedule, c.chosen, c.ranks,
+                        c.stages, c.replicas, c.micro_batches, c.micro_batch_size, c.recomputed_layers, c.frozen_pieces,
+                        c.predicted.iteration_seconds, c.bound_seconds, c.predicted.bubble, PeakBytes(c),
+                        Quoted(c.why_not));
   }
   return text;
 }
 
-std::string AsJson(const std::vector<Outlook>& outlooks) {
+std::string AsJson(const Outlook& outlook) {
+  const planner::Plan& plan = outlook.choice.plan;
+  nlohmann::ordered_json stages;
+  for (const planner::StagePlacement& stage : plan.stages) {
+    stages.push_back({{"rank", stage.rank}, {"first_layer", stage.first_layer}, {"end_layer", stage.end_layer}});
+  }
   nlohmann::ordered_json json;
-  for (const Outlook& outlook : outlooks) {
-    nlohmann::ordered_json stages;
-    for (const planner::StagePlacement& stage : outlook.plan.stages) {
-      stages.push_back({{"rank", stage.rank}, {"first_layer", stage.first_layer}, {"end_layer", stage.end_layer}});
-    }
-    json["schedules"].push_back({{"schedule", outlook.plan.generator},
-                                 {"chosen", outlook.chosen},
-                                 {"iteration_seconds", outlook.simulation.makespan_seconds},
-                                 {"speedup", outlook.speedup()},
-                                 {"bubble", outlook.simulation.bubble},
-                                 {"peak_activation_bytes", outlook.simulation.peak_activation_bytes},
-                                 {"exposed_transfer_seconds", outlook.simulation.exposed_transfer_seconds},
-                                 {"stages", stages},
-                                 {"actions", schedule::ToText(outlook.plan.schedule)}});
+  json["plan"] = {{"schedule", plan.generator},
+                  {"reason", plan.reason},
+                  {"replicas", plan.replicas},
+                  {"micro_batches", plan.micro_batches},
+                  {"micro_batch_size", plan.micro_batch_size},
+                  {"iteration_seconds", plan.predicted.iteration_seconds},
+                  {"bubble", plan.predicted.bubble},
+                  {"peak_bytes", plan.predicted.peak_bytes},
+                  {"exposed_transfer_seconds", outlook.simulation.exposed_transfer_seconds},
+                  {"recomputed_layers", plan.recomputed_layers},
+                  {"stages", stages},
+                  {"actions", schedule::ToText(plan.schedule)}};
+  for (const planner::Candidate& c : outlook.choice.candidates) {
+    json["schedules"].push_back({{"schedule", c.schedule},
+                                 {"chosen", c.chosen},
+                                 {"ranks", c.ranks},
+                                 {"stages", c.stages},
+                                 {"replicas", c.replicas},
+                                 {"micro_batches", c.micro_batches},
+                                 {"micro_batch_size", c.micro_batch_size},
+                                 {"recomputed_layers", c.recomputed_layers},
+                                 {"frozen_pieces", c.frozen_pieces},
+                                 {"iteration_seconds", c.predicted.iteration_seconds},
+                                 {"bound_seconds", c.bound_seconds},
+                                 {"bubble", c.predicted.bubble},
+                                 {"peak_bytes", c.predicted.peak_bytes},
+                                 {"why_not", c.why_not}});
   }
   return json.dump(2) + "\n";
 }
 
-std::string AsText(const std::vector<Outlook>& outlooks, int width) {
-  std::string text;
-  for (const Outlook& outlook : outlooks) {
-    if (outlook.chosen) text += outlook.plan.reason + "\n\n";
-  }
-  Table table({"SCHEDULE", "ITERATION", "SPEED-UP", "BUBBLE", "PEAK ACTIVATIONS PER RANK"});
-  for (const Outlook& outlook : outlooks) {
-    std::vector<std::string> peaks;
-    for (const double bytes : outlook.simulation.peak_activation_bytes) {
-      peaks.push_back(BytesText(static_cast<int64_t>(bytes)));
-    }
-    table.Add({outlook.plan.generator + (outlook.chosen ? " *" : ""),
-               fmt::format("{:.3g} ms", 1000 * outlook.simulation.makespan_seconds),
-               fmt::format("{:.2f}x", outlook.speedup()), fmt::format("{:.1f} %", 100 * outlook.simulation.bubble),
-               fmt::format("{}", fmt::join(peaks, ", "))});
-  }
-  text += table.Text(width);
-  for (const Outlook& outlook : outlooks) {
-    if (!outlook.chosen) continue;
-    text += "\nWhat each rank does (stage, action, micro-batch):\n";
-    const std::string actions = schedule::ToText(outlook.plan.schedule);
-    for (size_t at = 0, rank = 0; at < actions.size(); ++rank) {
-      const size_t end = actions.find('\n', at);
-      const std::string line = fmt::format("  rank {}: {}", rank, actions.substr(at, end - at));
-      text += (width > 0 ? Shorten(line, width) : line) + "\n";
-      at = end + 1;
-    }
-  }
-  return text + "\n* the job's schedule. Times are counted for one core at 84 GFLOP/s: compare them with each other.\n";
+std::string Milliseconds(double seconds) {
+  return fmt::format("{:.4g} ms", 1000 * seconds);
 }
 
-// Of the job's schedule; the others are in the table.
-std::string AsSvg(const std::vector<Outlook>& outlooks, const planner::Profile& profile,
-                  const std::string& model_name) {
-  for (const Outlook& outlook : outlooks) {
-    if (!outlook.chosen) continue;
-    schedule::Drawing drawing =
-        schedule::DrawSimulation(outlook.plan.schedule, planner::CostsOf(outlook.plan, profile), outlook.simulation);
-    drawing.title = fmt::format("{}: {} over {} ranks, {} micro-batches of {}", model_name, outlook.plan.generator,
-                                outlook.plan.rank_count(), outlook.plan.micro_batches, outlook.plan.micro_batch_size);
-    drawing.subtitle =
-        fmt::format("Predicted: {:.4g} ms, bubble {:.1f} %, {:.2f} times one rank",
-                    1000 * outlook.simulation.makespan_seconds, 100 * outlook.simulation.bubble, outlook.speedup());
-    return schedule::ToSvg(drawing);
+void AddRow(const planner::Candidate& c, Table* table) {
+  const std::string name = c.schedule + (c.chosen ? " *" : "");
+  if (!HasPrediction(c)) {
+    table->Add({name, "-", "-", "-", "-", "-", OneLine(c.why_not)});
+    return;
   }
-  return "";
+  table->Add({name, Milliseconds(c.predicted.iteration_seconds), Milliseconds(c.bound_seconds),
+              fmt::format("{:.1f} %", 100 * c.predicted.bubble), BytesText(static_cast<int64_t>(PeakBytes(c))),
+              fmt::format("{} x {}, {} of {}", c.stages, c.replicas, c.micro_batches, c.micro_batch_size),
+              c.chosen ? "chosen" : OneLine(c.why_not)});
 }
 
-absl::Status Plan(const Session& session, const PlanFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
-  ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
-  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindShape(session, flags, spec.dataset));
+std::string AsText(const Outlook& outlook, bool counted, int width) {
+  const planner::Plan& plan = outlook.choice.plan;
+  std::string text = plan.reason + "\n\n";
+  Table table(
+      {"SCHEDULE", "ITERATION", "BOUND", "BUBBLE", "PEAK MEMORY", "STAGES x REPLICAS, MICRO-BATCHES", "WHY NOT"});
+  for (const planner::Candidate& candidate : outlook.choice.candidates) AddRow(candidate, &table);
+  text += table.Text(width) + "\nPeak memory of each rank:";
+  for (const double bytes : plan.predicted.peak_bytes) text += " " + BytesText(static_cast<int64_t>(bytes));
+  text += "\nWhat each rank does (stage, action, micro-batch):\n";
+  const std::string actions = schedule::ToText(plan.schedule);
+  for (size_t at = 0, rank = 0; at < actions.size(); ++rank) {
+    const size_t end = actions.find('\n', at);
+    const std::string line = fmt::format("  rank {}: {}", rank, actions.substr(at, end - at));
+    text += (width > 0 ? Shorten(line, width) : line) + "\n";
+    at = end + 1;
+  }
+  return text + "\n* chosen. Bound: no schedule of this split and these micro-batches is shorter." +
+         (counted ? " Times are counted for one core at 84 GFLOP/s:\ncompare them with each other, or give a "
+                    "measured --profile.\n"
+                  : "\n");
+}
+
+std::string AsSvg(const Outlook& outlook, const std::string& title) {
+  const planner::Plan& plan = outlook.choice.plan;
+  schedule::Drawing drawing = schedule::DrawSimulation(plan.schedule, outlook.costs, outlook.simulation);
+  drawing.title = fmt::format(
+      "{}: {} over {} ranks{}, {} micro-batches of {}", title, plan.generator, plan.schedule.rank_count(),
+      plan.replicas > 1 ? fmt::format(" x {} replicas", plan.replicas) : "", plan.micro_batches, plan.micro_batch_size);
+  drawing.subtitle = fmt::format("Predicted: {}, bubble {:.1f} %", Milliseconds(plan.predicted.iteration_seconds),
+                                 100 * plan.predicted.bubble);
+  for (const planner::Candidate& candidate : outlook.choice.candidates) {
+    if (candidate.chosen) drawing.subtitle += fmt::format(", bound {}", Milliseconds(candidate.bound_seconds));
+  }
+  return schedule::ToSvg(drawing);
+}
+
+// Measured, as `atoll profile` writes it; else counted.
+absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanFlags& flags,
+                                             const spec::JobSpec& spec) {
   const bool router = flags.network == "router";
   const spec::ModelSpec& model = router ? spec.router_model : spec.model;
+  if (!flags.profile.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.profile));
+    ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, storage::ParseProfile(text, flags.profile));
+    if (profile.layer_count() == spec::LayerCount(model)) return profile;
+    return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_MISMATCH",
+                     fmt::format("{}: expected a profile of {} layers, as the job's {} has, found {}", flags.profile,
+                                 spec::LayerCount(model), flags.network, profile.layer_count()));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindShape(session, flags, spec.dataset));
   if (shape.height % model.patch != 0 || shape.width % model.patch != 0) {
     return FieldError(router ? "router_model.patch" : "model.patch", "NOT_DIVISIBLE",
                       fmt::format("expected a patch that divides the images ({} x {}), found {}", shape.height,
                                   shape.width, model.patch));
   }
-  const spec::TrainingSpec& training = router ? spec.router_training : spec.training;
   const int32_t tokens = (shape.height / model.patch) * (shape.width / model.patch);
-  planner::PlanRequest request{.pipeline = spec.pipeline,
-                               .precision = training.precision,
-                               .batch_size = training.batch_size,
-                               .ranks = flags.ranks,
-                               .profile = planner::CountedProfile(model, tokens, shape.channels)};
-  request.profile.transfer_latency_seconds = flags.transfer_seconds;
-  std::vector<Outlook> outlooks;
-  std::string planned;
-  if (request.pipeline.schedule == "auto") {
-    // The planner's choice, beside every other schedule on as many ranks, replicas and micro-batches.
-    ATOLL_ASSIGN_OR_RETURN(planner::Plan choice, planner::MakePlan(request));
-    planned = choice.generator;
-    request.pipeline.schedule = "1f1b";
-    request.pipeline.stages = choice.schedule.rank_count();
-    request.pipeline.replicas = choice.replicas;
-    request.pipeline.micro_batches = choice.micro_batches;
-    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), LookAt(request, std::move(choice)));
-    outlooks.back().chosen = true;
-  }
-  for (const schedule::GeneratorInfo& generator : schedule::Generators()) {
-    if (generator.name == planned) continue;
-    ATOLL_ASSIGN_OR_RETURN(outlooks.emplace_back(), Predict(request, generator));
-    if (!planned.empty()) outlooks.back().chosen = false;
-  }
+  return planner::CountedProfile(model, tokens, shape.channels);
+}
+
+absl::Status Plan(const Session& session, const PlanFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
+  ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
+  const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
+  Outlook outlook;
+  outlook.request = {.pipeline = spec.pipeline,
+                     .precision = training.precision,
+                     .batch_size = training.batch_size,
+                     .ranks = flags.ranks};
+  outlook.request.device_memory_bytes = flags.device_memory_gib * (1 << 30);
+  ATOLL_ASSIGN_OR_RETURN(outlook.request.profile, FindProfile(session, flags, spec));
+  if (flags.transfer_seconds.has_value()) outlook.request.profile.transfer_latency_seconds = *flags.transfer_seconds;
+  ATOLL_ASSIGN_OR_RETURN(outlook.choice, planner::ComparePlans(outlook.request));
+  outlook.costs = planner::CostsOf(outlook.choice.plan, outlook.request.profile);
+  ATOLL_ASSIGN_OR_RETURN(outlook.simulation, schedule::Simulate(outlook.choice.plan.schedule, outlook.costs));
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
-  *session.out << (json                    ? AsJson(outlooks)
-                   : flags.format == "csv" ? AsCsv(outlooks)
-                   : flags.format == "svg" ? AsSvg(outlooks, request.profile, spec.model_name)
-                                           : AsText(outlooks, session.width));
+  *session.out << (json                    ? AsJson(outlook)
+                   : flags.format == "csv" ? AsCsv(outlook)
+                   : flags.format == "svg" ? AsSvg(outlook, fmt::format("{}, {}", spec.model_name, flags.network))
+                                           : AsText(outlook, flags.profile.empty(), session.width));
   return absl::OkStatus();
 }
 
@@ -236,12 +250,16 @@ void AddPlanCommand(CLI::App* app, Session* session) {
       ->allow_extra_args(false);
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
+  command->add_option("--profile", flags->profile, "Measured costs, as atoll profile writes them; default: counted");
+  command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
       ->check(CLI::IsMember({"text", "csv", "json", "svg"}));
   command->footer(R"(
-Shows the job's schedule beside every other: time of one iteration, gain over one rank, share of idle time, and memory.
+Shows the plan that the job would get, why, and every other schedule beside it: time of one iteration, the bound below
+which no schedule of that split comes, share of idle time, and memory.
 
 Examples:
   atoll plan deploy/jobs/digits.yaml --ranks 2
