@@ -1,16 +1,32 @@
 #!/usr/bin/env bash
-# What two pipeline ranks are worth on this machine: against one process, and against torch.distributed.pipelining.
-# One JSON object per line on standard output; the course of it on standard error. Wants two quiet cores; about four
-# minutes. Arguments go to the bench itself, e.g. --rounds 5 --pairs 9.
+# What two pipeline ranks are worth on this machine: against one process, and against torch.distributed.pipelining; and how
+# well a measured profile predicts an iteration. One JSON object per line on standard output; the course of it on standard
+# error. Wants two quiet cores; about five minutes.
+#
+#   tests/bench/pipeline.sh                      both
+#   tests/bench/pipeline.sh peers [ARGUMENT...]      the comparisons; arguments go to pipeline_bench, e.g. --pairs 5
+#   tests/bench/pipeline.sh predicted [ARGUMENT...]  the predictions; arguments go to predicted_bench, e.g.
+#                                                    --case predicted-v-m8
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${ATOLL_BUILD:-build/release}
-if [ ! -x "$build/bin/pipeline_bench" ]; then
+what=${1:-both}
+[ $# -eq 0 ] || shift
+case $what in
+  both | peers | predicted) ;;
+  *) echo "pipeline.sh: unknown argument '$what'; expected peers or predicted" >&2; exit 2 ;;
+esac
+if [ ! -x "$build/bin/pipeline_bench" ] || [ ! -x "$build/bin/predicted_bench" ]; then
   cmake --preset release >&2
-  cmake --build --preset release --target pipeline_bench >&2
+  cmake --build --preset release --target pipeline_bench predicted_bench >&2
 fi
-tests/peers/setup.sh
-peers=$(tests/peers/setup.sh --prefix)
 # One thread per rank, and addresses of this machine only.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
-exec "$build/bin/pipeline_bench" --peer-python "$peers/bin/python" --peer-script tests/peers/torch_pipeline.py "$@"
+if [ "$what" != predicted ]; then
+  tests/peers/setup.sh
+  peers=$(tests/peers/setup.sh --prefix)
+  "$build/bin/pipeline_bench" --peer-python "$peers/bin/python" --peer-script tests/peers/torch_pipeline.py "$@"
+fi
+if [ "$what" != peers ]; then
+  "$build/bin/predicted_bench" "$@"
+fi

@@ -1,4 +1,4 @@
-"""One rank of torch.distributed.pipelining's 1F1B over gloo, on the model and the step that tests/bench/pipeline measures.
+"""One rank of torch.distributed.pipelining's 1F1B or ZBV over gloo, on the model and the step that tests/bench/pipeline measures.
 
 Driven step by step: reads lines from standard input, "step" runs one training step and answers on standard output with
 "<start> <end> <cpu>" in seconds, the first two of CLOCK_MONOTONIC (shared by all processes of the machine), "quit" or the end
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleZBVZeroBubble
 
 
 class Embed(nn.Module):
@@ -83,10 +83,14 @@ class Stage(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, *flow):
+    def forward(self, *inputs):
+        flow = inputs
         for layer in self.layers:
             flow = layer(*flow)
-        return flow
+        if isinstance(flow, torch.Tensor):
+            return flow
+        # A split backward detaches a stage's outputs in place; what goes through unchanged is an input too.
+        return tuple(out.clone() if any(out is entered for entered in inputs) else out for out in flow)
 
 
 def clip_scale(parameters, limit):
@@ -96,20 +100,48 @@ def clip_scale(parameters, limit):
     return min(1.0, limit / max(math.sqrt(squares.item()), 1e-12))
 
 
+class Stages:
+    """Which stages lie on this rank: one for 1F1B; for ZBV the rank-th from the front and the rank-th from the back."""
+
+    def __init__(self, args):
+        self.count = args.world * (2 if args.schedule == "zbv" else 1)
+        self.here = [args.rank, self.count - 1 - args.rank] if args.schedule == "zbv" else [args.rank]
+
+    def modules(self, args, side):
+        """The model's layers, cut into stages of as many blocks each."""
+        per_stage = args.depth // self.count
+        for stage in self.here:
+            layers = [Block(args.width, args.heads, args.mlp_ratio) for _ in range(per_stage)]
+            if stage == 0:
+                layers.insert(0, Embed(args.channels, args.patch, side, args.width, args.classes))
+            if stage == self.count - 1:
+                layers.append(Head(args.channels, args.patch, side, args.width))
+            yield stage, Stage(layers)
+
+
+class LocalStage(PipelineStage):
+    def _get_init_p2p_neighbors_ops(self):
+        # Its warm-up sends a message to the rank itself, which gloo cannot; gloo needs no warm-up.
+        return []
+
+
 class Trainer:
     def __init__(self, args):
         torch.manual_seed(args.rank)
         side = args.patch * math.isqrt(args.tokens)
-        blocks = [Block(args.width, args.heads, args.mlp_ratio) for _ in range(args.depth // args.world)]
-        layers = ([Embed(args.channels, args.patch, side, args.width, args.classes)] if args.rank == 0 else []) + blocks
-        self.last = args.rank == args.world - 1
-        if self.last:
-            layers.append(Head(args.channels, args.patch, side, args.width))
-        self.module = Stage(layers)
-        self.rank = args.rank
-        self.stage = PipelineStage(self.module, args.rank, args.world, torch.device("cpu"))
-        self.schedule = Schedule1F1B(self.stage, args.micro_batches, loss_fn=F.mse_loss)
-        self.parameters = list(self.module.parameters())
+        stages = Stages(args)
+        self.modules = nn.ModuleList()
+        parts = []
+        for index, module in stages.modules(args, side):
+            self.modules.append(module)
+            parts.append(LocalStage(module, index, stages.count, torch.device("cpu")))
+        self.first = 0 in stages.here
+        self.last = stages.count - 1 in stages.here
+        if args.schedule == "zbv":
+            self.schedule = ScheduleZBVZeroBubble(parts, args.micro_batches, loss_fn=F.mse_loss)
+        else:
+            self.schedule = Schedule1F1B(parts[0], args.micro_batches, loss_fn=F.mse_loss)
+        self.parameters = list(self.modules.parameters())
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.0, fused=True)
         self.ema = [p.detach().clone() for p in self.parameters]
         batch = args.micro_batches * args.micro_batch_size
@@ -119,13 +151,11 @@ class Trainer:
         self.target = torch.randn(batch, args.channels, side, side)
 
     def step(self):
-        if self.rank == 0:
-            self.schedule.step(self.x, self.t, self.y)
-        elif self.last:
-            losses = []
-            self.schedule.step(target=self.target, losses=losses)
+        inputs = (self.x, self.t, self.y) if self.first else ()
+        if self.last:
+            self.schedule.step(*inputs, target=self.target, losses=[])
         else:
-            self.schedule.step()
+            self.schedule.step(*inputs)
         with torch.no_grad():
             scale = clip_scale(self.parameters, 1.0)
             if scale != 1.0:
@@ -139,6 +169,7 @@ def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--schedule", choices=("1f1b", "zbv"), default="1f1b")
     parser.add_argument("--rendezvous", required=True, help="a file that does not exist yet")
     for name, value in (("depth", 8), ("width", 256), ("heads", 4), ("patch", 2), ("tokens", 64), ("channels", 1),
                         ("classes", 10), ("micro-batches", 8), ("micro-batch-size", 8)):

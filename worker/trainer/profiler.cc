@@ -10,7 +10,6 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/planner/measured_profile.h"
 #include "fmt/format.h"
 #include "worker/trainer/batch_feed.h"
 #include "worker/trainer/memory_meter.h"
@@ -290,8 +289,8 @@ class Profiler {
       const absl::Duration start = clock_->Monotonic();
       double squares = 0;
       for (size_t i = 0; i < optimizer.size(); ++i) squares += optimizer.SquaredNorm(i);
-      // As a step that clips does.
-      optimizer.Step(round, squares > 1e300 ? 0.5 : 0.9);
+      // As a step that clips does; what it clips to is no matter.
+      optimizer.Step(round, 1 / (1 + squares));
       if (round > 0) seconds.push_back(absl::ToDoubleSeconds(clock_->Monotonic() - start));
     }
     double bytes = 0;
@@ -381,19 +380,6 @@ absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, tra
     TuneProcess(options.trainer.threads);
     return Profiler(options, transport, clock).Run();
   });
-}
-
-absl::StatusOr<double> MeasureDrift(ProfilerOptions options, const planner::Profile& profile,
-                                    transport::Transport* transport, Clock* clock) {
-  if (profile.layers.empty()) {
-    return FieldError("profile", "VALUE_OUT_OF_RANGE", "expected at least one size; found none");
-  }
-  const int32_t size = profile.layers.begin()->first;
-  options.micro_batch_sizes = {size};
-  options.longest = absl::Seconds(2);
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile now, ProfileRank(options, transport, clock));
-  const double drift = planner::MicroBatchSeconds(now, size) / planner::MicroBatchSeconds(profile, size);
-  return Ranks(transport, options.trainer.timeout).Mean(drift);
 }
 
 }  // namespace atl::trainer

@@ -1,5 +1,6 @@
 // Measures what the layers of a model cost on this device: each one run as a stage of its own by the code that trains
-// (RankStages), and the optimizer over all of them; all ranks at the same time, for ranks of one machine slow each other.
+// (RankStages), and the optimizer over all of them; all ranks at the same time, for ranks of one machine slow each
+// other.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +33,13 @@ struct ProfilerOptions {
 // The lanes that ProfileRank needs, for Transport::Connect.
 std::vector<transport::Lane> ProfilerLanes(int32_t ranks);
 
-// What rank `transport->rank()` measured; the ranks' profiles are to be merged (planner::MergeProfiles). Every rank calls
-// it with the same options; a null transport means that there is one rank. Blocks. Like Trainer::Create, sets the number
-// of LibTorch's threads and tunes its allocator. INVALID_ARGUMENT for options that cannot be.
+// What rank `transport->rank()` measured; the ranks' profiles are to be merged (planner::MergeProfiles). Every rank
+// calls it with the same options; a null transport means that there is one rank. Blocks. Like Trainer::Create, sets the
+// number of LibTorch's threads and tunes its allocator. INVALID_ARGUMENT for options that cannot be.
 //
-// Of a deep model no more than 8 blocks are run, and the others taken as their mean. Samples are noise. Weight gradients
-// are measured as they accumulate: the first of a step costs a little less.
+// Of a deep model no more than 8 blocks are run, and the others taken as their mean. Samples are noise. Weight
+// gradients are measured as they accumulate: the first of a step costs a little less.
 absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, transport::Transport* transport,
                                              Clock* clock);
-
-// How much slower the machine is now than when `profile` was taken: one short measurement of its smallest size, to scale
-// it by (planner::ScaleCompute). `options` as they were.
-absl::StatusOr<double> MeasureDrift(ProfilerOptions options, const planner::Profile& profile,
-                                    transport::Transport* transport, Clock* clock);
 
 }  // namespace atl::trainer

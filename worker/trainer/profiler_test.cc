@@ -92,7 +92,6 @@ TEST(ProfilerTest, RanksMeasureTogetherAndTimeTheirTransfers) {
   std::vector<std::string> addresses;
   for (const auto& transport : transports) addresses.push_back(transport->Address());
   std::vector<absl::StatusOr<planner::Profile>> profiles(kRanks);
-  std::vector<absl::StatusOr<double>> drifts(kRanks);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -100,19 +99,15 @@ TEST(ProfilerTest, RanksMeasureTogetherAndTimeTheirTransfers) {
       const absl::Status connected = transport->Connect(addresses, ProfilerLanes(kRanks), absl::Seconds(30));
       ASSERT_TRUE(connected.ok()) << connected;
       profiles[rank] = ProfileRank(Small(), transport, Clock::Real());
-      if (profiles[rank].ok()) drifts[rank] = MeasureDrift(Small(), *profiles[rank], transport, Clock::Real());
     });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<planner::Profile> measured;
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     ASSERT_TRUE(profiles[rank].ok()) << profiles[rank].status();
-    ASSERT_TRUE(drifts[rank].ok()) << drifts[rank].status();
-    EXPECT_EQ(*drifts[rank], *drifts[0]);
     EXPECT_EQ(profiles[rank]->transfer_latency_seconds > 0, rank + 1 < kRanks);
     measured.push_back(*profiles[rank]);
   }
-  EXPECT_GT(*drifts[0], 0);
   const auto merged = planner::MergeProfiles(measured);
   ASSERT_TRUE(merged.ok()) << merged.status();
   EXPECT_EQ(merged->rank_slowdown.size(), 3u);

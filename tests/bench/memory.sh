@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# What training holds in memory: measured by the allocator against the plan's prediction (four processes), and V schedules
+# against 1F1B (eight ranks as threads). One JSON object per line on standard output; the course of it on standard error.
+# Under a minute, on a machine in any state. Arguments go to the bench itself, e.g. --schedule 1f1b.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=${ATOLL_BUILD:-build/release}
+if [ ! -x "$build/bin/memory_bench" ]; then
+  cmake --preset release >&2
+  cmake --build --preset release --target memory_bench >&2
+fi
+# One thread per rank.
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+exec "$build/bin/memory_bench" "$@"

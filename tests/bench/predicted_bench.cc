@@ -1,0 +1,216 @@
+// How well a measured profile predicts an iteration: profile and measurement take turns, in the same processes.
+//
+// One or two children hold a rank each. Commands: "profile" measures costs and shares them, "train" plans with them and
+// builds the trainer, "step" is one training step. One JSON object per line on standard output; what people read goes
+// to standard error.
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/planner/plan.h"
+#include "common/schedule/simulator.h"
+#include "tests/bench/bench_process.h"
+#include "tests/bench/pipeline_ranks.h"
+#include "worker/engine/engine.h"
+#include "worker/trainer/profiler.h"
+#include "worker/trainer/synthetic_data.h"
+#include "worker/trainer/trainer.h"
+
+namespace atl::bench {
+namespace {
+
+struct Settings {
+  int rounds = 6;
+  int warm_up = 1;
+  int steps = 3;
+  bool processor_time = false;
+  std::vector<std::string> cases;  // empty: all
+};
+
+struct Case {
+  std::string name;
+  int ranks = 1;
+  std::string schedule;
+  Work work;
+};
+
+// A head of twice a block's cost: as many values per patch as make its product twice those of a narrow block.
+Work UnevenWork() {
+  return {.depth = 5,
+          .width = 512,
+          .tokens = 64,
+          .patch = 4,
+          .channels = 336,
+          .mlp_ratio = 0.5,
+          .micro_batches = 4,
+          .micro_batch_size = 4};
+}
+
+std::vector<Case> Cases() {
+  return {{.name = "predicted-one-rank", .ranks = 1, .schedule = "1f1b", .work = {.micro_batches = 4}},
+          {.name = "predicted-1f1b-m4", .ranks = 2, .schedule = "1f1b", .work = {.micro_batches = 4}},
+          {.name = "predicted-v-m8", .ranks = 2, .schedule = "zbv", .work = {.micro_batches = 8}},
+          {.name = "predicted-uneven", .ranks = 2, .schedule = "1f1b", .work = UnevenWork()}};
+}
+
+absl::StatusOr<planner::Plan> PlanFrom(const Case& bench, const planner::Profile& profile) {
+  planner::PlanRequest request;
+  request.pipeline = {.schedule = bench.schedule, .stages = 0, .micro_batches = bench.work.micro_batches};
+  request.batch_size = bench.work.micro_batches * bench.work.micro_batch_size;
+  request.ranks = bench.ranks;
+  request.profile = profile;
+  return planner::MakePlan(request);
+}
+
+absl::StatusOr<planner::Plan> CountedPlan(const Case& bench) {
+  return PlanFrom(bench, planner::CountedProfile(OptionsOf(bench.work).model, bench.work.tokens, bench.work.channels));
+}
+
+// The schedule's makespan, then the update on the rank with the most parameters: the norm makes all ranks meet.
+absl::StatusOr<double> PredictIteration(const planner::Plan& plan, const planner::Profile& profile) {
+  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                         schedule::Simulate(plan.schedule, planner::CostsOf(plan, profile)));
+  std::vector<double> bytes(static_cast<size_t>(plan.schedule.rank_count()), 0);
+  for (const planner::StagePlacement& stage : plan.stages) {
+    for (int32_t layer = stage.first_layer; layer < stage.end_layer; ++layer) {
+      bytes[static_cast<size_t>(stage.rank)] += profile.parameter_bytes[static_cast<size_t>(layer)];
+    }
+  }
+  return simulation.makespan_seconds +
+         profile.optimizer_seconds_per_byte * *std::max_element(bytes.begin(), bytes.end());
+}
+
+// What all ranks compute in one iteration, waits left out.
+absl::StatusOr<double> PredictWork(const planner::Plan& plan, const planner::Profile& profile) {
+  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                         schedule::Simulate(plan.schedule, planner::CostsOf(plan, profile)));
+  double work = 0;
+  for (const auto& rank : simulation.ranks) {
+    for (const schedule::SimulatedAction& action : rank) work += action.end_seconds - action.start_seconds;
+  }
+  for (const double bytes : profile.parameter_bytes) work += profile.optimizer_seconds_per_byte * bytes;
+  return work;
+}
+
+// The processor's time of this process as the time: says what a computation costs on a machine that others use too.
+class ProcessorClock : public Clock {
+ public:
+  absl::Time Now() override { return Clock::Real()->Now(); }
+  absl::Duration Monotonic() override { return absl::Seconds(Seconds(CLOCK_PROCESS_CPUTIME_ID)); }
+  bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) override {
+    return Clock::Real()->AwaitUntil(mutex, condition, deadline);
+  }
+};
+
+absl::Status RunRank(const Settings& settings, const Case& bench, int rank, int read_fd, int write_fd) {
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan counted, CountedPlan(bench));
+  std::vector<transport::Lane> lanes = engine::LanesOf(counted);
+  for (const transport::Lane& lane : trainer::ProfilerLanes(bench.ranks)) lanes.push_back(lane);
+  std::string buffered;
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> connected,
+                         ConnectRank(rank, bench.ranks, lanes, read_fd, write_fd, &buffered));
+  transport::Transport* const transport = bench.ranks > 1 ? connected.get() : nullptr;
+  const trainer::TrainerOptions options = OptionsOf(bench.work);
+  trainer::SyntheticData data(options.classes, 0);
+  planner::Profile profile;  // the last
+  std::unique_ptr<trainer::Trainer> trainer;
+  ProcessorClock processor;
+  Clock* const clock = settings.processor_time ? &processor : Clock::Real();
+  ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, "ready"));
+  for (;;) {
+    const absl::StatusOr<std::string> command = ReadLine(read_fd, &buffered);
+    if (!command.ok()) return absl::OkStatus();  // the parent is done
+    if (*command == "profile") {
+      ATOLL_ASSIGN_OR_RETURN(profile, ShareProfile(bench.work, transport, read_fd, write_fd, &buffered, clock));
+    } else if (*command == "train") {
+      ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, profile));
+      ATOLL_ASSIGN_OR_RETURN(trainer, trainer::Trainer::Create(options, plan, rank, &data, transport, Clock::Real()));
+      ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, "ready"));
+    } else {
+      ATOLL_RETURN_IF_ERROR(StepAndAnswer(trainer.get(), write_fd));
+    }
+  }
+}
+
+absl::StatusOr<planner::Profile> ProfileAll(const Children& ranks) {
+  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Send("profile"));
+  return MergeAndShare(ranks);
+}
+
+absl::Status Train(const Children& ranks) {
+  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Send("train"));
+  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Receive().status());
+  return absl::OkStatus();
+}
+
+absl::Status RunCase(const Settings& settings, const Case& bench) {
+  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(bench.ranks, [&](int rank, int read_fd, int write_fd) {
+                           return RunRank(settings, bench, rank, read_fd, write_fd);
+                         }));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile first, ProfileAll(ranks));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, first));
+  ATOLL_RETURN_IF_ERROR(Train(ranks));
+  fmt::print(stderr, "{}: {}\n", bench.name, plan.reason);
+  std::vector<double> ratios;
+  std::vector<double> measured;
+  for (int round = -settings.warm_up; round < settings.rounds; ++round) {
+    ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, ProfileAll(ranks));
+    ATOLL_ASSIGN_OR_RETURN(const double predicted,
+                           settings.processor_time ? PredictWork(plan, profile) : PredictIteration(plan, profile));
+    std::vector<double> steps;
+    for (int step = 0; step < settings.steps; ++step) {
+      ATOLL_ASSIGN_OR_RETURN(const Cost cost, StepAll(All(ranks), "step", round == settings.rounds - 1 && step == 0));
+      steps.push_back(settings.processor_time ? cost.cpu_seconds : cost.seconds);
+    }
+    const double seconds = Median(steps);
+    fmt::print(stderr, "{} round {:2}: predicted {:.4f} s, measured {:.4f} s, ratio {:.4f}\n", bench.name, round,
+               predicted, seconds, predicted / seconds);
+    if (round < 0) continue;
+    measured.push_back(seconds);
+    ratios.push_back(predicted / seconds);
+  }
+  Print(bench.name, "error_fraction", std::abs(Median(ratios) - 1), "ratio");
+  Print(bench.name, "predicted_over_measured", Median(ratios), "ratio");
+  Print(bench.name, "predicted_over_measured_spread", Spread(ratios), "ratio");
+  Print(bench.name, "seconds", Median(measured), "s");
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Settings& settings) {
+  for (const Case& bench : Cases()) {
+    const bool wanted = settings.cases.empty() ||
+                        std::find(settings.cases.begin(), settings.cases.end(), bench.name) != settings.cases.end();
+    if (wanted) ATOLL_RETURN_IF_ERROR(RunCase(settings, bench));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace atl::bench
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  atl::bench::Settings settings;
+  CLI::App app{"Predicted against measured iteration"};
+  app.add_option("--rounds", settings.rounds, "profiles that are compared")->check(CLI::PositiveNumber);
+  app.add_option("--warm-up", settings.warm_up, "profiles before those that count")->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", settings.steps, "steps after each profile; their median counts")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--processor-time", settings.processor_time,
+               "Compare the ranks' processor time, waits left out: on a machine that others use too");
+  app.add_option("--case", settings.cases, "only these; repeatable")->allow_extra_args(false);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = atl::bench::Run(settings);
+  if (!status.ok()) fmt::print(stderr, "predicted_bench: {}\n", status.ToString());
+  return status.ok() ? 0 : 1;
+}
