@@ -116,6 +116,7 @@ class EmbedLayer : public DitLayer {
     const at::Tensor angle = (Get(in, "t").to(at::kFloat) * kTimeScale).unsqueeze(1) * buffer(1);
     at::Tensor c = Apply(time_out_, at::silu(Apply(time_in_, at::cat({angle.cos(), angle.sin()}, 1))));
     if (config_.classes > 0) c = c + Embedding(Get(in, "class"), parameter(table_)).to(compute_);
+    if (const at::Tensor* condition = Find(in, "condition")) c = c + condition->to(compute_);
     // Every block and the head read silu(c): activated once, here.
     return {{"tokens", std::move(tokens)}, {"c", at::silu(c)}};
   }

@@ -17,6 +17,10 @@ struct NoisedBatch {
   at::Tensor target;   // velocity [n, c, h, w]
 };
 
+// The classes [n] int64, on the host, with the null class where the draw drops them.
+at::Tensor DropClasses(const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed, int64_t null_class,
+                       double class_dropout);
+
 // `sequence[i]` is sample i's position in the run (its cursor): a sample seen twice is noised anew. x0 in [-1, 1].
 NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
                   int64_t null_class, double class_dropout);

@@ -184,8 +184,10 @@ class ScriptLayer : public FrozenLayer {
 
 absl::StatusOr<const std::string*> FileOf(const FrozenSource& source, const std::string& field,
                                           const std::string& uri) {
-  const auto found = source.files.find(uri);
-  if (found != source.files.end()) return &found->second;
+  if (source.files != nullptr) {
+    const auto found = source.files->find(uri);
+    if (found != source.files->end()) return &found->second;
+  }
   return FieldError(field, "FROZEN_FILE", fmt::format("{}: the file was not read", uri));
 }
 
@@ -296,17 +298,6 @@ absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& sour
     outputs.push_back(sample);
   }
   return components;
-}
-
-std::vector<std::string> FrozenFiles(const std::vector<spec::FrozenSpec>& components) {
-  std::vector<std::string> uris;
-  for (const spec::FrozenSpec& component : components) {
-    uris.insert(uris.end(), component.torchscript.begin(), component.torchscript.end());
-    if (!component.weights.empty()) uris.push_back(component.weights);
-  }
-  std::sort(uris.begin(), uris.end());
-  uris.erase(std::unique(uris.begin(), uris.end()), uris.end());
-  return uris;
 }
 
 }  // namespace atl::model

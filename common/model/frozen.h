@@ -60,7 +60,7 @@ struct FrozenSource {
   int32_t classes = 0;
   uint64_t seed = 0;  // of the job: every expert and the router network get the same weights
   // The bytes of every TorchScript and weights file, by URI.
-  std::map<std::string, std::string> files;
+  std::shared_ptr<const std::map<std::string, std::string>> files;
   std::string device = "cpu";
 };
 
@@ -68,8 +68,5 @@ struct FrozenSource {
 // field, the file, the expected and the found shape: FROZEN_FILE for a file that is none, FROZEN_LAYER_FAILED for a
 // layer that fails on what comes before it, FROZEN_SHAPE for an output that does not fit its use.
 absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& source);
-
-// Every URI that `components` name, once each.
-std::vector<std::string> FrozenFiles(const std::vector<spec::FrozenSpec>& components);
 
 }  // namespace atl::model

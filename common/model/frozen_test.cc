@@ -44,11 +44,15 @@ std::string Script(const std::string& body) {
   return out.str();
 }
 
+std::shared_ptr<const std::map<std::string, std::string>> Files(std::map<std::string, std::string> files) {
+  return std::make_shared<const std::map<std::string, std::string>>(std::move(files));
+}
+
 FrozenSource Scripted(const std::string& body, spec::SampleShape shape) {
   FrozenSource source;
   source.components = {{.name = "encoder", .output = "latent", .torchscript = {"a.pt", "b.pt"}, .shape = shape}};
   source.image = {1, 4, 4};
-  source.files = {{"a.pt", Script("x * 3")}, {"b.pt", Script(body)}};
+  source.files = Files({{"a.pt", Script("x * 3")}, {"b.pt", Script(body)}});
   return source;
 }
 
@@ -106,15 +110,15 @@ TEST(FrozenTest, WeightsComeFromAFile) {
   const auto file = [](const at::Tensor& w, const at::Tensor& b) {
     return *storage::SerializeSafetensors({ToView("0.weight", w), ToView("0.bias", b)}, {});
   };
-  source.files["w"] = file(weight, bias);
+  source.files = Files({{"w", file(weight, bias)}});
   const auto components = LoadFrozen(source);
   ASSERT_TRUE(components.ok()) << components.status();
   EXPECT_TRUE(at::equal(*(*components)[0].Run(at::ones({1, 1, 1, 3}), 0, 1), at::tensor({4.F, 13.F}).reshape({1, 2})));
-  source.files["w"] = file(at::ones({2, 4}), bias);
+  source.files = Files({{"w", file(at::ones({2, 4}), bias)}});
   absl::Status status = LoadFrozen(source).status();
   EXPECT_EQ(ErrorReason(status), "FROZEN_FILE");
   EXPECT_THAT(std::string(status.message()), HasSubstr("'0.weight' as float32 [2, 3], found float32 [2, 4]"));
-  source.files.clear();
+  source.files.reset();
   EXPECT_EQ(ErrorField(LoadFrozen(source).status()), "frozen[0].weights");
 }
 
@@ -123,7 +127,7 @@ TEST(FrozenTest, TorchScriptFilesAreLayers) {
   ASSERT_TRUE(components.ok()) << components.status();
   EXPECT_EQ((*components)[0].layer_count(), 2);
   EXPECT_TRUE(at::equal(*(*components)[0].Run(at::ones({2, 1, 4, 4}), 0, 2), at::full({2, 1, 4, 4}, 4)));
-  EXPECT_EQ(FrozenFiles(Scripted("x", {}).components), (std::vector<std::string>{"a.pt", "b.pt"}));
+  EXPECT_EQ(spec::FrozenFiles(Scripted("x", {}).components), (std::vector<std::string>{"a.pt", "b.pt"}));
 }
 
 TEST(FrozenTest, AFileThatDoesNotFitIsRefusedWithFileExpectedAndFoundShape) {
@@ -138,7 +142,7 @@ TEST(FrozenTest, AFileThatDoesNotFitIsRefusedWithFileExpectedAndFoundShape) {
   EXPECT_EQ(ErrorReason(LoadFrozen(Scripted("x.sum()", {1, 4, 4})).status()), "FROZEN_SHAPE");
   EXPECT_EQ(ErrorReason(LoadFrozen(Scripted("(x, x)", {1, 4, 4})).status()), "FROZEN_LAYER_FAILED");
   FrozenSource broken = Scripted("x", {1, 4, 4});
-  broken.files["a.pt"] = "no archive";
+  broken.files = Files({{"a.pt", "no archive"}, {"b.pt", Script("x")}});
   EXPECT_EQ(ErrorReason(LoadFrozen(broken).status()), "FROZEN_FILE");
 }
 

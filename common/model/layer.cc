@@ -6,10 +6,15 @@
 
 namespace atl::model {
 
-const at::Tensor& Get(const Flow& flow, std::string_view name) {
+const at::Tensor* Find(const Flow& flow, std::string_view name) {
   for (const NamedTensor& entry : flow) {
-    if (entry.name == name) return entry.tensor;
+    if (entry.name == name) return &entry.tensor;
   }
+  return nullptr;
+}
+
+const at::Tensor& Get(const Flow& flow, std::string_view name) {
+  if (const at::Tensor* tensor = Find(flow, name)) return *tensor;
   std::string found;
   for (const NamedTensor& entry : flow) found += " " + entry.name;
   spdlog::critical("A layer wants the tensor '{}'; the flow holds:{}", name, found);

@@ -23,6 +23,9 @@ using Flow = std::vector<NamedTensor>;
 // The flow's tensor called `name`; CHECK-fails when it is not there (a bug in a layer list).
 const at::Tensor& Get(const Flow& flow, std::string_view name);
 
+// The same, or null when it is not there.
+const at::Tensor* Find(const Flow& flow, std::string_view name);
+
 // One layer of a model: parameters plus a forward. Built on Atoll's own Linear, Convolution and Embedding (ops.h), so
 // that a backward can be split. Not thread-safe while parameters change; Forward alone is.
 class Layer {
@@ -31,7 +34,8 @@ class Layer {
   const std::string& name() const { return name_; }
   // Canonical names are "<layer>.<parameter>", in a fixed order. The tensors are leaves that require gradients.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  // The first layer of a model reads {"x", "t", "class"} (and "t", "class" are consumed there); the others read what
+  // The first layer of a model reads {"x", "t", "class"} and, where there is one, "condition" (all but "x" are consumed
+  // there); the others read what
   // the layer before returned. The last returns {"out"}.
   virtual Flow Forward(const Flow& in) const = 0;
   // Moves parameters and buffers; before the first Forward.

@@ -5,6 +5,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/frozen.h"
 #include "fmt/format.h"
 
 namespace atl::planner {
@@ -121,11 +122,43 @@ void Need(int32_t rank, std::vector<int32_t>* ranks) {
 
 }  // namespace
 
+std::vector<FrozenComponent> ComponentsOf(const std::vector<spec::FrozenSpec>& specs) {
+  std::vector<FrozenComponent> components;
+  for (const spec::FrozenSpec& spec : specs) {
+    const bool latent = spec.output == "latent";
+    components.push_back({.layers = spec::FrozenLayerCount(spec),
+                          .reads = spec::FindFrozen(specs, spec.input).value_or(-1),
+                          .to_first_stage = latent || spec.output == "condition",
+                          .to_last_stage = latent});
+  }
+  return components;
+}
+
+void AppendPieces(Plan* plan) {
+  const int32_t batch = plan->micro_batches * plan->micro_batch_size;
+  const int32_t ranks = plan->schedule.rank_count();
+  for (size_t c = 0; c < plan->components.size(); ++c) {
+    int32_t first = 0;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const int32_t end = static_cast<int32_t>(int64_t{batch} * (rank + 1) / ranks);
+      if (end == first) continue;
+      plan->schedule.ranks[static_cast<size_t>(rank)].push_back(
+          {schedule::ActionKind::kFrozen, 0, plan->schedule.frozen_pieces++});
+      plan->frozen.push_back({.component = static_cast<int32_t>(c),
+                              .end_layer = plan->components[c].layers,
+                              .rank = rank,
+                              .first_sample = first,
+                              .samples = end - first});
+      first = end;
+    }
+  }
+}
+
 absl::StatusOr<FrozenFlow> FrozenFlowOf(const Plan& plan) {
   const int32_t batch = plan.micro_batches * plan.micro_batch_size;
   ATOLL_RETURN_IF_ERROR(CheckPieces(plan, batch));
   FrozenFlow flow;
-  if (plan.frozen.empty()) return flow;
+  if (plan.components.empty()) return flow;
   ATOLL_RETURN_IF_ERROR(schedule::Validate(plan.schedule));
   ATOLL_RETURN_IF_ERROR(CheckRanks(plan));
   ATOLL_RETURN_IF_ERROR(CheckCoverage(plan, batch));

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/planner/plan.h"
 #include "common/schedule/dependency_order.h"
+#include "common/spec/spec.h"
 
 namespace atl::planner {
 
@@ -17,7 +18,13 @@ struct FrozenFlow {
   std::vector<std::vector<int32_t>> needed_by;
 };
 
-// The flow of a plan without pieces is empty. INVALID_ARGUMENT (FROZEN_PIECES) with the piece or the component when
+// The components of a job, for Plan::components.
+std::vector<FrozenComponent> ComponentsOf(const std::vector<spec::FrozenSpec>& specs);
+
+// Pieces for a plan that has components and none: all work after the flush, each rank its share of the samples.
+void AppendPieces(Plan* plan);
+
+// The flow of a plan without components is empty. INVALID_ARGUMENT (FROZEN_PIECES) with the piece or the component when
 // some layer does not run exactly once over every sample of a replica's batch, a piece begins where no piece ends, or
 // lies on another rank than its action; what schedule::Validate says of a schedule in which pieces wait for ever.
 absl::StatusOr<FrozenFlow> FrozenFlowOf(const Plan& plan);

@@ -46,6 +46,28 @@ TEST(FrozenFlowTest, APlanWithoutPiecesHasAnEmptyFlow) {
   EXPECT_TRUE(flow->reads.empty());
 }
 
+TEST(FrozenFlowTest, AppendedPiecesCoverTheBatchAfterTheFlush) {
+  Plan plan = TwoRanks();
+  plan.frozen.clear();
+  plan.schedule = *schedule::ParseText("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(ErrorReason(FrozenFlowOf(plan).status()), "FROZEN_PIECES");  // components without pieces
+  AppendPieces(&plan);
+  const auto flow = FrozenFlowOf(plan);
+  ASSERT_TRUE(flow.ok()) << flow.status();
+  EXPECT_EQ(schedule::ToText(plan.schedule), "0F0,0F1,0B0,0B1,E0,E2\n1F0,1B0,1F1,1B1,E1,E3\n");
+  EXPECT_EQ(flow->reads, (schedule::FrozenReads{{}, {}, {0}, {1}}));
+}
+
+TEST(FrozenFlowTest, ComponentsFollowTheSpec) {
+  const auto components = ComponentsOf({{.name = "a", .layers = {{.kind = "norm"}, {.kind = "norm"}}},
+                                        {.name = "b", .input = "a", .output = "latent", .torchscript = {"x"}},
+                                        {.name = "c", .input = "label", .output = "condition", .torchscript = {"x"}}});
+  EXPECT_EQ(components,
+            (std::vector<FrozenComponent>{{.layers = 2},
+                                          {.layers = 1, .reads = 0, .to_first_stage = true, .to_last_stage = true},
+                                          {.layers = 1, .to_first_stage = true}}));
+}
+
 TEST(FrozenFlowTest, WhatCannotBeIsNamed) {
   struct Bad {
     std::function<void(Plan&)> change;

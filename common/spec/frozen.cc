@@ -196,6 +196,17 @@ std::vector<int32_t> FrozenChain(const std::vector<FrozenSpec>& components, int3
   return chain;
 }
 
+std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components) {
+  std::vector<std::string> uris;
+  for (const FrozenSpec& component : components) {
+    uris.insert(uris.end(), component.torchscript.begin(), component.torchscript.end());
+    if (!component.weights.empty()) uris.push_back(component.weights);
+  }
+  std::sort(uris.begin(), uris.end());
+  uris.erase(std::unique(uris.begin(), uris.end()), uris.end());
+  return uris;
+}
+
 absl::StatusOr<std::vector<SampleShape>> NativeShapes(const FrozenSpec& component, const SampleShape& input,
                                                       std::string_view path) {
   std::vector<SampleShape> shapes;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +39,9 @@ absl::StatusOr<SampleShape> LearntShape(const std::vector<FrozenSpec>& component
 
 // The components that `components[i]` needs, itself last, in order.
 std::vector<int32_t> FrozenChain(const std::vector<FrozenSpec>& components, int32_t i);
+
+// Every URI that the components name, once each.
+std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components);
 
 // The rules of the fields; shapes too where `image` is known. `model_width` is what a condition must be as wide as.
 absl::Status ValidateFrozen(const std::vector<FrozenSpec>& components, const SampleShape* image, int32_t classes,

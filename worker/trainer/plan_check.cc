@@ -5,6 +5,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/frozen_flow.h"
 #include "common/schedule/accumulation.h"
 #include "fmt/format.h"
 
@@ -79,6 +80,7 @@ absl::Status CheckPlan(const planner::Plan& plan, int64_t layers, int32_t rank, 
   ATOLL_RETURN_IF_ERROR(schedule::Validate(plan.schedule));
   ATOLL_RETURN_IF_ERROR(CheckLayers(plan));
   ATOLL_RETURN_IF_ERROR(CheckReductions(plan));
+  ATOLL_RETURN_IF_ERROR(planner::FrozenFlowOf(plan).status());
   return schedule::AccumulatesInOrder(plan.schedule);
 }
 

@@ -169,7 +169,9 @@ absl::StatusOr<std::vector<std::span<std::byte>>> RankStages::OutputGradientBuff
 absl::StatusOr<model::Flow> RankStages::InputFlow(const Stage& stage, int32_t micro_batch) {
   if (stage.index == 0) {
     ATOLL_ASSIGN_OR_RETURN(const MicroBatch* batch, feed_->Get(micro_batch));
-    return model::Flow{{"x", batch->noised.x_t}, {"t", batch->noised.t}, {"class", batch->noised.classes}};
+    model::Flow flow{{"x", batch->noised.x_t}, {"t", batch->noised.t}, {"class", batch->noised.classes}};
+    if (batch->condition.defined()) flow.push_back({"condition", batch->condition});
+    return flow;
   }
   std::vector<at::Tensor> inputs = std::exchange(RunOf(stage.index, micro_batch).inputs, {});
   model::Flow flow;

@@ -10,6 +10,7 @@
 #include "worker/trainer/learning_rate.h"
 #include "worker/trainer/optimizer.h"
 #include "worker/trainer/plan_check.h"
+#include "worker/trainer/rank_frozen.h"
 #include "worker/trainer/stage.h"
 #include "worker/trainer/tensor_errors.h"
 #include "worker/trainer/trainer_setup.h"
@@ -20,17 +21,18 @@ namespace {
 
 class TrainerImpl : public Trainer {
  public:
-  TrainerImpl(const TrainerOptions& options, const planner::Plan& plan, int32_t rank, TrainingData* data,
-              transport::Transport* transport, Clock* clock)
+  TrainerImpl(const TrainerOptions& options, const planner::Plan& plan, int32_t rank,
+              std::unique_ptr<RankFrozen> frozen, TrainingData* data, transport::Transport* transport, Clock* clock)
       : options_(options),
         plan_(plan),
         rank_(rank),
         replica_(rank / plan.schedule.rank_count()),
         transport_(transport),
-        feed_(options, plan_, replica_, data),
+        frozen_(std::move(frozen)),
+        feed_(options, plan_, replica_, data, frozen_.get()),
         stages_(options, ConfigOf(options, plan.precision), plan, rank, &feed_),
         optimizer_(Parameters(), options.training),
-        engine_(plan_, rank, &stages_, transport, clock, engine::EngineOptions{.timeout = options.timeout}) {}
+        engine_(plan_, rank, &stages_, transport, clock, EngineOptionsOf(options, frozen_.get())) {}
 
   absl::Status Load(const storage::CheckpointReader& checkpoint) override {
     ATOLL_RETURN_IF_ERROR(LoadState(checkpoint, Manifest(), &optimizer_));
@@ -41,16 +43,21 @@ class TrainerImpl : public Trainer {
 
   absl::StatusOr<StepResult> Step() override {
     return CatchTensorErrors("step", [this]() -> absl::StatusOr<StepResult> {
+      ATOLL_RETURN_IF_ERROR(RunFrozenFirst());
+      // The last step prepares nothing: there is no next one.
+      const bool prepares = frozen_ != nullptr && step_ + 1 < options_.training.steps;
+      if (prepares) frozen_->Prepare(samples_consumed_ + BatchSize());
       feed_.Begin(samples_consumed_);
       stages_.Begin();
-      ATOLL_RETURN_IF_ERROR(engine_.RunIteration());
+      ATOLL_RETURN_IF_ERROR(engine_.RunIteration(prepares));
+      if (prepares) frozen_->Advance();
       ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
       StepResult result;
       ATOLL_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm(whole));
       result.learning_rate = LearningRate(options_.training, step_);
       optimizer_.Step(step_, ClippingScale(result.gradient_norm));
       ++step_;
-      samples_consumed_ += int64_t{plan_.replicas} * plan_.micro_batches * plan_.micro_batch_size;
+      samples_consumed_ += BatchSize();
       result.step = step_;
       ReportLoss(whole.loss, &result);
       return result;
@@ -80,6 +87,21 @@ class TrainerImpl : public Trainer {
   }
 
  private:
+  static engine::EngineOptions EngineOptionsOf(const TrainerOptions& options, engine::FrozenCompute* frozen) {
+    return {.timeout = options.timeout, .frozen = frozen, .move_pieces = options.device == "cpu"};
+  }
+
+  int64_t BatchSize() const { return int64_t{plan_.replicas} * plan_.micro_batches * plan_.micro_batch_size; }
+
+  // At the start, and after a resume, nobody has worked ahead.
+  absl::Status RunFrozenFirst() {
+    if (frozen_ == nullptr || frozen_->Holds(samples_consumed_)) return absl::OkStatus();
+    frozen_->Prepare(samples_consumed_);
+    ATOLL_RETURN_IF_ERROR(engine_.RunFrozen());
+    frozen_->Advance();
+    return absl::OkStatus();
+  }
+
   std::vector<model::NamedTensor> Parameters() const {
     std::vector<model::NamedTensor> all;
     for (const RankStages::Stage& stage : stages_.stages()) {
@@ -156,6 +178,7 @@ class TrainerImpl : public Trainer {
   const int32_t rank_;     // of the island
   const int32_t replica_;  // that it belongs to
   transport::Transport* const transport_;
+  const std::unique_ptr<RankFrozen> frozen_;  // null for a job without frozen components
   BatchFeed feed_;
   RankStages stages_;
   Optimizer optimizer_;
@@ -180,7 +203,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   ATOLL_RETURN_IF_ERROR(CheckPlan(plan, model::LayerCount(config), rank, transport != nullptr));
   return CatchTensorErrors("create trainer", [&]() -> absl::StatusOr<std::unique_ptr<Trainer>> {
     TuneProcess(options.threads);
-    return std::make_unique<TrainerImpl>(options, plan, rank, data, transport, clock);
+    std::unique_ptr<RankFrozen> frozen;
+    if (!options.frozen.empty() || !plan.components.empty()) {
+      ATOLL_ASSIGN_OR_RETURN(frozen, RankFrozen::Create(options, plan, rank, data));
+    }
+    return std::make_unique<TrainerImpl>(options, plan, rank, std::move(frozen), data, transport, clock);
   });
 }
 

@@ -60,6 +60,11 @@ struct TrainerOptions {
   uint64_t seed = 0;
   int32_t threads = 1;
   std::string device = "cpu";  // or "cuda", in a build with CUDA
+  // What is run and not trained; `channels`, `height` and `width` are of the images that it reads. Its files' bytes by
+  // URI, and the seed of the job, from which native layers without a file draw their weights.
+  std::vector<spec::FrozenSpec> frozen;
+  std::shared_ptr<const std::map<std::string, std::string>> frozen_files;
+  uint64_t frozen_seed = 0;
   // Longest wait for another rank.
   absl::Duration timeout = absl::Seconds(60);
 };

@@ -8,6 +8,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/frozen.h"
 #include "fmt/format.h"
 #include "worker/trainer/learning_rate.h"
 
@@ -38,9 +39,11 @@ absl::Status ValidateDevice(const std::string& device) {
 }  // namespace
 
 model::DitConfig ConfigOf(const TrainerOptions& options, const spec::PrecisionSpec& precision) {
-  return {.channels = options.channels,
-          .height = options.height,
-          .width_pixels = options.width,
+  const spec::SampleShape image{options.channels, options.height, options.width};
+  const spec::SampleShape learnt = spec::LearntShape(options.frozen, image).value_or(image);
+  return {.channels = learnt[0],
+          .height = learnt[1],
+          .width_pixels = learnt[2],
           .classes = options.classes,
           .patch = options.model.patch,
           .width = options.model.width,
@@ -76,6 +79,9 @@ absl::Status ValidateOptions(const TrainerOptions& options, const TrainingData& 
   if (options.threads < 1) {
     return FieldError("threads", "VALUE_OUT_OF_RANGE", fmt::format("expected at least 1; found {}", options.threads));
   }
+  const spec::SampleShape image{options.channels, options.height, options.width};
+  ATOLL_RETURN_IF_ERROR(spec::ValidateFrozen(options.frozen, &image, options.classes, options.model.width));
+  ATOLL_RETURN_IF_ERROR(spec::LearntShape(options.frozen, image).status());
   if (data.size() < 1) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "DATA_EMPTY",
                      "training data: expected samples; found none");

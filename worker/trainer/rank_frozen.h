@@ -1,0 +1,75 @@
+// The frozen pieces that lie on one rank, as the engine sees them, and their outputs as the stages read them.
+//
+// Pieces work ahead: while an iteration trains on the outputs of one batch, they make those of the next. Nothing of
+// this is saved; a resumed run makes it again, with the shapes of its plan.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/frozen.h"
+#include "common/planner/plan.h"
+#include "worker/engine/frozen_compute.h"
+#include "worker/trainer/sample_source.h"
+#include "worker/trainer/trainer.h"
+
+namespace atl::trainer {
+
+// Called by the engine's one thread. LibTorch's exceptions end here, as in RankStages.
+class RankFrozen : public engine::FrozenCompute {
+ public:
+  // Loads the components, tries them on one sample, and keeps what the pieces of island rank `rank` run. `data`
+  // must outlive it. Errors of model::LoadFrozen, and PLAN_INVALID when the plan's components are others.
+  static absl::StatusOr<std::unique_ptr<RankFrozen>> Create(const TrainerOptions& options, const planner::Plan& plan,
+                                                            int32_t rank, TrainingData* data);
+
+  // Pieces that run from now on are of the batch whose first sample, over all replicas, is the `cursor`-th of the run.
+  void Prepare(int64_t cursor);
+  // The batch that was prepared is the one that stages read from now on.
+  void Advance();
+  // Whether that is the batch at `cursor`.
+  bool Holds(int64_t cursor) const { return current_cursor_ == cursor; }
+
+  // Samples [first, first + n) of the replica's batch: what is learnt instead of the pixels, and what is added to the
+  // conditioning; undefined where the job has no such component. Only where the plan sends them.
+  at::Tensor Latents(int64_t first, int64_t n) const { return Output(latent_, first, n); }
+  at::Tensor Conditions(int64_t first, int64_t n) const { return Output(condition_, first, n); }
+  bool has_latents() const { return latent_ >= 0; }
+
+  absl::StatusOr<std::span<std::byte>> InputBuffer(int32_t piece) override;
+  absl::Status Run(int32_t piece) override;
+  absl::StatusOr<std::span<const std::byte>> Output(int32_t piece) override;
+  void Release(int32_t piece) override;
+
+ private:
+  RankFrozen(const TrainerOptions& options, const planner::Plan& plan, int32_t rank,
+             std::vector<model::FrozenComponent> components, TrainingData* data);
+
+  // The samples of a piece from the batch itself.
+  absl::StatusOr<at::Tensor> ReadBatch(const planner::FrozenPiece& piece, const std::string& input) const;
+  at::Tensor Output(int32_t component, int64_t first, int64_t n) const;
+  // Rows of what leaves layer `end_layer` of a component, put together from the outputs of its pieces.
+  at::Tensor Rows(const std::vector<at::Tensor>& outputs, int32_t component, int32_t end_layer, int64_t first,
+                  int64_t n) const;
+
+  const TrainerOptions options_;
+  const planner::Plan plan_;
+  const int64_t first_sample_;  // of the replica, in a batch
+  const SampleSource source_;
+  std::vector<model::FrozenComponent> components_;
+  int32_t latent_ = -1;
+  int32_t condition_ = -1;
+  std::vector<bool> kept_;  // by piece: a stage of this rank reads its output
+  int64_t prepared_cursor_ = -1;
+  int64_t current_cursor_ = -1;
+  std::vector<at::Tensor> prepared_;  // by piece, from this rank or received
+  std::vector<at::Tensor> current_;   // by piece, those that stages read
+};
+
+}  // namespace atl::trainer

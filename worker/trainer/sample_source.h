@@ -1,0 +1,39 @@
+// Samples of the run as tensors, in its shuffled order: any rank can read any of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "absl/status/statusor.h"
+#include "common/dataset/dataset.h"
+#include "worker/trainer/trainer.h"
+
+namespace atl::trainer {
+
+struct Samples {
+  at::Tensor images;               // [n, c, h, w] float32 in [-1, 1], flipped where the draw says so
+  at::Tensor classes;              // [n] int64; the null class where there is no label. Not dropped
+  at::Tensor clusters;             // [n] int64 (kCluster)
+  std::vector<uint64_t> sequence;  // positions in the run
+};
+
+// Not thread-safe.
+class SampleSource {
+ public:
+  // `data` must outlive it and hold at least one sample.
+  SampleSource(const TrainerOptions& options, TrainingData* data)
+      : options_(options), data_(data), order_(options.seed, data->size()) {}
+
+  // Samples [cursor, cursor + n) of the run, on the host. DATA_LOSS for a sample that the data cannot read,
+  // FAILED_PRECONDITION for a label or cluster outside the options' range.
+  absl::StatusOr<Samples> Read(int64_t cursor, int64_t n) const;
+
+ private:
+  const TrainerOptions& options_;
+  TrainingData* const data_;
+  const dataset::ShuffledOrder order_;
+};
+
+}  // namespace atl::trainer
