@@ -89,6 +89,10 @@ void JsonReader::Read(const char* name, std::string* out) {
   if (const json* field = Field(name, json::value_t::string)) *out = field->get<std::string>();
 }
 
+void JsonReader::Read(const char* name, bool* out) {
+  if (const json* field = Field(name, json::value_t::boolean)) *out = field->get<bool>();
+}
+
 void JsonReader::Read(const char* name, double* out) {
   if (const json* field = Field(name, json::value_t::number_float)) *out = field->get<double>();
 }

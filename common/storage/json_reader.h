@@ -26,6 +26,7 @@ class JsonReader {
       : object_(object), file_name_(file_name), path_(std::move(path)) {}
 
   void Read(const char* name, std::string* out);
+  void Read(const char* name, bool* out);
   void Read(const char* name, double* out);
   void Read(const char* name, uint64_t* out);
   void Read(const char* name, int64_t* out, int64_t minimum = 0);

@@ -10,7 +10,7 @@
 namespace atl::storage {
 
 std::string ToJson(const ModelIndex& index) {
-  return ToText({{"_class_name", "AtollEnsemble"},
+  nlohmann::ordered_json json{{"_class_name", "AtollEnsemble"},
                  {"format", index.format},
                  {"name", index.name},
                  {"version", index.version},
@@ -21,7 +21,9 @@ std::string ToJson(const ModelIndex& index) {
                  {"classes", index.classes},
                  {"cluster_rows", index.cluster_rows},
                  {"experts", index.experts},
-                 {"files", FilesToJson(index.files)}});
+                 {"files", FilesToJson(index.files)}};
+  if (index.latent) json["latent"] = true;
+  return ToText(json);
 }
 
 absl::StatusOr<ModelIndex> ParseModelIndex(std::string_view json, std::string_view file_name) {
@@ -37,6 +39,7 @@ absl::StatusOr<ModelIndex> ParseModelIndex(std::string_view json, std::string_vi
   reader.Read("channels", &index.channels, 1);
   reader.Read("height", &index.height, 1);
   reader.Read("width", &index.width, 1);
+  if (object.contains("latent")) reader.Read("latent", &index.latent);
   reader.Read("classes", &index.classes);
   reader.Read("cluster_rows", &index.cluster_rows);
   reader.Read("experts", &index.experts, 1);

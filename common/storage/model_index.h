@@ -24,6 +24,7 @@ struct ModelIndex {
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
+  bool latent = false;  // samples are latents of that shape: numbers, not pixels
   std::vector<std::string> classes;
   std::vector<int64_t> cluster_rows;  // training samples by expert
   int32_t experts = 0;

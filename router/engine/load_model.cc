@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobSt
   }
   SamplerInfo info{.model = index.name, .version = index.version, .experts = index.experts,
                    .classes = static_cast<int32_t>(index.classes.size()), .channels = index.channels,
-                   .height = index.height, .width = index.width};
+                   .height = index.height, .width = index.width, .latent = index.latent};
   Networks networks;
   for (int32_t expert = 0; expert < index.experts; ++expert) {
     ATOLL_ASSIGN_OR_RETURN(model::LoadedModel network,

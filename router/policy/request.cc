@@ -78,6 +78,12 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
   ATOLL_RETURN_IF_ERROR(CheckCounts(request.classes.size(), request.seeds.size(), limits));
   ATOLL_RETURN_IF_ERROR(CheckClasses(request, info));
   ATOLL_RETURN_IF_ERROR(CheckRouting(request.routing, info));
+  if (info.latent && request.format == ImageFormat::kPng) {
+    return FieldError("format", "LATENT_MODEL",
+                      fmt::format("expected raw: model '{}' makes latents of [{}, {}, {}], which are no pixels; found "
+                                  "PNG",
+                                  info.model, info.channels, info.height, info.width));
+  }
   if (request.steps < 0 || request.steps > limits.max_steps) {
     return FieldError("steps", "STEPS_OUT_OF_RANGE",
                       fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, kDefaultSteps,

@@ -30,6 +30,7 @@ struct SamplerInfo {
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
+  bool latent = false;  // samples are latents, not pixels
 
   int64_t pixels() const { return int64_t{channels} * height * width; }
   bool operator==(const SamplerInfo&) const = default;
@@ -76,7 +77,7 @@ struct SampleOrder {
 absl::Status CheckCounts(size_t images, size_t seeds, const SamplerLimits& limits);
 
 // INVALID_ARGUMENT names the field, the accepted range and what was found: no image or too many, an unknown class, a
-// number of seeds that fits nothing, steps, guidance, top_k, threshold or oracle expert out of range.
+// number of seeds that fits nothing, pictures of latents, steps, guidance, top_k, threshold or oracle expert out of range.
 absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const SamplerInfo& info,
                                            const SamplerLimits& limits);
 

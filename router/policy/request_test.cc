@@ -43,6 +43,18 @@ TEST(ResolveRequestTest, GuidanceOfOneNeedsNoNullBranch) {
   EXPECT_FALSE(order->guided(order->images[0]));
 }
 
+TEST(ResolveRequestTest, LatentsAreGivenAsNumbersAlone) {
+  SamplerInfo latents = kDigits;
+  latents.latent = true;
+  const absl::Status status = ResolveRequest(Asking({1}), latents, {}).status();
+  EXPECT_EQ(ErrorField(status), "format");
+  EXPECT_EQ(ErrorReason(status), "LATENT_MODEL");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("latents of [1, 8, 8], which are no pixels"));
+  SampleRequest raw = Asking({1});
+  raw.format = ImageFormat::kRaw;
+  EXPECT_TRUE(ResolveRequest(raw, latents, {}).ok());
+}
+
 struct BadCase {
   std::string name;
   std::function<void(SampleRequest&)> spoil;

@@ -8,7 +8,9 @@
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/frozen_flow.h"
 #include "common/schedule/generators.h"
+#include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
 
 namespace atl::worker {
@@ -42,6 +44,15 @@ uint64_t SeedOf(const spec::TaskGrant& grant) {
       .Bits64();
 }
 
+// What a router network needs of the frozen components: it sees latents, but no condition.
+std::vector<spec::FrozenSpec> LatentChain(const std::vector<spec::FrozenSpec>& components) {
+  std::vector<spec::FrozenSpec> chain;
+  if (const auto latent = spec::FrozenWithOutput(components, "latent")) {
+    for (const int32_t i : spec::FrozenChain(components, *latent)) chain.push_back(components[static_cast<size_t>(i)]);
+  }
+  return chain;
+}
+
 }  // namespace
 
 absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
@@ -49,9 +60,6 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
   if (!IsTraining(grant.kind)) {
     return MakeError(absl::StatusCode::kInvalidArgument, "NOT_A_TRAINING_TASK",
                      fmt::format("task {}: expected training, found {}", grant.token.task_id, ToString(grant.kind)));
-  }
-  if (!grant.spec.frozen.empty()) {
-    return FieldError("frozen", "FROZEN_UNSUPPORTED", "expected none: this build does not train with them yet");
   }
   const bool router = grant.kind == spec::TaskKind::kTrainRouter;
   TrainingInputs inputs;
@@ -63,7 +71,9 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
                     .width = dataset.width,
                     .classes = static_cast<int32_t>(dataset.classes.size()),
                     .clusters = router ? grant.spec.experts : 0,
-                    .seed = SeedOf(grant)};
+                    .seed = SeedOf(grant),
+                    .frozen = router ? LatentChain(grant.spec.frozen) : grant.spec.frozen,
+                    .frozen_seed = grant.spec.seed};
   const int32_t first = router ? 0 : grant.index;
   const int32_t end = router ? grant.spec.experts : grant.index + 1;
   for (int32_t cluster = first; cluster < end; ++cluster) {
@@ -80,7 +90,13 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
 absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant) {
   ATOLL_ASSIGN_OR_RETURN(const dataset::DatasetManifest dataset,
                          dataset::ReadDatasetManifest(store, grant.dataset_manifest_uri));
-  return MakeTrainingInputs(grant, dataset);
+  ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, MakeTrainingInputs(grant, dataset));
+  std::map<std::string, std::string> files;
+  for (const std::string& uri : spec::FrozenFiles(inputs.options.frozen)) {
+    ATOLL_ASSIGN_OR_RETURN(files[uri], store->Read(uri));
+  }
+  inputs.options.frozen_files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
+  return inputs;
 }
 
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
@@ -97,9 +113,15 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
     const int32_t stages = std::min({pipeline.stages, ranks * per_rank, spec::LayerCount(options.model)});
     request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
   }
-  const int32_t tokens = (options.height / options.model.patch) * (options.width / options.model.patch);
-  request.profile = planner::CountedProfile(options.model, tokens, options.channels);
-  return planner::MakePlan(request);
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape learnt,
+                         spec::LearntShape(options.frozen, {options.channels, options.height, options.width}));
+  const int32_t tokens = (learnt[1] / options.model.patch) * (learnt[2] / options.model.patch);
+  request.profile = planner::CountedProfile(options.model, tokens, learnt[0]);
+  ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
+  plan.components = planner::ComponentsOf(options.frozen);
+  // Counted costs say nothing of frozen layers: their work comes after the flush.
+  if (plan.frozen.empty()) planner::AppendPieces(&plan);
+  return plan;
 }
 
 }  // namespace atl::worker

@@ -10,6 +10,9 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/model/frozen.h"
+#include "common/model/weights.h"
+#include "common/spec/frozen.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/model_index.h"
 #include "common/storage/safetensors.h"
@@ -21,8 +24,49 @@ namespace {
 constexpr std::string_view kEmaPrefix = "ema/";
 constexpr char kIndexFile[] = "model_index.json";
 
-// The EMA weights under their canonical names.
-absl::StatusOr<std::string> EmaWeights(const storage::CheckpointReader& checkpoint, std::string_view manifest_uri) {
+// What a frozen condition adds to the conditioning of every class, the null class last: [classes + 1, width]; undefined
+// for a job without one.
+absl::StatusOr<at::Tensor> ConditionTable(const TaskContext& context, const dataset::DatasetManifest& manifest) {
+  const spec::JobSpec& job = context.grant.spec;
+  const auto condition = spec::FrozenWithOutput(job.frozen, "condition");
+  if (!condition.has_value()) return at::Tensor();
+  model::FrozenSource source{.image = {manifest.channels, manifest.height, manifest.width},
+                             .classes = static_cast<int32_t>(manifest.classes.size()),
+                             .seed = job.seed};
+  source.components = job.frozen;
+  std::map<std::string, std::string> files;
+  for (const std::string& uri : spec::FrozenFiles(job.frozen)) {
+    ATOLL_ASSIGN_OR_RETURN(files[uri], context.store->Read(uri));
+  }
+  source.files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components, model::LoadFrozen(source));
+  at::Tensor table = at::arange(source.classes + 1, at::kLong);
+  for (const int32_t i : spec::FrozenChain(job.frozen, *condition)) {
+    const model::FrozenComponent& component = components[static_cast<size_t>(i)];
+    ATOLL_ASSIGN_OR_RETURN(table, component.Run(table, 0, component.layer_count()));
+  }
+  return table.to(at::kFloat);
+}
+
+// The class embedding with the condition added: sampling then knows nothing of frozen components.
+absl::Status AddCondition(const at::Tensor& table, const std::string& uri, std::vector<storage::TensorView>* weights,
+                          at::Tensor* sum) {
+  for (storage::TensorView& weight : *weights) {
+    if (weight.name != "embed.class.weight") continue;
+    ATOLL_ASSIGN_OR_RETURN(const at::Tensor embedding, model::ToTensor(weight));
+    if (embedding.sizes() != table.sizes()) break;
+    *sum = embedding + table;
+    weight = model::ToView(weight.name, *sum);
+    return absl::OkStatus();
+  }
+  return MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_INCOMPLETE",
+                   fmt::format("{}: expected a class embedding [{}, {}] to add the condition to, found none", uri,
+                               table.size(0), table.size(1)));
+}
+
+// The EMA weights under their canonical names, with `condition` where it is defined.
+absl::StatusOr<std::string> EmaWeights(const storage::CheckpointReader& checkpoint, std::string_view manifest_uri,
+                                       const at::Tensor& condition) {
   std::vector<storage::TensorView> weights;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (!name.starts_with(kEmaPrefix)) continue;
@@ -33,6 +77,10 @@ absl::StatusOr<std::string> EmaWeights(const storage::CheckpointReader& checkpoi
     return MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_INCOMPLETE",
                      fmt::format("{}: expected tensors '{}…', found none among {}", manifest_uri, kEmaPrefix,
                                  checkpoint.tensors().size()));
+  }
+  at::Tensor sum;  // outlives the views
+  if (condition.defined()) {
+    ATOLL_RETURN_IF_ERROR(AddCondition(condition, std::string(manifest_uri), &weights, &sum));
   }
   return storage::SerializeSafetensors(std::move(weights), {{"format", "pt"}});
 }
@@ -81,7 +129,7 @@ class ModelFolder {
 
 // Adds one network's files ("expert_0/…", "router/…").
 absl::Status PublishNetwork(const TaskContext& context, const std::string& name, const spec::Artifact& checkpoint,
-                            ModelFolder* folder) {
+                            const at::Tensor& condition, ModelFolder* folder) {
   ATOLL_RETURN_IF_ERROR(CheckCancelled(context));
   ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointReader reader,
                          storage::CheckpointReader::Open(context.store, checkpoint.uri, checkpoint.sha256));
@@ -89,7 +137,7 @@ absl::Status PublishNetwork(const TaskContext& context, const std::string& name,
     return MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_INCOMPLETE",
                      fmt::format("{}: expected a model_config, found none", checkpoint.uri));
   }
-  ATOLL_ASSIGN_OR_RETURN(const std::string weights, EmaWeights(reader, checkpoint.uri));
+  ATOLL_ASSIGN_OR_RETURN(const std::string weights, EmaWeights(reader, checkpoint.uri, condition));
   ATOLL_RETURN_IF_ERROR(folder->Add(fmt::format("{}/{}", name, storage::kConfigFile), reader.manifest().model_config));
   return folder->Add(fmt::format("{}/{}", name, storage::kWeightsFile), weights);
 }
@@ -139,9 +187,12 @@ absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
   index.name = grant.spec.model_name;
   index.version = grant.job_id;
   index.dataset = manifest.name;
-  index.channels = manifest.channels;
-  index.height = manifest.height;
-  index.width = manifest.width;
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape learnt,
+                         spec::LearntShape(grant.spec.frozen, {manifest.channels, manifest.height, manifest.width}));
+  index.channels = learnt[0];
+  index.height = learnt[1];
+  index.width = learnt[2];
+  index.latent = spec::FrozenWithOutput(grant.spec.frozen, "latent").has_value();
   index.classes = manifest.classes;
   index.experts = grant.spec.experts;
   index.cluster_rows = ClusterRows(grant);
@@ -150,13 +201,14 @@ absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
   const std::string index_uri = fmt::format("{}/{}", folder_uri, kIndexFile);
   ATOLL_ASSIGN_OR_RETURN(std::optional<storage::ModelIndex> before, PublishedBefore(context.store, index_uri));
   ModelFolder folder(context.store, folder_uri, std::move(before));
+  ATOLL_ASSIGN_OR_RETURN(const at::Tensor condition, ConditionTable(context, manifest));
   const auto networks = static_cast<int64_t>(experts.size()) + 1;
   for (size_t k = 0; k < experts.size(); ++k) {
     Report(context, static_cast<int64_t>(k), networks);
-    ATOLL_RETURN_IF_ERROR(PublishNetwork(context, fmt::format("expert_{}", k), experts[k], &folder));
+    ATOLL_RETURN_IF_ERROR(PublishNetwork(context, fmt::format("expert_{}", k), experts[k], condition, &folder));
   }
   Report(context, networks - 1, networks);
-  ATOLL_RETURN_IF_ERROR(PublishNetwork(context, "router", router, &folder));
+  ATOLL_RETURN_IF_ERROR(PublishNetwork(context, "router", router, /*condition=*/{}, &folder));
   index.files = folder.Take();
   ATOLL_ASSIGN_OR_RETURN(spec::Artifact artifact, CreateIndex(context.store, folder_uri, index_uri, index));
   return std::vector<spec::Artifact>{std::move(artifact)};

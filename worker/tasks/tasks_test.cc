@@ -322,6 +322,8 @@ class PublishTask : public Tasks {
     const std::vector<float> raw(6, -1);
     std::vector<storage::TensorView> tensors{View("weights/embed.weight", raw)};
     if (with_ema) tensors.push_back(View("ema/embed.weight", ema));
+    const std::vector<float> classes(15, value);
+    if (!spec_.frozen.empty()) tensors.push_back(View("ema/embed.class.weight", classes, {5, 3}));
     const storage::WrittenFile file =
         *store_->Write(folder + "stage-0.safetensors", *storage::SerializeSafetensors(tensors, {}));
     storage::CheckpointManifest manifest;
@@ -333,8 +335,9 @@ class PublishTask : public Tasks {
     return {"checkpoint", written.uri, written.bytes, written.sha256, 0};
   }
 
-  static storage::TensorView View(const std::string& name, const std::vector<float>& values) {
-    return {name, "F32", {2, 3}, std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
+  static storage::TensorView View(const std::string& name, const std::vector<float>& values,
+                                  std::vector<int64_t> shape = {2, 3}) {
+    return {name, "F32", std::move(shape), std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
   }
 
   TaskContext PublishContext(bool with_ema = true) {
@@ -380,6 +383,36 @@ TEST_F(PublishTask, WritesEmaWeightsUnderCanonicalNamesAndTheIndexLast) {
   std::memcpy(&value, weights.tensors[0].bytes.data(), sizeof(value));
   EXPECT_EQ(value, 2);
   EXPECT_EQ(*store_->Read(folder + "/router/" + storage::kConfigFile), "{\"name\": \"train_router\"}\n");
+}
+
+TEST_F(PublishTask, FrozenComponentsLeaveLatentsAndClassEmbeddingsWithTheirCondition) {
+  spec_.frozen = {{.name = "encoder", .output = "latent", .layers = {{.kind = "convolution", .width = 5, .stride = 2}}},
+                  {.name = "labels",
+                   .input = "label",
+                   .output = "condition",
+                   .layers = {{.kind = "embedding", .width = 4}, {.kind = "linear", .width = 3}}}};
+  const auto artifacts = RunTask(PublishContext());
+  ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+  const storage::ModelIndex index =
+      *storage::ParseModelIndex(*store_->Read((*artifacts)[0].uri), "model_index.json");
+  EXPECT_TRUE(index.latent);
+  EXPECT_EQ(index.channels, 5);
+  EXPECT_EQ(index.height, (kSide + 1) / 2);
+  const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
+  const auto embedding = [&](const std::string& network) {
+    const std::string bytes = *store_->Read(folder + "/" + network + "/" + storage::kWeightsFile);
+    std::vector<float> values(15);
+    for (const storage::TensorView& tensor : storage::ParseSafetensors(bytes, network)->tensors) {
+      if (tensor.name == "embed.class.weight") std::memcpy(values.data(), tensor.bytes.data(), 60);
+    }
+    return values;
+  };
+  // Every expert gets the same table on top of its own embedding; the router network, which sees no condition, none.
+  const std::vector<float> first = embedding("expert_1");
+  const std::vector<float> second = embedding("expert_2");
+  for (size_t i = 0; i < 15; ++i) EXPECT_FLOAT_EQ(second[i], first[i] + 1);
+  EXPECT_NE(first[0], first[3]);  // another class, another condition
+  EXPECT_EQ(embedding("router"), std::vector<float>(15, 9));
 }
 
 TEST_F(PublishTask, TwiceIsTheSameAsOnce) {
