@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# Frozen work in the bubbles of emulated ranks, against the bound (emulated-s4, emulated-s8). One JSON object per line on
-# standard output; the course of it on standard error. Half a minute; waits, and hardly computes. Arguments go to the
-# bench itself, e.g. --case emulated-s4.
+# Frozen work in the bubbles: emulated ranks against the bound (emulated-s4, emulated-s8), and two real ranks against the
+# same work after the flush (real-s2). One JSON object per line on standard output; the course of it on standard error.
+# Wants two quiet cores; about three minutes. With "emulated" or "real" before them, arguments go to that bench alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${ATOLL_BUILD:-build/release}
-if [ ! -x "$build/bin/fill_emulated_bench" ]; then
+if [ ! -x "$build/bin/fill_emulated_bench" ] || [ ! -x "$build/bin/fill_real_bench" ]; then
   cmake --preset release >&2
-  cmake --build --preset release --target fill_emulated_bench >&2
+  cmake --build --preset release --target fill_emulated_bench fill_real_bench >&2
 fi
-exec "$build/bin/fill_emulated_bench" "$@"
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+case "${1:-}" in
+  emulated | real) exec "$build/bin/fill_$1_bench" "${@:2}" ;;
+esac
+"$build/bin/fill_emulated_bench"
+"$build/bin/fill_real_bench"
