@@ -401,8 +401,9 @@ TEST_F(PublishTask, FrozenComponentsLeaveLatentsAndClassEmbeddingsWithTheirCondi
   const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
   const auto embedding = [&](const std::string& network) {
     const std::string bytes = *store_->Read(folder + "/" + network + "/" + storage::kWeightsFile);
+    const storage::Safetensors weights = *storage::ParseSafetensors(bytes, network);
     std::vector<float> values(15);
-    for (const storage::TensorView& tensor : storage::ParseSafetensors(bytes, network)->tensors) {
+    for (const storage::TensorView& tensor : weights.tensors) {
       if (tensor.name == "embed.class.weight") std::memcpy(values.data(), tensor.bytes.data(), 60);
     }
     return values;
