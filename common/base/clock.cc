@@ -11,9 +11,7 @@ class RealClock : public Clock {
  public:
   absl::Time Now() override { return absl::Now(); }
 
-  absl::Duration Monotonic() override {
-    return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-  }
+  absl::Duration Monotonic() override { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
 
   bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) override {
     return mutex->AwaitWithTimeout(condition, deadline - Monotonic());
@@ -30,7 +28,9 @@ Clock* Clock::Real() {
   return clock;
 }
 
-absl::Time FakeClock::Now() { return start_ + Monotonic(); }
+absl::Time FakeClock::Now() {
+  return start_ + Monotonic();
+}
 
 absl::Duration FakeClock::Monotonic() {
   absl::MutexLock lock(&mutex_);

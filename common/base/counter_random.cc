@@ -29,7 +29,9 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-float ToUniform(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1.0p-24F; }
+float ToUniform(uint32_t bits) {
+  return static_cast<float>(bits >> 8) * 0x1.0p-24F;
+}
 
 }  // namespace
 
@@ -45,7 +47,9 @@ std::array<uint32_t, 4> CounterRandom::Block(uint32_t block) const {
   return Philox4x32_10({block, counter_[0], counter_[1], counter_[2]}, key_);
 }
 
-float CounterRandom::Uniform(uint32_t i) const { return ToUniform(Block(i / 4)[i % 4]); }
+float CounterRandom::Uniform(uint32_t i) const {
+  return ToUniform(Block(i / 4)[i % 4]);
+}
 
 uint64_t CounterRandom::Bits64(uint32_t i) const {
   const std::array<uint32_t, 4> block = Block(i / 2);

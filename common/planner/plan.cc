@@ -80,7 +80,9 @@ std::string WhyNot(const PlanRequest& request, const Plan& best, const Plan& oth
   if (!IsAuto(request)) {
     return longer < 0 ? fmt::format("not asked for: {:.1f} % shorter", -100 * longer) : "not asked for, as long";
   }
-  return fmt::format("as long, but holds {:.0f} % more", 100 * (PeakBytes(other) / PeakBytes(best) - 1));
+  const double more = PeakBytes(other) / PeakBytes(best) - 1;
+  return more < 0 ? fmt::format("{:.1f} % longer", 100 * longer)
+                  : fmt::format("as long, but holds {:.0f} % more", 100 * more);
 }
 
 // All schedules, at their best or beside the plan.

@@ -11,17 +11,17 @@ namespace atl::storage {
 
 std::string ToJson(const ModelIndex& index) {
   nlohmann::ordered_json json{{"_class_name", "AtollEnsemble"},
-                 {"format", index.format},
-                 {"name", index.name},
-                 {"version", index.version},
-                 {"dataset", index.dataset},
-                 {"channels", index.channels},
-                 {"height", index.height},
-                 {"width", index.width},
-                 {"classes", index.classes},
-                 {"cluster_rows", index.cluster_rows},
-                 {"experts", index.experts},
-                 {"files", FilesToJson(index.files)}};
+                              {"format", index.format},
+                              {"name", index.name},
+                              {"version", index.version},
+                              {"dataset", index.dataset},
+                              {"channels", index.channels},
+                              {"height", index.height},
+                              {"width", index.width},
+                              {"classes", index.classes},
+                              {"cluster_rows", index.cluster_rows},
+                              {"experts", index.experts},
+                              {"files", FilesToJson(index.files)}};
   if (index.latent) json["latent"] = true;
   return ToText(json);
 }

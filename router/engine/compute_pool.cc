@@ -29,7 +29,8 @@ void ComputePool::RunAll(size_t count, const std::function<void(size_t)>& body) 
   at::set_num_threads(1);
   RunSome(body);
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(+[](size_t* unfinished) { return *unfinished == 0; }, &unfinished_));
+  mutex_.Await(absl::Condition(
+      +[](size_t* unfinished) { return *unfinished == 0; }, &unfinished_));
   body_ = nullptr;
 }
 

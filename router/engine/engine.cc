@@ -14,7 +14,8 @@ namespace {
 constexpr double kCostSmoothing = 0.1;
 
 absl::Status DrainingStatus() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "the router is shutting down; send the request to another");
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                   "the router is shutting down; send the request to another");
 }
 
 absl::Status LeaveStatus(const ActiveRequest& request, bool expired) {
@@ -26,7 +27,8 @@ absl::Status LeaveStatus(const ActiveRequest& request, bool expired) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXPIRED",
                      fmt::format("the request's deadline passed {}", where));
   }
-  return MakeError(absl::StatusCode::kCancelled, "REQUEST_CANCELLED", fmt::format("the request was cancelled {}", where));
+  return MakeError(absl::StatusCode::kCancelled, "REQUEST_CANCELLED",
+                   fmt::format("the request was cancelled {}", where));
 }
 
 int64_t StepsLeft(const ActiveRequest& request) {
@@ -40,12 +42,16 @@ int64_t StepsLeft(const ActiveRequest& request) {
 
 }  // namespace
 
-SampleTicket::~SampleTicket() { engine_->Release(id_); }
+SampleTicket::~SampleTicket() {
+  engine_->Release(id_);
+}
 
 Engine::Engine(EngineOptions options, Clock* clock, EngineObserver* observer)
     : options_(std::move(options)), clock_(clock), observer_(observer) {}
 
-Engine::~Engine() { Stop(); }
+Engine::~Engine() {
+  Stop();
+}
 
 void Engine::Start() {
   thread_ = std::thread([this] { Loop(); });
@@ -221,7 +227,9 @@ size_t Engine::Joinable() const {
   return CountJoining(queued, in_flight, options_.admission);
 }
 
-bool Engine::HasWork() const { return active_requests_ > 0 || !cancelled_.empty() || Joinable() > 0; }
+bool Engine::HasWork() const {
+  return active_requests_ > 0 || !cancelled_.empty() || Joinable() > 0;
+}
 
 absl::Duration Engine::EarliestQueuedDeadline() const {
   absl::Duration earliest = absl::InfiniteDuration();
@@ -270,7 +278,8 @@ void Engine::RemoveLeavers() {
     absl::MutexLock lock(&mutex_);
     std::vector<FlightRequest> requests;
     const auto add = [&](const ActiveRequest& request) {
-      requests.push_back({.request = request.id, .cancelled = cancelled_.contains(request.id), .deadline = request.deadline});
+      requests.push_back(
+          {.request = request.id, .cancelled = cancelled_.contains(request.id), .deadline = request.deadline});
     };
     for (const auto& request : active_) add(*request);
     for (const auto& request : queue_) add(*request);
@@ -360,7 +369,8 @@ bool Engine::DeliverImages(ActiveRequest* request) {
 void Engine::End(ActiveRequest* request, const absl::Status& status) {
   const absl::Duration now = clock_->Monotonic();
   const bool joined = request->started.has_value();
-  RequestStats stats{.model = request->model->info().model, .outcome = status.code(),
+  RequestStats stats{.model = request->model->info().model,
+                     .outcome = status.code(),
                      .images = static_cast<int64_t>(request->order.images.size()),
                      .queue_time = request->started.value_or(now) - request->submitted,
                      .sample_time = joined ? now - *request->started : absl::ZeroDuration(),
@@ -368,8 +378,10 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
   if (!status.ok()) stats.images = joined ? stats.images - static_cast<int64_t>(request->images.size()) : 0;
   if (observer_ != nullptr) observer_->OnRequestEnd(stats);
   if (status.ok()) {
-    request->events->OnDone({.routing = request->routing, .queue_time = stats.queue_time,
-                             .sample_time = stats.sample_time, .version = request->model->info().version});
+    request->events->OnDone({.routing = request->routing,
+                             .queue_time = stats.queue_time,
+                             .sample_time = stats.sample_time,
+                             .version = request->model->info().version});
   } else {
     request->events->OnError(status);
   }
@@ -387,7 +399,8 @@ void Engine::ReportQueue() {
   {
     absl::MutexLock lock(&mutex_);
     const AdmissionState state = CurrentState();
-    stats = {.queued_requests = state.queued_requests, .queued_images = state.queued_images,
+    stats = {.queued_requests = state.queued_requests,
+             .queued_images = state.queued_images,
              .images_in_flight = state.images_in_flight};
   }
   observer_->OnQueue(stats);

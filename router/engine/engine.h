@@ -106,8 +106,8 @@ class Engine {
   // Requests that are queued or sampled with a version.
   int64_t RequestsOn(const std::string& model, const std::string& version);
   // The serving version of `model`; of the only one when the name is empty. FAILED_PRECONDITION with reason NO_MODEL
-  // before any is there, NOT_FOUND with reason UNKNOWN_MODEL, INVALID_ARGUMENT with reason MODEL_REQUIRED when there are
-  // several.
+  // before any is there, NOT_FOUND with reason UNKNOWN_MODEL, INVALID_ARGUMENT with reason MODEL_REQUIRED when there
+  // are several.
   absl::StatusOr<SamplerInfo> Info(const std::string& model);
 
   // Whether any model is served.
@@ -139,8 +139,8 @@ class Engine {
   // An admitted request, known by its id until its ticket is dropped and its sampling is over.
   struct Admitted {
     int64_t images = 0;
-    bool joined = false;     // else queued
-    bool sampling = true;    // else done, failed or left
+    bool joined = false;   // else queued
+    bool sampling = true;  // else done, failed or left
     bool ticket_held = true;
     std::string model;
     std::string version;

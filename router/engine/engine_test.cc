@@ -61,8 +61,7 @@ TEST_F(EngineTest, AStreamIsQueuedProgressImagesDone) {
   const auto events = Submit(Asking({3, 5}, 2));
   EXPECT_THAT(events->log(), ElementsAre("queued 0 v1"));
   RunAll();
-  EXPECT_THAT(events->log(),
-              ElementsAre("queued 0 v1", "progress 1/2", "progress 2/2", "image 0", "image 1", "done"));
+  EXPECT_THAT(events->log(), ElementsAre("queued 0 v1", "progress 1/2", "progress 2/2", "image 0", "image 1", "done"));
   const SampleReport report = events->report();
   EXPECT_EQ(report.version, "v1");
   EXPECT_THAT(report.routing.chosen, ElementsAre(0, 2, 0, 2));

@@ -13,7 +13,9 @@
 namespace atl::router {
 namespace {
 
-uint8_t ToByte(float value) { return static_cast<uint8_t>(std::lround((std::clamp(value, -1.0f, 1.0f) + 1.0f) * 127.5f)); }
+uint8_t ToByte(float value) {
+  return static_cast<uint8_t>(std::lround((std::clamp(value, -1.0f, 1.0f) + 1.0f) * 127.5f));
+}
 
 absl::StatusOr<std::string> EncodePngOf(const ActiveImage& image, const SamplerInfo& info) {
   dataset::Image picture{.channels = info.channels, .height = info.height, .width = info.width};
@@ -57,7 +59,10 @@ absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const Sampler
                                  "found some that are not",
                                  image.index, image.order.class_label, image.order.seed, info.model, info.version));
   }
-  SampledImage sampled{.index = image.index, .order = image.order, .channels = info.channels, .height = info.height,
+  SampledImage sampled{.index = image.index,
+                       .order = image.order,
+                       .channels = info.channels,
+                       .height = info.height,
                        .width = info.width};
   if (format == ImageFormat::kRaw) {
     sampled.data.resize(image.x.size() * sizeof(float));

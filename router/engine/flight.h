@@ -23,7 +23,9 @@ struct RoutingReport {
   int64_t routed_image_steps = 0;  // those for which the router network was asked: all but oracle's
   double entropy_sum = 0;          // of its posteriors, in nats
 
-  double mean_entropy() const { return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps); }
+  double mean_entropy() const {
+    return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps);
+  }
   void Count(const ExpertChoice& choice);
 };
 
@@ -75,7 +77,7 @@ struct ActiveRequest {
   absl::Duration deadline = absl::InfiniteDuration();
   absl::Duration submitted;
   std::optional<absl::Duration> started;  // when it left the queue
-  std::vector<ActiveImage> images;  // that are not finished
+  std::vector<ActiveImage> images;        // that are not finished
   int32_t reported_step = 0;
   int64_t steps_taken = 0;  // by its images, in the last tick
   RoutingReport routing;
@@ -85,7 +87,8 @@ struct ActiveRequest {
 // Draws the starting noise: a function of the image's seed alone.
 void StartImages(ActiveRequest* request, int64_t tick);
 
-// PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not finite.
+// PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not
+// finite.
 absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format);
 
 }  // namespace atl::router

@@ -37,7 +37,8 @@ absl::StatusOr<model::LoadedModel> LoadNetwork(storage::BlobStore* store, const 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobStore* store, const std::string& folder_uri,
+absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobStore* store,
+                                                                 const std::string& folder_uri,
                                                                  const std::string& digest, ComputePool* pool) {
   const std::string index_uri = fmt::format("{}/{}", folder_uri, kIndexFile);
   ATOLL_ASSIGN_OR_RETURN(const std::string json,
@@ -47,9 +48,14 @@ absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobSt
     return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                      fmt::format("{}: expected at least one expert, found {}", index_uri, index.experts));
   }
-  SamplerInfo info{.model = index.name, .version = index.version, .experts = index.experts,
-                   .classes = static_cast<int32_t>(index.classes.size()), .channels = index.channels,
-                   .height = index.height, .width = index.width, .latent = index.latent};
+  SamplerInfo info{.model = index.name,
+                   .version = index.version,
+                   .experts = index.experts,
+                   .classes = static_cast<int32_t>(index.classes.size()),
+                   .channels = index.channels,
+                   .height = index.height,
+                   .width = index.width,
+                   .latent = index.latent};
   Networks networks;
   for (int32_t expert = 0; expert < index.experts; ++expert) {
     ATOLL_ASSIGN_OR_RETURN(model::LoadedModel network,

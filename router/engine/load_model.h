@@ -14,7 +14,8 @@ namespace atl::router {
 // `folder_uri` holds model_index.json, whose SHA-256 is `digest` (empty: not checked, for a folder served without a
 // coordinator). Blocks; may run beside sampling. NOT_FOUND or DATA_LOSS name the file, the expected and the found;
 // DATA_LOSS as well when networks do not fit the index or answer a probe with what is not finite.
-absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobStore* store, const std::string& folder_uri,
+absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobStore* store,
+                                                                 const std::string& folder_uri,
                                                                  const std::string& digest, ComputePool* pool);
 
 }  // namespace atl::router

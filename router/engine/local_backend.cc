@@ -34,7 +34,8 @@ absl::Status RunNetwork(const model::LoadedModel& network, const Rows& rows, boo
     out->assign(data, data + answer.numel());
     return absl::OkStatus();
   } catch (const std::exception& e) {
-    return MakeError(absl::StatusCode::kInternal, "NETWORK_FAILED", fmt::format("evaluating {} rows: {}", rows.count, e.what()));
+    return MakeError(absl::StatusCode::kInternal, "NETWORK_FAILED",
+                     fmt::format("evaluating {} rows: {}", rows.count, e.what()));
   }
 }
 
@@ -47,7 +48,8 @@ class LocalBackend : public ModelBackend {
 
   void ComputePosteriors(std::span<PosteriorBatch> batches) override {
     pool_->RunAll(batches.size(), [&](size_t i) {
-      batches[i].status = RunNetwork(networks_.router, batches[i].rows, /*as_probabilities=*/true, &batches[i].posterior);
+      batches[i].status =
+          RunNetwork(networks_.router, batches[i].rows, /*as_probabilities=*/true, &batches[i].posterior);
     });
   }
 
@@ -100,9 +102,10 @@ absl::Status Probe(ModelBackend* backend) {
   }
   backend->ComputeVelocities(experts);
   const auto damaged = [&](const std::string& name) {
-    return MakeError(absl::StatusCode::kDataLoss, "NON_FINITE_OUTPUT",
-                     fmt::format("{} of model '{}' version '{}': expected finite answers to a probe, found some that are not",
-                                 name, info.model, info.version));
+    return MakeError(
+        absl::StatusCode::kDataLoss, "NON_FINITE_OUTPUT",
+        fmt::format("{} of model '{}' version '{}': expected finite answers to a probe, found some that are not", name,
+                    info.model, info.version));
   };
   if (!AllFinite(router[0].posterior)) return damaged("the router network");
   for (const VelocityBatch& batch : experts) {

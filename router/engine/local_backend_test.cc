@@ -170,7 +170,8 @@ TEST(ExactSamplingTest, ExactExpertsUnderTheExactPosteriorLandOnDataPoints) {
     return floats_of(model::ExactPosterior(points, cluster_of, 2, tensor_of(x), at::full({1}, t, at::kDouble)));
   };
   for (const RoutingMode mode : {RoutingMode::kFull, RoutingMode::kTopK}) {
-    SampleRequest request{.classes = std::vector<int32_t>(12, -1), .seeds = {40}, .routing = {.mode = mode}, .steps = 60};
+    SampleRequest request{
+        .classes = std::vector<int32_t>(12, -1), .seeds = {40}, .routing = {.mode = mode}, .steps = 60};
     for (const std::vector<float>& image : Sample(backend, request)) {
       const at::Tensor distance = (points - tensor_of(image)).norm(2, 1).min();
       EXPECT_LT(distance.item<double>(), 1e-3) << "mode " << static_cast<int>(mode);
@@ -183,7 +184,9 @@ TEST(ExactSamplingTest, ExactExpertsUnderTheExactPosteriorLandOnDataPoints) {
 class PublishedModelTest : public ::testing::Test {
  protected:
   void SetUp() override { digest_ = PublishTinyModel(store_.get(), uri_); }
-  absl::StatusOr<std::unique_ptr<ModelBackend>> Load() { return LoadPublishedModel(store_.get(), uri_, digest_, &pool_); }
+  absl::StatusOr<std::unique_ptr<ModelBackend>> Load() {
+    return LoadPublishedModel(store_.get(), uri_, digest_, &pool_);
+  }
 
   storage::TemporaryStore store_;
   const std::string uri_ = storage::ModelFolderUri(*store_.get(), "tiny", "v1");
@@ -201,9 +204,9 @@ TEST_F(PublishedModelTest, LoadsAndSamplesLikeTheNetworksThatWerePublished) {
 }
 
 TEST_F(PublishedModelTest, OneChangedByteInAnyFileIsDataLoss) {
-  for (const std::string name : {"model_index.json", "expert_1/config.json",
-                                 "expert_2/diffusion_pytorch_model.safetensors", "router/config.json",
-                                 "router/diffusion_pytorch_model.safetensors"}) {
+  for (const std::string name :
+       {"model_index.json", "expert_1/config.json", "expert_2/diffusion_pytorch_model.safetensors",
+        "router/config.json", "router/diffusion_pytorch_model.safetensors"}) {
     const std::string whole = *store_->Read(uri_ + "/" + name);
     std::string damaged = whole;
     damaged[damaged.size() / 2] ^= 1;

@@ -13,7 +13,9 @@ namespace atl::router {
 
 class RecordedEvents : public SampleEvents {
  public:
-  void OnQueued(int64_t position, const std::string& version) override { Add(fmt::format("queued {} {}", position, version)); }
+  void OnQueued(int64_t position, const std::string& version) override {
+    Add(fmt::format("queued {} {}", position, version));
+  }
   void OnProgress(int32_t step, int32_t total_steps) override { Add(fmt::format("progress {}/{}", step, total_steps)); }
   void OnImage(SampledImage image) override {
     Add(fmt::format("image {}", image.index));

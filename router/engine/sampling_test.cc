@@ -90,7 +90,9 @@ void UseConstantExperts(FakeBackend* backend) {
 }
 
 // Displacement of an image's first pixel over the whole flow: minus the velocity, when that is constant.
-float Displacement(const std::vector<float>& image, const std::vector<float>& start) { return image[0] - start[0]; }
+float Displacement(const std::vector<float>& image, const std::vector<float>& start) {
+  return image[0] - start[0];
+}
 
 TEST_F(SamplingTest, GuidanceExtrapolatesFromTheNullBranchOfTheSameExpert) {
   const auto start = Sample({.classes = {1}, .seeds = {3}, .steps = 4});

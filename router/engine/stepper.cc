@@ -167,8 +167,11 @@ std::vector<std::vector<float>> Tick::Evaluate(const std::vector<Evaluation>& ev
   for (const Evaluation& evaluation : evaluations) {
     const StepItem& item = items_[evaluation.item];
     const SamplerInfo& info = InfoOf(evaluation.item);
-    keys.push_back({.model = item.request->model_key, .expert = evaluation.picked.expert, .height = info.height,
-                    .width = info.width, .guided = item.request->order.guided(item.image->order)});
+    keys.push_back({.model = item.request->model_key,
+                    .expert = evaluation.picked.expert,
+                    .height = info.height,
+                    .width = info.width,
+                    .guided = item.request->order.guided(item.image->order)});
   }
   const std::vector<Batch> groups = GroupIntoBatches(keys, max_rows_);
   struct ModelBatches {
@@ -185,8 +188,8 @@ std::vector<std::vector<float>> Tick::Evaluate(const std::vector<Evaluation>& ev
     entry.batches.push_back(Gather(groups[group], evaluations, points));
     stats_.batches.push_back({InfoOf(item).model, groups[group].key.expert, entry.batches.back().rows.count});
   }
-  // Sums are taken in the order of the experts, whatever the batches were, so that an image's arithmetic does not depend
-  // on its neighbours: groups are walked expert by expert.
+  // Sums are taken in the order of the experts, whatever the batches were, so that an image's arithmetic does not
+  // depend on its neighbours: groups are walked expert by expert.
   std::vector<std::vector<float>> velocities(items_.size());
   for (auto& [key, entry] : by_model) {
     entry.model->ComputeVelocities(entry.batches);

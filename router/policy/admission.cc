@@ -22,8 +22,8 @@ AdmissionDecision Admit(int64_t images, const AdmissionState& state, const Admis
   AdmissionDecision decision;
   decision.position = state.images_in_flight + state.queued_images;
   if (state.queued_requests >= options.max_queued_requests) {
-    decision.reason =
-        fmt::format("{} requests wait already, expected fewer than {}", state.queued_requests, options.max_queued_requests);
+    decision.reason = fmt::format("{} requests wait already, expected fewer than {}", state.queued_requests,
+                                  options.max_queued_requests);
   } else if (state.queued_images > 0 && state.queued_images + images > options.max_queued_images) {
     decision.reason = fmt::format("{} images wait already and the request has {}, expected at most {} in all",
                                   state.queued_images, images, options.max_queued_images);
@@ -48,9 +48,9 @@ size_t CountJoining(std::span<const int64_t> queued, int64_t images_in_flight, c
 
 absl::Status RejectionStatus(const AdmissionDecision& decision) {
   const absl::Duration delay = absl::Ceil(decision.retry_delay, absl::Milliseconds(1));
-  absl::Status status = MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                                  fmt::format("the queue is full: {}; try again in {}", decision.reason,
-                                              absl::FormatDuration(delay)));
+  absl::Status status =
+      MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                fmt::format("the queue is full: {}; try again in {}", decision.reason, absl::FormatDuration(delay)));
   status.SetPayload(kRetryDelayUrl, absl::Cord(absl::FormatDuration(delay)));
   return status;
 }

@@ -31,8 +31,8 @@ struct AdmissionState {
 
 struct AdmissionDecision {
   bool admitted = false;
-  int64_t position = 0;         // images ahead
-  absl::Duration retry_delay;   // when not admitted: about when half of the work that is here will be done
+  int64_t position = 0;        // images ahead
+  absl::Duration retry_delay;  // when not admitted: about when half of the work that is here will be done
   std::string reason;
 };
 

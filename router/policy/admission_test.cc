@@ -12,7 +12,8 @@ namespace {
 const AdmissionOptions kOptions{.max_images_in_flight = 100, .max_queued_images = 50, .max_queued_requests = 3};
 
 TEST(AdmitTest, TellsHowManyImagesAreAhead) {
-  const AdmissionDecision decision = Admit(5, {.images_in_flight = 40, .queued_images = 2, .queued_requests = 1}, kOptions);
+  const AdmissionDecision decision =
+      Admit(5, {.images_in_flight = 40, .queued_images = 2, .queued_requests = 1}, kOptions);
   EXPECT_TRUE(decision.admitted);
   EXPECT_EQ(decision.position, 42);
 }
@@ -37,8 +38,7 @@ TEST(AdmitTest, RetryDelayIsHalfOfTheBacklogWithinItsBounds) {
 }
 
 TEST(AdmitTest, RejectionNamesTheDelay) {
-  const absl::Status status =
-      RejectionStatus(Admit(1, {.queued_images = 50, .queued_requests = 3}, kOptions));
+  const absl::Status status = RejectionStatus(Admit(1, {.queued_images = 50, .queued_requests = 3}, kOptions));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(status), "QUEUE_FULL");
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("try again in 200ms"));

@@ -11,8 +11,7 @@ namespace {
 std::vector<int32_t> Ranked(std::span<const float> posterior) {
   std::vector<int32_t> experts(posterior.size());
   std::iota(experts.begin(), experts.end(), 0);
-  std::stable_sort(experts.begin(), experts.end(),
-                   [&](int32_t a, int32_t b) { return posterior[a] > posterior[b]; });
+  std::stable_sort(experts.begin(), experts.end(), [&](int32_t a, int32_t b) { return posterior[a] > posterior[b]; });
   return experts;
 }
 

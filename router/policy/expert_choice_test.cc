@@ -37,14 +37,20 @@ INSTANTIATE_TEST_SUITE_P(
         ChoiceCase{"TieGoesToTheLowerExpert", {.top_k = 1}, {.25f, .25f, .25f, .25f}, {{0, 1}}, "top-k"},
         ChoiceCase{"Top2Renormalises", {.top_k = 2}, {.1f, .3f, .6f, 0}, {{1, 1. / 3}, {2, 2. / 3}}, "top-k"},
         ChoiceCase{"TopKOfAllIsFull", {.top_k = 3}, {.2f, .3f, .5f}, {{0, .2}, {1, .3}, {2, .5}}, "top-k"},
-        ChoiceCase{"ThresholdTakesAllThatReachIt", kThresholdFifth, {.2f, .1f, .3f, .4f},
-                   {{0, .2 / .9}, {2, .3 / .9}, {3, .4 / .9}}, "reaches the threshold"},
-        ChoiceCase{"ThresholdFallsBackToTheBest", kThresholdHalf, {.2f, .1f, .3f, .4f}, {{3, 1}},
+        ChoiceCase{"ThresholdTakesAllThatReachIt",
+                   kThresholdFifth,
+                   {.2f, .1f, .3f, .4f},
+                   {{0, .2 / .9}, {2, .3 / .9}, {3, .4 / .9}},
+                   "reaches the threshold"},
+        ChoiceCase{"ThresholdFallsBackToTheBest",
+                   kThresholdHalf,
+                   {.2f, .1f, .3f, .4f},
+                   {{3, 1}},
                    "best, none reaches the threshold"},
         ChoiceCase{"Full", {.mode = RoutingMode::kFull}, {.2f, .8f}, {{0, .2}, {1, .8}}, "full"},
         ChoiceCase{"FullLeavesOutWeightZero", {.mode = RoutingMode::kFull}, {0, 1, 0}, {{1, 1}}, "full"},
-        ChoiceCase{"OracleNeedsNoPosterior", {.mode = RoutingMode::kOracle, .oracle_expert = 3}, {}, {{3, 1}},
-                   "oracle"}),
+        ChoiceCase{
+            "OracleNeedsNoPosterior", {.mode = RoutingMode::kOracle, .oracle_expert = 3}, {}, {{3, 1}}, "oracle"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(EntropyTest, IsLogOfTheCountWhenUniformAndZeroWhenSure) {

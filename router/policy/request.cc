@@ -25,9 +25,9 @@ absl::Status CheckRouting(const RoutingRule& rule, const SamplerInfo& info) {
   switch (rule.mode) {
     case RoutingMode::kTopK:
       if (rule.top_k < 0 || rule.top_k > info.experts) {
-        return FieldError("top_k", "TOP_K_OUT_OF_RANGE",
-                          fmt::format("expected 1 to {}, the experts of model '{}', found {}", info.experts,
-                                      info.model, rule.top_k));
+        return FieldError(
+            "top_k", "TOP_K_OUT_OF_RANGE",
+            fmt::format("expected 1 to {}, the experts of model '{}', found {}", info.experts, info.model, rule.top_k));
       }
       break;
     case RoutingMode::kThreshold:
@@ -85,9 +85,9 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
                                   info.model, info.channels, info.height, info.width));
   }
   if (request.steps < 0 || request.steps > limits.max_steps) {
-    return FieldError("steps", "STEPS_OUT_OF_RANGE",
-                      fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, kDefaultSteps,
-                                  request.steps));
+    return FieldError(
+        "steps", "STEPS_OUT_OF_RANGE",
+        fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, kDefaultSteps, request.steps));
   }
   const double guidance = request.guidance.value_or(kDefaultGuidance);
   if (!(guidance >= 0.0 && guidance <= kMaxGuidance)) {

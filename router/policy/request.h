@@ -77,7 +77,8 @@ struct SampleOrder {
 absl::Status CheckCounts(size_t images, size_t seeds, const SamplerLimits& limits);
 
 // INVALID_ARGUMENT names the field, the accepted range and what was found: no image or too many, an unknown class, a
-// number of seeds that fits nothing, pictures of latents, steps, guidance, top_k, threshold or oracle expert out of range.
+// number of seeds that fits nothing, pictures of latents, steps, guidance, top_k, threshold or oracle expert out of
+// range.
 absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const SamplerInfo& info,
                                            const SamplerLimits& limits);
 

@@ -15,7 +15,9 @@ using ::testing::HasSubstr;
 const SamplerInfo kDigits{
     .model = "digits", .version = "v1", .experts = 4, .classes = 10, .channels = 1, .height = 8, .width = 8};
 
-SampleRequest Asking(std::vector<int32_t> classes) { return {.classes = std::move(classes)}; }
+SampleRequest Asking(std::vector<int32_t> classes) {
+  return {.classes = std::move(classes)};
+}
 
 TEST(ResolveRequestTest, DefaultsAreFilledIn) {
   const auto order = ResolveRequest(Asking({3, -1}), kDigits, {});
@@ -84,7 +86,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"UnknownClass", [](auto& r) { r.classes[1] = 10; }, "classes[1]", "UNKNOWN_CLASS",
                 "0 to 9, or -1 for none, found 10"},
         BadCase{"NegativeClass", [](auto& r) { r.classes[0] = -2; }, "classes[0]", "UNKNOWN_CLASS", "found -2"},
-        BadCase{"SeedCount", [](auto& r) { r.seeds = {1, 2, 3}; }, "seeds", "SEED_COUNT_MISMATCH", "found 3"},
+        BadCase{"SeedCount",
+                [](auto& r) {
+                  r.seeds = {1, 2, 3};
+                },
+                "seeds", "SEED_COUNT_MISMATCH", "found 3"},
         BadCase{"ThousandSteps", [](auto& r) { r.steps = 1000; }, "steps", "STEPS_OUT_OF_RANGE",
                 "expected 1 to 250, or 0 for 30, found 1000"},
         BadCase{"NegativeSteps", [](auto& r) { r.steps = -1; }, "steps", "STEPS_OUT_OF_RANGE", "found -1"},
@@ -103,8 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "GUIDANCE_OUT_OF_RANGE", "found nan"},
         BadCase{"GuidanceInfinite", [](auto& r) { r.guidance = std::numeric_limits<double>::infinity(); }, "guidance",
                 "GUIDANCE_OUT_OF_RANGE", "found inf"},
-        BadCase{"GuidanceNegative", [](auto& r) { r.guidance = -1; }, "guidance", "GUIDANCE_OUT_OF_RANGE",
-                "found -1"}),
+        BadCase{"GuidanceNegative", [](auto& r) { r.guidance = -1; }, "guidance", "GUIDANCE_OUT_OF_RANGE", "found -1"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ResolveRequestTest, AnUnconditionalModelKnowsNoClass) {

@@ -26,8 +26,8 @@ TEST(PickImagesTest, RequestsTakeTurnsAboveTheLimit) {
 }
 
 TEST(PickImagesTest, AmongEqualsTheImageThatWaitedLongestGoesFirst) {
-  const std::vector<FlightImage> images = {{.request = 1, .last_tick = 5}, {.request = 2, .last_tick = 3},
-                                           {.request = 3, .last_tick = 4}};
+  const std::vector<FlightImage> images = {
+      {.request = 1, .last_tick = 5}, {.request = 2, .last_tick = 3}, {.request = 3, .last_tick = 4}};
   EXPECT_EQ(PickImages(images, 2), (std::vector<size_t>{1, 2}));
 }
 
@@ -59,8 +59,8 @@ GroupKey Key(int64_t model, int32_t expert, bool guided) {
 TEST(GroupIntoBatchesTest, SharesBatchesByModelExpertShapeAndGuidance) {
   GroupKey wide = Key(1, 0, true);
   wide.width = 16;
-  const std::vector<GroupKey> evaluations = {Key(1, 2, true), Key(1, 0, true), Key(1, 2, true), Key(1, 2, false),
-                                             Key(2, 2, true), wide};
+  const std::vector<GroupKey> evaluations = {Key(1, 2, true),  Key(1, 0, true), Key(1, 2, true),
+                                             Key(1, 2, false), Key(2, 2, true), wide};
   const std::vector<Batch> batches = GroupIntoBatches(evaluations, 64);
   ASSERT_EQ(batches.size(), 5u);
   EXPECT_EQ(batches[0].evaluations, (std::vector<size_t>{0, 2}));

@@ -25,8 +25,8 @@ enum class VersionState { kLoading, kReady, kServing, kDraining, kFailed };
 struct VersionStatus {
   std::string version;
   VersionState state = VersionState::kLoading;
-  int64_t requests = 0;      // that still sample with it
-  absl::Duration retry_at;   // kFailed: when another try is due; InfiniteDuration when none can help
+  int64_t requests = 0;     // that still sample with it
+  absl::Duration retry_at;  // kFailed: when another try is due; InfiniteDuration when none can help
 };
 
 enum class RollAction { kNone, kLoad, kSwitch, kDrop };

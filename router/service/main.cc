@@ -24,11 +24,14 @@ int main(int argc, char** argv) {
   std::string log_level = "info";
   double drain_seconds = 30;
 
-  CLI::App app("atoll-router samples images from published models: it follows a coordinator's serving versions, or\n"
-               "serves one model folder.");
+  CLI::App app(
+      "atoll-router samples images from published models: it follows a coordinator's serving versions, or\n"
+      "serves one model folder.");
   app.set_version_flag("--version", std::string(atl::kVersion));
-  app.add_option("--coordinator", options.coordinator, "Coordinator to follow, HOST:PORT")->envname("ATOLL_COORDINATOR");
-  app.add_option("--blob-store", options.blob_store, "URI of the coordinator's blob store")->envname("ATOLL_BLOB_STORE");
+  app.add_option("--coordinator", options.coordinator, "Coordinator to follow, HOST:PORT")
+      ->envname("ATOLL_COORDINATOR");
+  app.add_option("--blob-store", options.blob_store, "URI of the coordinator's blob store")
+      ->envname("ATOLL_BLOB_STORE");
   app.add_option("--model-dir", options.model_dir,
                  "Folder of one published model (model_index.json), to serve without a coordinator");
   app.add_option("--model", options.models, "Serve this model only; may be repeated (default: every model)");
@@ -37,13 +40,17 @@ int main(int argc, char** argv) {
   app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
   app.add_option("--threads", options.threads, "Threads that evaluate networks")->capture_default_str();
   app.add_option("--max-steps", options.engine.limits.max_steps, "Most solver steps of one request")
-      ->check(CLI::Range(1, 100'000))->capture_default_str();
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
   app.add_option("--max-images", options.engine.limits.max_images, "Most images of one request")
-      ->check(CLI::Range(1, 1'000'000))->capture_default_str();
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   app.add_option("--drain-seconds", drain_seconds, "On SIGTERM, how long running requests may still take")
-      ->check(CLI::Range(0.0, 86'400.0))->capture_default_str();
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
   app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))->capture_default_str();
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

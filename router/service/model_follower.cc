@@ -38,8 +38,12 @@ absl::Status CheckIdentity(const SamplerInfo& info, const PublishedVersion& vers
 
 ModelFollower::ModelFollower(FollowerOptions options, std::shared_ptr<grpc::Channel> channel, Loader loader,
                              Engine* engine, Clock* clock, Callbacks callbacks)
-    : options_(std::move(options)), stub_(pb::ModelService::NewStub(channel)), loader_(std::move(loader)),
-      engine_(engine), clock_(clock), callbacks_(std::move(callbacks)) {
+    : options_(std::move(options)),
+      stub_(pb::ModelService::NewStub(channel)),
+      loader_(std::move(loader)),
+      engine_(engine),
+      clock_(clock),
+      callbacks_(std::move(callbacks)) {
   watcher_ = std::thread([this] { WatchLoop(); });
   roller_ = std::thread([this] { RollLoop(); });
 }

@@ -62,15 +62,18 @@ class ModelFollowerTest : public ::testing::Test {
  protected:
   void StartCoordinator(const std::string& listen = "127.0.0.1:0") {
     models_ = std::make_unique<FakeModelService>();
-    server_ = *rpc::Server::Start({.listen = listen, .services = {{pb::ModelService::service_full_name(), models_.get()}}});
+    server_ =
+        *rpc::Server::Start({.listen = listen, .services = {{pb::ModelService::service_full_name(), models_.get()}}});
   }
   void StopCoordinator() {
     models_->End();
     server_.reset();
   }
   void Follow() {
-    FollowerOptions options{.first_retry = absl::Milliseconds(10), .last_retry = absl::Milliseconds(40),
-                            .first_backoff = absl::Milliseconds(10), .last_backoff = absl::Milliseconds(50)};
+    FollowerOptions options{.first_retry = absl::Milliseconds(10),
+                            .last_retry = absl::Milliseconds(40),
+                            .first_backoff = absl::Milliseconds(10),
+                            .last_backoff = absl::Milliseconds(50)};
     options.models = {"digits"};
     ModelFollower::Callbacks callbacks;
     callbacks.on_serving = [this](const std::string&, const std::string& version, int64_t) {
@@ -82,16 +85,16 @@ class ModelFollowerTest : public ::testing::Test {
       ++failures_;
     };
     follower_ = std::make_unique<ModelFollower>(
-        options, rpc::MakeChannel(server_->address()), [this](const PublishedVersion& version) { return Load(version); },
-        &engine_, Clock::Real(), callbacks);
+        options, rpc::MakeChannel(server_->address()),
+        [this](const PublishedVersion& version) { return Load(version); }, &engine_, Clock::Real(), callbacks);
   }
   absl::StatusOr<std::unique_ptr<ModelBackend>> Load(const PublishedVersion& version) {
     EXPECT_EQ(version.digest, "digest-" + version.version);
     absl::MutexLock lock(&mutex_);
     loads_.push_back(version.version);
     if (version.version == damaged_) return MakeError(absl::StatusCode::kDataLoss, "SHA256_MISMATCH", "damaged");
-    return std::make_unique<FakeBackend>(SamplerInfo{.model = "digits", .version = version.version, .experts = 1,
-                                                     .channels = 1, .height = 2, .width = 2});
+    return std::make_unique<FakeBackend>(SamplerInfo{
+        .model = "digits", .version = version.version, .experts = 1, .channels = 1, .height = 2, .width = 2});
   }
   bool AwaitServing(const std::string& version) {
     absl::MutexLock lock(&mutex_);

@@ -24,9 +24,11 @@ RouterMetrics::RouterMetrics(metrics::Registry* registry)
                                                 "1 while the watch of the coordinator's models is up.")),
       step_seconds_(registry->AddHistogram("atoll_router_step_seconds", "Duration of one step of all images together.",
                                            metrics::CallSecondsBounds())),
-      step_images_(registry->AddHistogram("atoll_router_step_images", "Images that stepped together.", PowersOfTwo(11))),
+      step_images_(
+          registry->AddHistogram("atoll_router_step_images", "Images that stepped together.", PowersOfTwo(11))),
       batch_rows_(registry->AddHistogram("atoll_router_batch_rows", "Rows of one expert's batch.", PowersOfTwo(11))),
-      queue_seconds_(registry->AddHistogram("atoll_router_queue_seconds", "Time from a request's arrival to its first step.",
+      queue_seconds_(registry->AddHistogram("atoll_router_queue_seconds",
+                                            "Time from a request's arrival to its first step.",
                                             metrics::CallSecondsBounds())),
       sample_seconds_(registry->AddHistogram("atoll_router_sample_seconds",
                                              "Time from a finished request's first step to its last image.",
@@ -69,7 +71,8 @@ void RouterMetrics::OnRejected(const std::string& model, absl::StatusCode code) 
 }
 
 void RouterMetrics::OnServing(const std::string& model, int64_t generation) {
-  registry_->AddGauge("atoll_router_serving_generation", "Generation of the serving row that is served.", {{"model", model}})
+  registry_
+      ->AddGauge("atoll_router_serving_generation", "Generation of the serving row that is served.", {{"model", model}})
       ->Set(static_cast<double>(generation));
 }
 
@@ -78,6 +81,8 @@ void RouterMetrics::OnLoadFailed(const std::string& model) {
       ->Increment();
 }
 
-void RouterMetrics::OnCoordinatorConnection(bool connected) { coordinator_connected_->Set(connected ? 1 : 0); }
+void RouterMetrics::OnCoordinatorConnection(bool connected) {
+  coordinator_connected_->Set(connected ? 1 : 0);
+}
 
 }  // namespace atl::router

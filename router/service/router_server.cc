@@ -24,7 +24,8 @@ absl::Status CheckSources(const RouterOptions& options) {
                       "expected the URI of the coordinator's blob store, found none");
   }
   if (options.threads < 1) {
-    return FieldError("--threads", "THREADS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", options.threads));
+    return FieldError("--threads", "THREADS_OUT_OF_RANGE",
+                      fmt::format("expected at least 1, found {}", options.threads));
   }
   return absl::OkStatus();
 }
@@ -32,17 +33,19 @@ absl::Status CheckSources(const RouterOptions& options) {
 }  // namespace
 
 RouterServer::RouterServer(const RouterOptions& options)
-    : registry_(metrics::Registry::Create("atoll-router")), metrics_(registry_.get()), pool_(options.threads),
-      engine_(options.engine, Clock::Real(), &metrics_), service_(&engine_, Clock::Real()) {}
+    : registry_(metrics::Registry::Create("atoll-router")),
+      metrics_(registry_.get()),
+      pool_(options.threads),
+      engine_(options.engine, Clock::Real(), &metrics_),
+      service_(&engine_, Clock::Real()) {}
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
-  ATOLL_ASSIGN_OR_RETURN(router->server_,
-                         rpc::Server::Start({.listen = options.listen,
-                                             .services = {{kServiceName, &router->service_}}}));
+  ATOLL_ASSIGN_OR_RETURN(
+      router->server_, rpc::Server::Start({.listen = options.listen, .services = {{kServiceName, &router->service_}}}));
   if (!options.metrics_listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(router->exposer_,
                            metrics::Exposer::Start(router->registry_.get(), options.metrics_listen,
@@ -60,8 +63,9 @@ absl::Status RouterServer::LoadFolder(const std::string& folder) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::canonical(folder, error);
   if (error) {
-    return MakeError(absl::StatusCode::kNotFound, "MODEL_FOLDER_NOT_FOUND",
-                     fmt::format("expected a folder with model_index.json, found no '{}': {}", folder, error.message()));
+    return MakeError(
+        absl::StatusCode::kNotFound, "MODEL_FOLDER_NOT_FOUND",
+        fmt::format("expected a folder with model_index.json, found no '{}': {}", folder, error.message()));
   }
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path.string()));
   ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<ModelBackend> backend,
@@ -79,8 +83,8 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
             metrics_.OnServing(model, generation);
             SetServing();
           },
-      .on_load_failed =
-          [this](const PublishedVersion& version, const absl::Status&) { metrics_.OnLoadFailed(version.model); },
+      .on_load_failed = [this](const PublishedVersion& version,
+                               const absl::Status&) { metrics_.OnLoadFailed(version.model); },
       .on_connection = [this](bool connected) { metrics_.OnCoordinatorConnection(connected); },
   };
   follower_ = std::make_unique<ModelFollower>(
@@ -92,7 +96,9 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
   return absl::OkStatus();
 }
 
-void RouterServer::SetServing() { server_->SetServing(kServiceName, true); }
+void RouterServer::SetServing() {
+  server_->SetServing(kServiceName, true);
+}
 
 void RouterServer::Shutdown(absl::Duration grace) {
   follower_.reset();
@@ -105,6 +111,8 @@ void RouterServer::Shutdown(absl::Duration grace) {
   engine_.Stop();
 }
 
-RouterServer::~RouterServer() { Shutdown(absl::ZeroDuration()); }
+RouterServer::~RouterServer() {
+  Shutdown(absl::ZeroDuration());
+}
 
 }  // namespace atl::router

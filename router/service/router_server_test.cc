@@ -60,7 +60,8 @@ class RouterServerTest : public ::testing::Test {
 TEST_F(RouterServerTest, ServesAModelFolderWithoutACoordinator) {
   const std::string uri = store_->UriOf("a model");
   PublishTinyModel(store_.get(), uri);
-  const auto router = RouterServer::Start({.model_dir = store_.PathOf(uri), .metrics_listen = "127.0.0.1:0", .threads = 2});
+  const auto router =
+      RouterServer::Start({.model_dir = store_.PathOf(uri), .metrics_listen = "127.0.0.1:0", .threads = 2});
   ASSERT_TRUE(router.ok()) << router.status();
   EXPECT_TRUE(IsServing((*router)->address()));
   int images = 0;
@@ -70,8 +71,9 @@ TEST_F(RouterServerTest, ServesAModelFolderWithoutACoordinator) {
   const std::string text = (*router)->MetricsText();
   for (const char* expected :
        {"atoll_router_requests_total{code=\"OK\",model=\"tiny\"} 1", "atoll_router_images_total{model=\"tiny\"} 3",
-        "atoll_router_rejected_requests_total{code=\"INVALID_ARGUMENT\",model=\"tiny\"} 1", "atoll_router_queued_images 0",
-        "atoll_router_step_seconds_count 3", "atoll_router_expert_image_steps_total{expert=\"0\",model=\"tiny\"}"}) {
+        "atoll_router_rejected_requests_total{code=\"INVALID_ARGUMENT\",model=\"tiny\"} 1",
+        "atoll_router_queued_images 0", "atoll_router_step_seconds_count 3",
+        "atoll_router_expert_image_steps_total{expert=\"0\",model=\"tiny\"}"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
   (*router)->Shutdown(absl::Seconds(5));

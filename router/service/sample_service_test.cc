@@ -111,9 +111,7 @@ class SampleServiceTest : public ::testing::Test {
     for (int i = 0; i < 1000 && engine_->RunTick(); ++i) {
     }
   }
-  absl::Status StatusOf(const pb::SampleRequest& request) {
-    return rpc::FromGrpc(Call(stub_.get(), request).Finish());
-  }
+  absl::Status StatusOf(const pb::SampleRequest& request) { return rpc::FromGrpc(Call(stub_.get(), request).Finish()); }
 
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
   std::unique_ptr<Engine> engine_;

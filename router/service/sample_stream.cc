@@ -45,7 +45,9 @@ void SampleStream::OnDone(const SampleReport& report) {
   PushLast(absl::OkStatus());
 }
 
-void SampleStream::OnError(const absl::Status& status) { PushLast(status); }
+void SampleStream::OnError(const absl::Status& status) {
+  PushLast(status);
+}
 
 void SampleStream::Push(SampleResponse event) {
   {
@@ -100,7 +102,9 @@ void SampleStream::OnWriteDone(bool ok) {
   Pump();
 }
 
-void SampleStream::OnCancel() { DropTicket(); }
+void SampleStream::OnCancel() {
+  DropTicket();
+}
 
 void SampleStream::DropTicket() {
   std::unique_ptr<SampleTicket> dropped;

@@ -20,9 +20,9 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
   switch (proto.mode()) {
     case pb::SampleRequest::MODE_UNSPECIFIED:
       if (proto.top_k() > 1) {
-        return FieldError("top_k", "MODE_MISMATCH",
-                          fmt::format("expected mode top-k with a top_k of {}, found no mode, which is top-1",
-                                      proto.top_k()));
+        return FieldError(
+            "top_k", "MODE_MISMATCH",
+            fmt::format("expected mode top-k with a top_k of {}, found no mode, which is top-1", proto.top_k()));
       }
       rule.mode = RoutingMode::kTopK;
       return rule;

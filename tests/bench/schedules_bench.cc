@@ -31,7 +31,8 @@ constexpr double kTolerance = 1e-6;
 
 // `target`: what the metric should not be above.
 void Print(const std::string& name, const std::string& metric, double value, const std::string& unit, double target) {
-  const nlohmann::ordered_json line{{"case", name}, {"metric", metric}, {"value", value}, {"unit", unit}, {"target", target}};
+  const nlohmann::ordered_json line{
+      {"case", name}, {"metric", metric}, {"value", value}, {"unit", unit}, {"target", target}};
   fmt::print("{}\n", line.dump());
   std::fflush(stdout);
   if (value > target + kTolerance) fmt::print(stderr, "{} {}: {:.5g} is above {:.5g}\n", name, metric, value, target);

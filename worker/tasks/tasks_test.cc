@@ -337,7 +337,8 @@ class PublishTask : public Tasks {
 
   static storage::TensorView View(const std::string& name, const std::vector<float>& values,
                                   std::vector<int64_t> shape = {2, 3}) {
-    return {name, "F32", std::move(shape), std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
+    return {name, "F32", std::move(shape),
+            std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4)};
   }
 
   TaskContext PublishContext(bool with_ema = true) {
@@ -393,8 +394,7 @@ TEST_F(PublishTask, FrozenComponentsLeaveLatentsAndClassEmbeddingsWithTheirCondi
                    .layers = {{.kind = "embedding", .width = 4}, {.kind = "linear", .width = 3}}}};
   const auto artifacts = RunTask(PublishContext());
   ASSERT_TRUE(artifacts.ok()) << artifacts.status();
-  const storage::ModelIndex index =
-      *storage::ParseModelIndex(*store_->Read((*artifacts)[0].uri), "model_index.json");
+  const storage::ModelIndex index = *storage::ParseModelIndex(*store_->Read((*artifacts)[0].uri), "model_index.json");
   EXPECT_TRUE(index.latent);
   EXPECT_EQ(index.channels, 5);
   EXPECT_EQ(index.height, (kSide + 1) / 2);

@@ -10,14 +10,23 @@ namespace atl::router {
 namespace {
 
 model::DitConfig TinyConfig(int64_t outputs) {
-  return {.channels = 1, .height = 4, .width_pixels = 4, .classes = 4, .patch = 2, .width = 16, .depth = 2, .heads = 2,
-          .mlp_ratio = 2.0, .outputs = outputs};
+  return {.channels = 1,
+          .height = 4,
+          .width_pixels = 4,
+          .classes = 4,
+          .patch = 2,
+          .width = 16,
+          .depth = 2,
+          .heads = 2,
+          .mlp_ratio = 2.0,
+          .outputs = outputs};
 }
 
 }  // namespace
 
 SamplerInfo TinyInfo() {
-  return {.model = "tiny", .version = "v1", .experts = kTinyExperts, .classes = 4, .channels = 1, .height = 4, .width = 4};
+  return {
+      .model = "tiny", .version = "v1", .experts = kTinyExperts, .classes = 4, .channels = 1, .height = 4, .width = 4};
 }
 
 model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed) {
@@ -42,8 +51,15 @@ Networks TinyNetworks() {
 
 std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri) {
   const Networks networks = TinyNetworks();
-  storage::ModelIndex index{.name = "tiny", .version = "v1", .dataset = "d", .channels = 1, .height = 4, .width = 4,
-                            .classes = {"a", "b", "c", "d"}, .cluster_rows = {1, 1, 1}, .experts = kTinyExperts};
+  storage::ModelIndex index{.name = "tiny",
+                            .version = "v1",
+                            .dataset = "d",
+                            .channels = 1,
+                            .height = 4,
+                            .width = 4,
+                            .classes = {"a", "b", "c", "d"},
+                            .cluster_rows = {1, 1, 1},
+                            .experts = kTinyExperts};
   const auto add = [&](const std::string& name, const std::string& bytes) {
     const storage::WrittenFile written = store->Write(folder_uri + "/" + name, bytes).value();
     index.files.push_back({name, written.bytes, written.sha256});

@@ -30,8 +30,8 @@ struct NcclOptions {
   NcclApi* api = RealNcclApi();  // not owned
 };
 
-// A rank that is ready to be connected. FAILED_PRECONDITION DEVICE_UNAVAILABLE without a device; INVALID_ARGUMENT for a device
-// or rank that is not there.
+// A rank that is ready to be connected. FAILED_PRECONDITION DEVICE_UNAVAILABLE without a device; INVALID_ARGUMENT for a
+// device or rank that is not there.
 absl::StatusOr<std::unique_ptr<Transport>> MakeNcclTransport(const NcclOptions& options, int32_t rank,
                                                              int32_t rank_count, const AttemptIdentity& identity);
 

@@ -172,7 +172,8 @@ TEST_F(NcclTransportTest, MachineWithoutDeviceSaysSo) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), "DEVICE_UNAVAILABLE");
   api_.set_device_count(1);
-  EXPECT_EQ(ErrorReason(MakeNcclTransport({.device = 3, .api = &api_}, 0, 1, kIdentity).status()), "DEVICE_UNAVAILABLE");
+  EXPECT_EQ(ErrorReason(MakeNcclTransport({.device = 3, .api = &api_}, 0, 1, kIdentity).status()),
+            "DEVICE_UNAVAILABLE");
 }
 
 }  // namespace

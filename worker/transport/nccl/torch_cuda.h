@@ -7,7 +7,8 @@
 namespace atl::transport {
 
 // Loads it for the rest of the process and makes sure that there is a device. Call before the first tensor on a device;
-// thread-safe, repeatable. FAILED_PRECONDITION DEVICE_UNAVAILABLE names the missing library, or what CUDA says of the machine.
+// thread-safe, repeatable. FAILED_PRECONDITION DEVICE_UNAVAILABLE names the missing library, or what CUDA says of the
+// machine.
 absl::Status LoadTorchCuda();
 
 }  // namespace atl::transport
