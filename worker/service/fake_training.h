@@ -23,6 +23,9 @@ struct FakeTraining {
   std::atomic<int64_t> fail_at_step{0};   // DATA_LOSS on plan rank 0; 0: never
   std::atomic<int64_t> pause_at_step{0};  // every rank waits before it until the number changes; 0: never
 
+  std::atomic<bool> fail_profiles{false};
+  std::atomic<int32_t> profiles{0};  // measured, by all ranks together
+
   absl::Mutex mutex;
   std::map<std::string, std::vector<std::unique_ptr<transport::Transport>>> transports ABSL_GUARDED_BY(mutex);
   std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);  // of each attempt's plan, as plan rank 0 saw it
@@ -124,6 +127,19 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
                                 trainer::TrainingData*,
                                 transport::Transport* transport) -> absl::StatusOr<std::unique_ptr<trainer::Trainer>> {
     return std::make_unique<FakeTrainer>(shared, options, plan, rank, transport);
+  };
+  parts.profile_rank = [shared](const trainer::ProfilerOptions& options,
+                                transport::Transport* transport) -> absl::StatusOr<planner::Profile> {
+    if (shared->fail_profiles) return absl::InternalError("the clock is broken");
+    double sum[1] = {1};
+    ATOLL_RETURN_IF_ERROR(transport->AllReduceSum(sum, absl::Seconds(20)));
+    ++shared->profiles;
+    planner::Profile profile = planner::CountedProfile(options.trainer.model, /*tokens=*/16, options.trainer.channels);
+    const std::vector<planner::LayerProfile> layers = profile.layers.begin()->second;
+    profile.layers.clear();
+    for (const int32_t size : options.micro_batch_sizes) profile.layers[size] = layers;
+    profile.key = options.key;
+    return profile;
   };
   return parts;
 }

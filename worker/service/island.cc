@@ -281,6 +281,8 @@ void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {
     if (message.stage_files().attempt() == state_.attempt()) events_.stage_files(rank, message.stage_files());
   } else if (message.has_step_done()) {
     if (message.step_done().attempt() == state_.attempt()) events_.step_done(message.step_done());
+  } else if (message.has_rank_profile()) {
+    if (message.rank_profile().attempt() == state_.attempt()) events_.rank_profile(rank, message.rank_profile());
   } else if (message.has_attempt_ended()) {
     OnAttemptEnded(rank, message.attempt_ended());
   } else if (message.has_leave()) {

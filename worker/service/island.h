@@ -34,6 +34,7 @@ struct IslandSettings {
 struct IslandEvents {
   std::function<void(const atlpb::island::v1::StepDone&)> step_done;
   std::function<void(int32_t rank, const atlpb::island::v1::StageFiles&)> stage_files;
+  std::function<void(int32_t rank, const atlpb::island::v1::RankProfile&)> rank_profile;
 };
 
 struct AttemptOutcome {

@@ -10,8 +10,11 @@
 #include "absl/random/random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/measured_profile.h"
+#include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
+#include "worker/service/cost_profile.h"
 #include "worker/service/training_inputs.h"
 
 namespace atl::worker {
@@ -42,7 +45,8 @@ Leader::Leader(LeaderOptions options)
       island_(std::make_unique<Island>(
           options_.island, clock_, metrics_,
           IslandEvents{.step_done = [this](const auto& done) { OnStepDone(done); },
-                       .stage_files = [this](int32_t rank, const auto& files) { OnStageFiles(rank, files); }})),
+                       .stage_files = [this](int32_t rank, const auto& files) { OnStageFiles(rank, files); },
+                       .rank_profile = [this](int32_t rank, const auto& profile) { OnRankProfile(rank, profile); }})),
       runner_(std::make_unique<RankRunner>(
           options_.parts, [this](atlpb::island::v1::JoinRequest report) { island_->Report(std::move(report)); })),
       keeper_(std::make_unique<LeaseKeeper>(
@@ -198,6 +202,60 @@ absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkp
   return absl::OkStatus();
 }
 
+absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                                  const std::vector<int32_t>& ranks) {
+  if (!NeedsMeasuredProfile(grant.spec.pipeline)) return CountedProfileOf(inputs);
+  ProfiledThing thing{.options = inputs.options,
+                      .ranks = static_cast<int32_t>(ranks.size()),
+                      .device_name = options_.capabilities.device_name(),
+                      .build = options_.island.state.build};
+  thing.options.threads = options_.parts.threads;
+  thing.options.device = options_.parts.device;
+  thing.micro_batch_sizes =
+      SizesToProfile(inputs.options.training.batch_size, grant.spec.pipeline.micro_batches, thing.ranks);
+  const std::string key = ProfileKey(thing);
+  const absl::StatusOr<planner::Profile> profile = ObtainProfile(
+      options_.parts.store, key, thing.micro_batch_sizes,
+      [&](const std::vector<int32_t>& sizes) { return MeasureOnRanks(grant, inputs, ranks, key, sizes); });
+  if (profile.ok()) return *profile;
+  spdlog::warn("task {} attempt {}: planned with counted costs, for measuring them failed: {}", grant.token.task_id,
+               grant.token.attempt, profile.status().ToString());
+  return CountedProfileOf(inputs);
+}
+
+absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                                        const std::vector<int32_t>& ranks, const std::string& key,
+                                                        const std::vector<int32_t>& sizes) {
+  // Any plan on these ranks does: it only says who takes part.
+  const spec::PipelineSpec pipeline{.schedule = "1f1b", .micro_batches = 1};
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile counted, CountedProfileOf(inputs));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan,
+                         MakeTrainingPlan(inputs, pipeline, static_cast<int32_t>(ranks.size()), counted));
+  atlpb::island::v1::StartAttempt start;
+  start.set_incarnation(coordinator_->incarnation());
+  *start.mutable_grant() = wire::ToProto(grant);
+  *start.mutable_plan() = wire::ToProto(plan);
+  start.mutable_profile()->set_key(key);
+  start.mutable_profile()->mutable_micro_batch_sizes()->Add(sizes.begin(), sizes.end());
+  {
+    absl::MutexLock lock(&mutex_);
+    rank_profiles_.clear();
+  }
+  spdlog::info("task {} attempt {}: measuring micro-batches of {} on {} ranks", grant.token.task_id,
+               grant.token.attempt, fmt::join(sizes, ","), plan.rank_count());
+  island_->BeginAttempt(start, {ranks.begin(), ranks.begin() + plan.rank_count()});
+  if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
+  if (Stopping()) island_->StopSoon("the leader ends");
+  ATOLL_RETURN_IF_ERROR(island_->AwaitOutcome().status);
+  std::vector<planner::Profile> profiles;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [rank, json] : rank_profiles_) {
+    ATOLL_ASSIGN_OR_RETURN(profiles.emplace_back(),
+                           storage::ParseProfile(json, fmt::format("profile of rank {}", rank)));
+  }
+  return planner::MergeProfiles(profiles);
+}
+
 absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::TaskGrant& grant,
                                                                     const TrainingInputs& inputs,
                                                                     std::vector<int32_t>* ranks) {
@@ -207,7 +265,8 @@ absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::
                      fmt::format("task {}: expected {} ranks, found {}", grant.token.task_id,
                                  grant.spec.requirements.min_ranks, present));
   }
-  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, MakeTrainingPlan(inputs, grant.spec.pipeline, present));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile costs, CostsFor(grant, inputs, *ranks));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, MakeTrainingPlan(inputs, grant.spec.pipeline, present, costs));
   ranks->resize(plan.rank_count());
   spdlog::info("task {} attempt {}: {} stages on ranks {}; {}", grant.token.task_id, grant.token.attempt,
                plan.stages.size(), fmt::join(*ranks, ","), plan.reason);
@@ -293,6 +352,11 @@ void Leader::OnStepDone(const atlpb::island::v1::StepDone& done) {
 void Leader::OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files) {
   absl::MutexLock lock(&mutex_);
   if (commits_ != nullptr) commits_->OnStageFiles(rank, files);
+}
+
+void Leader::OnRankProfile(int32_t rank, const atlpb::island::v1::RankProfile& profile) {
+  absl::MutexLock lock(&mutex_);
+  rank_profiles_[rank] = profile.profile();
 }
 
 void Leader::OnRevoked(const spec::LeaseToken& token, const std::string& reason) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -74,6 +75,13 @@ class Leader {
   AttemptEnd RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   AttemptEnd RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   absl::Status TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint, std::vector<spec::Artifact>* outputs);
+  // Measured by `ranks`, or, where the job leaves the planner no choice, counted.
+  absl::StatusOr<planner::Profile> CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                            const std::vector<int32_t>& ranks);
+  // Blocks until all of `ranks` have measured.
+  absl::StatusOr<planner::Profile> MeasureOnRanks(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                                  const std::vector<int32_t>& ranks, const std::string& key,
+                                                  const std::vector<int32_t>& sizes);
   // `ranks`: in, those that are there; out, those of the plan.
   absl::StatusOr<atlpb::island::v1::StartAttempt> PlanAttempt(const spec::TaskGrant& grant,
                                                               const TrainingInputs& inputs,
@@ -87,6 +95,7 @@ class Leader {
   // On other threads.
   void OnStepDone(const atlpb::island::v1::StepDone& done);
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files);
+  void OnRankProfile(int32_t rank, const atlpb::island::v1::RankProfile& profile);
   void OnRevoked(const spec::LeaseToken& token, const std::string& reason);
   void OnSuperseded(const absl::Status& status);
   void GiveUpTask(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -115,7 +124,8 @@ class Leader {
   absl::Status superseded_ ABSL_GUARDED_BY(mutex_);
   std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ProgressTracker> tracker_ ABSL_GUARDED_BY(mutex_);
-  CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the attempt that runs
+  std::map<int32_t, std::string> rank_profiles_ ABSL_GUARDED_BY(mutex_);  // JSON, of the measurement that runs
+  CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;          // of the attempt that runs
 };
 
 }  // namespace atl::worker

@@ -22,10 +22,12 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/service/leader.h"
+#include "worker/service/local_profile.h"
 #include "worker/service/rank_discovery.h"
 #include "worker/service/rendezvous_client.h"
 #include "worker/service/stop_signals.h"
 #include "worker/tasks/task.h"
+#include "worker/trainer/profiler.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/loopback/loopback_transport.h"
 #include "worker/transport/ucx/ucx_transport.h"
@@ -55,6 +57,7 @@ struct Flags {
   double rejoin_seconds = 10;
   double stop_seconds = 20;
   std::string log_level = "info";
+  LocalProfileOptions profile;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
@@ -92,6 +95,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--stop-seconds", flags.stop_seconds, "After SIGTERM: how long to try to leave a checkpoint")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
+  app.add_option("--profile", flags.profile.folder, "Measure the costs of FOLDER/job.yaml and end (`atoll profile`)");
+  app.add_option("--profile-network", flags.profile.network, "expert or router")
+      ->check(CLI::IsMember({"expert", "router"}));
+  app.add_option("--profile-image", flags.profile.image, "CHANNELSxHEIGHTxWIDTH");
+  app.add_option("--profile-classes", flags.profile.classes, "Classes of the model")->check(CLI::NonNegativeNumber);
+  app.add_option("--profile-sizes", flags.profile.micro_batch_sizes, "Samples per micro-batch")->delimiter(',');
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
@@ -204,6 +213,9 @@ AttemptParts MakeParts(const Flags& flags, const std::string& leader, storage::B
                           trainer::TrainingData* data, Transport* transport) {
     return trainer::Trainer::Create(options, plan, rank, data, transport, Clock::Real());
   };
+  parts.profile_rank = [](const trainer::ProfilerOptions& options, Transport* transport) {
+    return trainer::ProfileRank(options, transport, Clock::Real());
+  };
   return parts;
 }
 
@@ -263,6 +275,13 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
   return client.Run(&runner);
 }
 
+absl::Status RunProfile(const Flags& flags, const RankIdentity& identity) {
+  LocalProfileOptions options = flags.profile;
+  options.rank = identity.rank;
+  options.ranks = identity.ranks;
+  return RunLocalProfile(options, MakeParts(flags, identity.leader, nullptr, nullptr));
+}
+
 // Before anything is promised to a coordinator.
 absl::Status CheckDevice(const std::string& device) {
   if (device != "cuda") return absl::OkStatus();
@@ -290,6 +309,7 @@ absl::Status RunWorker(const Flags& flags) {
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   spdlog::flush_on(spdlog::level::info);
 
+  if (!flags.profile.folder.empty()) return RunProfile(flags, identity);
   ATOLL_ASSIGN_OR_RETURN(const std::string secret, IslandSecret(flags, identity));
   ATOLL_ASSIGN_OR_RETURN(const std::string build, BuildName());
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, storage::BlobStore::Open(flags.blob_store));

@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/base/errors.h"
+#include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
 
@@ -71,11 +72,14 @@ void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
     }
     if (refused.ok()) {
       incarnation_ = start.incarnation();
+      const auto& sizes = start.profile().micro_batch_sizes();
       next_ = std::make_shared<TrainingAttempt>(AttemptStart{.incarnation = start.incarnation(),
                                                              .grant = *std::move(grant),
                                                              .plan = *std::move(plan),
                                                              .plan_rank = start.plan_rank(),
-                                                             .checkpoint_nonce = start.checkpoint_nonce()},
+                                                             .checkpoint_nonce = start.checkpoint_nonce(),
+                                                             .profile_sizes = {sizes.begin(), sizes.end()},
+                                                             .profile_key = start.profile().key()},
                                                 parts_, ReportsOf(id));
     }
   }
@@ -117,7 +121,13 @@ AttemptReports RankRunner::ReportsOf(int64_t attempt) {
     message->mutable_metrics()->insert(result.metrics.begin(), result.metrics.end());
     report_(std::move(request));
   };
-  return {.ready = ready, .written = written, .step_done = step_done};
+  const auto profiled = [this, attempt](const planner::Profile& profile) {
+    JoinRequest request;
+    request.mutable_rank_profile()->set_attempt(attempt);
+    request.mutable_rank_profile()->set_profile(storage::ToJson(profile));
+    report_(std::move(request));
+  };
+  return {.ready = ready, .written = written, .step_done = step_done, .profiled = profiled};
 }
 
 void RankRunner::Loop() {
@@ -138,8 +148,8 @@ void RankRunner::Loop() {
 
 void RankRunner::RunOne(TrainingAttempt* attempt) {
   const spec::LeaseToken& token = attempt->start().grant.token;
-  spdlog::info("task {} attempt {}: rank {} of {} starts", token.task_id, token.attempt, attempt->start().plan_rank,
-               attempt->start().plan.rank_count());
+  spdlog::info("task {} attempt {}: rank {} of {} starts{}", token.task_id, token.attempt, attempt->start().plan_rank,
+               attempt->start().plan.rank_count(), attempt->start().profile_sizes.empty() ? "" : " to measure");
   parts_.metrics->attempts->Increment();
   const absl::Status status = attempt->Run();
   if (status.ok()) {

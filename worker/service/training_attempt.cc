@@ -32,6 +32,18 @@ TrainingAttempt::TrainingAttempt(AttemptStart start, const AttemptParts& parts, 
     : start_(std::move(start)), parts_(parts), reports_(std::move(reports)) {}
 
 absl::Status TrainingAttempt::Run() {
+  const absl::Status status = start_.profile_sizes.empty() ? Train() : Measure();
+  if (!status.ok() && transport_ != nullptr) transport_->Abort(status);
+  trainer_.reset();
+  data_.reset();
+  std::unique_ptr<transport::Transport> transport;  // its destructor joins a thread: not under the lock
+  absl::MutexLock lock(&mutex_);
+  transport = std::move(transport_);
+  // What broke because the attempt was aborted is a consequence, whatever it calls itself.
+  return !status.ok() && !aborted_.ok() ? aborted_ : status;
+}
+
+absl::Status TrainingAttempt::Train() {
   absl::Status status;
   {
     CheckpointWriter writer(parts_.store, parts_.clock, start_.grant.write_prefix, start_.checkpoint_nonce,
@@ -50,27 +62,49 @@ absl::Status TrainingAttempt::Run() {
     const absl::Status drained = writer.Drain();
     if (status.ok()) status = drained;
   }
-  if (!status.ok() && transport_ != nullptr) transport_->Abort(status);
-  trainer_.reset();
-  data_.reset();
-  std::unique_ptr<transport::Transport> transport;  // its destructor joins a thread: not under the lock
-  absl::MutexLock lock(&mutex_);
-  transport = std::move(transport_);
-  // What broke because the attempt was aborted is a consequence, whatever it calls itself.
-  return !status.ok() && !aborted_.ok() ? aborted_ : status;
+  return status;
 }
 
-absl::Status TrainingAttempt::Prepare() {
+absl::Status TrainingAttempt::Measure() {
+  ATOLL_ASSIGN_OR_RETURN(const TrainingInputs inputs, ReadInputs());
+  // Not the secret of the training that follows under the same attempt: their transports must not meet.
+  ATOLL_RETURN_IF_ERROR(
+      Connect(start_.grant.token.attempt_secret + "/profile", trainer::ProfilerLanes(start_.plan.rank_count())));
+  trainer::ProfilerOptions options{.trainer = inputs.options,
+                                   .precision = start_.plan.precision,
+                                   .micro_batch_sizes = start_.profile_sizes,
+                                   .key = start_.profile_key};
+  options.interrupted = [this] {
+    absl::MutexLock lock(&mutex_);
+    return stop_after_ > 0 ? absl::CancelledError("asked to stop") : aborted_;
+  };
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, parts_.profile_rank(options, transport_.get()));
+  reports_.profiled(profile);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingInputs> TrainingAttempt::ReadInputs() const {
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadTrainingInputs(parts_.store, start_.grant));
   inputs.options.threads = parts_.threads;
   inputs.options.device = parts_.device;
+  return inputs;
+}
+
+absl::Status TrainingAttempt::Prepare() {
+  ATOLL_ASSIGN_OR_RETURN(const TrainingInputs inputs, ReadInputs());
   total_steps_ = inputs.options.training.steps;
   checkpoint_every_ = std::max(inputs.options.training.checkpoint_every, 1);
   ATOLL_ASSIGN_OR_RETURN(data_, parts_.open_data(inputs));
 
-  const transport::AttemptIdentity identity{.incarnation = start_.incarnation,
-                                            .attempt = start_.grant.token.attempt,
-                                            .secret = start_.grant.token.attempt_secret};
+  ATOLL_RETURN_IF_ERROR(Connect(start_.grant.token.attempt_secret, engine::LanesOf(start_.plan)));
+  ATOLL_ASSIGN_OR_RETURN(
+      trainer_, parts_.make_trainer(inputs.options, start_.plan, start_.plan_rank, data_.get(), transport_.get()));
+  return LoadCheckpoint();
+}
+
+absl::Status TrainingAttempt::Connect(const std::string& secret, const std::vector<transport::Lane>& lanes) {
+  const transport::AttemptIdentity identity{
+      .incarnation = start_.incarnation, .attempt = start_.grant.token.attempt, .secret = secret};
   ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> transport,
                          parts_.make_transport(start_.plan_rank, start_.plan.rank_count(), identity));
   {
@@ -80,10 +114,7 @@ absl::Status TrainingAttempt::Prepare() {
   }
   reports_.ready(transport_->Address());
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AwaitAddresses());
-  ATOLL_RETURN_IF_ERROR(transport_->Connect(addresses, engine::LanesOf(start_.plan), parts_.connect_timeout));
-  ATOLL_ASSIGN_OR_RETURN(
-      trainer_, parts_.make_trainer(inputs.options, start_.plan, start_.plan_rank, data_.get(), transport_.get()));
-  return LoadCheckpoint();
+  return transport_->Connect(addresses, lanes, parts_.connect_timeout);
 }
 
 absl::StatusOr<std::vector<std::string>> TrainingAttempt::AwaitAddresses() {

@@ -22,6 +22,7 @@
 #include "worker/service/checkpoint_writer.h"
 #include "worker/service/training_inputs.h"
 #include "worker/service/worker_metrics.h"
+#include "worker/trainer/profiler.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/transport.h"
 
@@ -34,6 +35,9 @@ struct AttemptStart {
   planner::Plan plan;
   int32_t plan_rank = 0;
   std::string checkpoint_nonce;
+  // Not empty: the attempt measures these instead of training (a profile).
+  std::vector<int32_t> profile_sizes;
+  std::string profile_key;
 };
 
 // How an attempt is built; tests put their own parts in.
@@ -51,6 +55,7 @@ struct AttemptParts {
                                                                   int32_t rank, trainer::TrainingData*,
                                                                   transport::Transport*)>
       make_trainer;
+  std::function<absl::StatusOr<planner::Profile>(const trainer::ProfilerOptions&, transport::Transport*)> profile_rank;
   // For every peer to be connected.
   absl::Duration connect_timeout = absl::Seconds(30);
   // Steps whose traces are kept, of the latest ones; the attempt's first one is kept besides. 0: none is written.
@@ -64,6 +69,7 @@ struct AttemptReports {
   std::function<void(const std::string& address)> ready;
   std::function<void(const WrittenStages&)> written;
   std::function<void(const trainer::StepResult&)> step_done;
+  std::function<void(const planner::Profile&)> profiled;
 };
 
 // Run is called once, on the compute thread. Connect, StopAfter and Abort come from any thread and never block.
@@ -71,8 +77,9 @@ class TrainingAttempt {
  public:
   TrainingAttempt(AttemptStart start, const AttemptParts& parts, AttemptReports reports);
 
-  // Until the last step, or the step of StopAfter, is done and its checkpoint written; or the first error. After an
-  // error the checkpoints that are being written are still finished and reported.
+  // A profile is measured and reported; otherwise: until the last step, or the step of StopAfter, is done and its
+  // checkpoint written; or the first error. After an error the checkpoints that are being written are still finished
+  // and reported.
   absl::Status Run();
 
   // Every rank's transport address, by plan rank. Only the first call counts.
@@ -89,7 +96,12 @@ class TrainingAttempt {
   int64_t stop_after() const;  // zero when not asked to stop
 
  private:
+  absl::Status Train();
+  absl::Status Measure();
   absl::Status Prepare();
+  absl::StatusOr<TrainingInputs> ReadInputs() const;
+  // Reports the address, waits for the others' and connects.
+  absl::Status Connect(const std::string& secret, const std::vector<transport::Lane>& lanes);
   absl::StatusOr<std::vector<std::string>> AwaitAddresses();
   absl::Status LoadCheckpoint();
   absl::Status TrainToTheEnd(CheckpointWriter* writer);

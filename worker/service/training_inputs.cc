@@ -100,7 +100,7 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
 }
 
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
-                                               int32_t ranks) {
+                                               int32_t ranks, const planner::Profile& profile) {
   const trainer::TrainerOptions& options = inputs.options;
   planner::PlanRequest request{.pipeline = pipeline,
                                .precision = options.training.precision,
@@ -113,15 +113,20 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
     const int32_t stages = std::min({pipeline.stages, ranks * per_rank, spec::LayerCount(options.model)});
     request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
   }
+  request.profile = profile;
+  ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
+  plan.components = planner::ComponentsOf(options.frozen);
+  // Profiles say nothing of frozen layers yet: their work comes after the flush.
+  if (plan.frozen.empty()) planner::AppendPieces(&plan);
+  return plan;
+}
+
+absl::StatusOr<planner::Profile> CountedProfileOf(const TrainingInputs& inputs) {
+  const trainer::TrainerOptions& options = inputs.options;
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape learnt,
                          spec::LearntShape(options.frozen, {options.channels, options.height, options.width}));
   const int32_t tokens = (learnt[1] / options.model.patch) * (learnt[2] / options.model.patch);
-  request.profile = planner::CountedProfile(options.model, tokens, learnt[0]);
-  ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
-  plan.components = planner::ComponentsOf(options.frozen);
-  // Counted costs say nothing of frozen layers: their work comes after the flush.
-  if (plan.frozen.empty()) planner::AppendPieces(&plan);
-  return plan;
+  return planner::CountedProfile(options.model, tokens, learnt[0]);
 }
 
 }  // namespace atl::worker

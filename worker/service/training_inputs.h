@@ -34,6 +34,9 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
 // The plan for `ranks` ranks: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit
 // the ranks or the layers.
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
-                                               int32_t ranks);
+                                               int32_t ranks, const planner::Profile& profile);
+
+// Costs counted, not measured; INVALID_ARGUMENT for frozen components that make no sample.
+absl::StatusOr<planner::Profile> CountedProfileOf(const TrainingInputs& inputs);
 
 }  // namespace atl::worker

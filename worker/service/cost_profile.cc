@@ -1,0 +1,87 @@
+#include "worker/service/cost_profile.h"
+
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include "common/base/status_macros.h"
+#include "common/planner/measured_profile.h"
+#include "common/storage/profile_file.h"
+#include "common/storage/sha256.h"
+
+namespace atl::worker {
+namespace {
+
+constexpr int64_t kLargestProfile = 64 << 20;
+// Of the sizes that halving gives: smaller ones cost more than they are worth.
+constexpr size_t kMostHalvings = 5;
+
+absl::StatusOr<planner::Profile> ReadProfile(storage::BlobStore* store, const std::string& uri) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, store->Read(uri, kLargestProfile));
+  return storage::ParseProfile(text, uri);
+}
+
+// A machine that is slower or faster than it was.
+absl::StatusOr<planner::Profile> AsItIsNow(planner::Profile profile, const MeasureProfile& measure) {
+  const int32_t size = profile.layers.begin()->first;
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile now, measure({size}));
+  const double then_seconds = planner::MicroBatchSeconds(profile, size);
+  const double drift = then_seconds > 0 ? planner::MicroBatchSeconds(now, size) / then_seconds : 1;
+  spdlog::info("profile {}: cached; {:.2f} times its seconds now", profile.key, drift);
+  planner::ScaleCompute(drift, &profile);
+  profile.rank_slowdown = now.rank_slowdown;
+  return profile;
+}
+
+}  // namespace
+
+bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline) {
+  return pipeline.schedule == "auto" || pipeline.memory != "auto" || pipeline.micro_batches == 0 ||
+         pipeline.replicas == 0;
+}
+
+std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks) {
+  std::set<int32_t> sizes;
+  if (micro_batches > 0) {
+    for (int32_t replicas = 1; replicas <= ranks; ++replicas) {
+      const int32_t parts = replicas * micro_batches;
+      if (ranks % replicas == 0 && batch_size % parts == 0) sizes.insert(batch_size / parts);
+    }
+  } else {
+    int32_t size = batch_size;
+    while (sizes.size() < kMostHalvings && size % 2 == 0) sizes.insert(size /= 2);
+  }
+  if (sizes.empty()) sizes.insert(batch_size);
+  return {sizes.begin(), sizes.end()};
+}
+
+std::string ProfileKey(const ProfiledThing& thing) {
+  const trainer::TrainerOptions& options = thing.options;
+  const spec::ModelSpec& model = options.model;
+  const spec::PrecisionSpec& precision = options.training.precision;
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} | {} {} {} | {} | {} | {}",
+                  static_cast<int>(options.objective), model.patch, model.width, model.depth, model.heads,
+                  model.mlp_ratio, options.channels, options.height, options.width, options.classes, options.clusters,
+                  precision.params, precision.compute, precision.reduce, precision.ema, options.device, options.threads,
+                  thing.ranks, fmt::join(thing.micro_batch_sizes, ","), thing.device_name, thing.build);
+  return storage::Sha256(text).substr(0, 32);
+}
+
+absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::string_view key,
+                                               const std::vector<int32_t>& sizes, const MeasureProfile& measure) {
+  const std::string uri = store->UriOf(fmt::format("profiles/{}.json", key));
+  absl::StatusOr<planner::Profile> cached = ReadProfile(store, uri);
+  if (cached.ok()) return AsItIsNow(*std::move(cached), measure);
+  if (!absl::IsNotFound(cached.status())) spdlog::warn("measuring anew: {}", cached.status().ToString());
+  ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, measure(sizes));
+  profile.key = std::string(key);
+  if (const absl::Status written = store->Write(uri, storage::ToJson(profile)).status(); !written.ok()) {
+    spdlog::warn("profile {} not kept: {}", uri, written.ToString());
+  }
+  return profile;
+}
+
+}  // namespace atl::worker

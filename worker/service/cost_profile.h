@@ -1,0 +1,45 @@
+// Where a plan's costs come from: measured by the island's ranks and kept in the blob store, or counted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/planner/profile.h"
+#include "common/spec/spec.h"
+#include "common/storage/blob_store.h"
+#include "worker/service/training_inputs.h"
+
+namespace atl::worker {
+
+// Whether a plan for this pipeline needs measured costs: where the planner has a choice.
+bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline);
+
+// The micro-batch sizes that plans for `ranks` ranks may use, ascending: of each number of replicas, and where the
+// number of micro-batches is free (0), of halves, quarters and so on of the batch.
+std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks);
+
+// What makes two measurements alike.
+struct ProfiledThing {
+  trainer::TrainerOptions options;  // threads and device among them
+  std::vector<int32_t> micro_batch_sizes;
+  int32_t ranks = 1;
+  std::string device_name;
+  std::string build;
+};
+
+// Of two things that cost the same, the same; hexadecimal.
+std::string ProfileKey(const ProfiledThing& thing);
+
+// Measures these sizes, each for no longer than a few seconds.
+using MeasureProfile = std::function<absl::StatusOr<planner::Profile>(const std::vector<int32_t>& sizes)>;
+
+// The profile under `key` in the store, scaled by a short measurement of its smallest size to the machine as it is now;
+// where there is none, or one that cannot be read, a new measurement, which is kept. An error is that of `measure`.
+absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::string_view key,
+                                               const std::vector<int32_t>& sizes, const MeasureProfile& measure);
+
+}  // namespace atl::worker
