@@ -97,6 +97,7 @@ void AddCommands(CLI::App* app, Session* session) {
   AddModelsCommand(app, session);
   AddSampleCommand(app, session);
   AddPlanCommand(app, session);
+  AddProfileCommand(app, session);
   AddReportCommand(app, session);
   AddCompletionCommand(app, session);
   AddVersionCommand(app, session);

@@ -30,6 +30,7 @@ void AddTraceCommand(CLI::App* jobs, Session* session);
 void AddModelsCommand(CLI::App* app, Session* session);
 void AddSampleCommand(CLI::App* app, Session* session);
 void AddPlanCommand(CLI::App* app, Session* session);
+void AddProfileCommand(CLI::App* app, Session* session);
 void AddReportCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
 void AddVersionCommand(CLI::App* app, Session* session);

@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <optional>
 
 #include "client/commands.h"
-#include "client/dataset_store.h"
 #include "client/files.h"
+#include "client/image_shape.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
@@ -33,37 +31,6 @@ struct PlanFlags {
   double device_memory_gib = 0;
   std::optional<double> transfer_seconds;
 };
-
-struct ImageShape {
-  int32_t channels = 0;
-  int32_t height = 0;
-  int32_t width = 0;
-};
-
-absl::StatusOr<ImageShape> ParseShape(const std::string& text) {
-  std::array<int32_t, 3> numbers{};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    const auto [stop, error] = std::from_chars(at, end, numbers[i]);
-    const bool last = i + 1 == numbers.size();
-    if (error != std::errc() || numbers[i] < 1 || (last ? stop != end : stop == end || *stop != 'x')) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
-                       fmt::format("--image: expected CHANNELSxHEIGHTxWIDTH such as 1x8x8, found '{}'", text));
-    }
-    at = stop + 1;
-  }
-  return ImageShape{numbers[0], numbers[1], numbers[2]};
-}
-
-// As given, or as the job's dataset has it.
-absl::StatusOr<ImageShape> FindShape(const Session& session, const PlanFlags& flags, const std::string& dataset_name) {
-  if (!flags.image.empty()) return ParseShape(flags.image);
-  const auto store = OpenBlobStore(session);
-  if (!store.ok()) return WithContext(store.status(), "without --image CxHxW the dataset must tell the size of images");
-  ATOLL_ASSIGN_OR_RETURN(const auto manifest, ReadDataset(store->get(), dataset_name));
-  return ImageShape{manifest.channels, manifest.height, manifest.width};
-}
 
 // The plan that a request gets, and what it is judged by.
 struct Outlook {
@@ -205,7 +172,7 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
                      fmt::format("{}: expected a profile of {} layers, as the job's {} has, found {}", flags.profile,
                                  spec::LayerCount(model), flags.network, profile.layer_count()));
   }
-  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindShape(session, flags, spec.dataset));
+  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindImageShape(session, flags.image, spec.dataset));
   if (shape.height % model.patch != 0 || shape.width % model.patch != 0) {
     return FieldError(router ? "router_model.patch" : "model.patch", "NOT_DIVISIBLE",
                       fmt::format("expected a patch that divides the images ({} x {}), found {}", shape.height,

@@ -1,0 +1,230 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "client/child_process.h"
+#include "client/commands.h"
+#include "client/files.h"
+#include "client/image_shape.h"
+#include "client/spec_file.h"
+#include "client/table.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/planner/measured_profile.h"
+#include "common/spec/spec_io.h"
+#include "common/storage/profile_file.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace atl::client {
+namespace {
+
+struct ProfileFlags {
+  std::string file;
+  std::vector<std::string> set;
+  int ranks = 1;
+  int threads = 1;
+  int classes = 10;
+  std::vector<int> sizes;
+  std::string image;
+  std::string network = "expert";
+  std::string device = "cpu";
+  std::string out;
+  std::string format = "text";
+};
+
+constexpr int64_t kLogTail = 2000;
+
+// The folder that the measuring processes meet in, gone with this object.
+class Meeting {
+ public:
+  static absl::StatusOr<std::unique_ptr<Meeting>> Make() {
+    std::string folder = (std::filesystem::temp_directory_path() / "atoll-profile-XXXXXX").string();
+    if (mkdtemp(folder.data()) == nullptr) {
+      return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR", "cannot make a folder like " + folder);
+    }
+    return std::unique_ptr<Meeting>(new Meeting(folder));
+  }
+  ~Meeting() {
+    std::error_code error;
+    std::filesystem::remove_all(folder_, error);
+  }
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  const std::string& folder() const { return folder_; }
+
+ private:
+  explicit Meeting(std::string folder) : folder_(std::move(folder)) {}
+  const std::string folder_;
+};
+
+absl::StatusOr<std::string> WorkerProgram() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) return (self.parent_path() / "atoll-worker").string();
+  return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR", "cannot read /proc/self/exe: " + error.message());
+}
+
+std::vector<std::string> Command(const std::string& program, const ProfileFlags& flags, const ImageShape& shape,
+                                 const std::vector<int>& sizes, const std::string& folder, int rank) {
+  return {program,
+          "--profile",
+          folder,
+          "--rank",
+          std::to_string(rank),
+          "--ranks",
+          std::to_string(flags.ranks),
+          "--leader",
+          "127.0.0.1:1",  // nobody listens there: it says that all are on this machine
+          "--island-id",
+          "profile",
+          "--blob-store",
+          "file://" + folder + "/store",  // not opened
+          "--threads",
+          std::to_string(flags.threads),
+          "--device",
+          flags.device,
+          "--profile-network",
+          flags.network,
+          "--profile-image",
+          fmt::format("{}x{}x{}", shape.channels, shape.height, shape.width),
+          "--profile-classes",
+          std::to_string(flags.classes),
+          "--profile-sizes",
+          fmt::format("{}", fmt::join(sizes, ","))};
+}
+
+// Waits for all; the first that fails is named, with the end of its log.
+absl::Status AwaitAll(const std::vector<pid_t>& children, const Meeting& meeting) {
+  absl::Status first;
+  for (size_t rank = 0; rank < children.size(); ++rank) {
+    int status = 0;
+    while (waitpid(children[rank], &status, 0) < 0 && errno == EINTR) {
+    }
+    if (status == 0 || !first.ok()) continue;
+    std::string log = ReadFile(meeting.Path(fmt::format("rank-{}.log", rank))).value_or("");
+    if (static_cast<int64_t>(log.size()) > kLogTail) log.erase(0, log.size() - kLogTail);
+    first = MakeError(absl::StatusCode::kFailedPrecondition, "PROFILE_FAILED",
+                      fmt::format("the process that measures as rank {} {}:\n{}", rank, DescribeExit(status), log));
+  }
+  return first;
+}
+
+absl::StatusOr<planner::Profile> Measure(const ProfileFlags& flags, const spec::JobSpec& spec, const ImageShape& shape,
+                                         const std::vector<int>& sizes) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string program, WorkerProgram());
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Meeting> meeting, Meeting::Make());
+  ATOLL_RETURN_IF_ERROR(WriteFile(meeting->Path("job.yaml"), spec::ToYaml(spec)));
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < flags.ranks; ++rank) {
+    const absl::StatusOr<pid_t> child =
+        StartChild({.command = Command(program, flags, shape, sizes, meeting->folder(), rank),
+                    .log_file = meeting->Path(fmt::format("rank-{}.log", rank)),
+                    .environment = {{"OMP_NUM_THREADS", std::to_string(flags.threads)}}});
+    if (!child.ok()) {
+      // Those that run wait for this one, and give up after a while by themselves; no reason to wait for that.
+      for (const pid_t started : children) kill(started, SIGKILL);
+      AwaitAll(children, *meeting).IgnoreError();
+      return child.status();
+    }
+    children.push_back(*child);
+  }
+  ATOLL_RETURN_IF_ERROR(AwaitAll(children, *meeting));
+  std::vector<planner::Profile> profiles;
+  for (int rank = 0; rank < flags.ranks; ++rank) {
+    const std::string name = fmt::format("profile-{}.json", rank);
+    ATOLL_ASSIGN_OR_RETURN(const std::string json, ReadFile(meeting->Path(name)));
+    ATOLL_ASSIGN_OR_RETURN(profiles.emplace_back(), storage::ParseProfile(json, name));
+  }
+  return planner::MergeProfiles(profiles);
+}
+
+std::string Milliseconds(double seconds) {
+  return fmt::format("{:.3f}", 1000 * seconds);
+}
+
+std::string LayerName(size_t layer, size_t layers) {
+  if (layer == 0) return "embed";
+  return layer + 1 == layers ? "head" : fmt::format("block {}", layer - 1);
+}
+
+std::string AsText(const planner::Profile& profile, int width) {
+  std::string text;
+  for (const auto& [samples, layers] : profile.layers) {
+    text += fmt::format("Micro-batches of {}: milliseconds, and bytes kept\n", samples);
+    Table table({"LAYER", "F", "I", "W", "B", "KEPT F-B", "KEPT I-W", "ON TOP", "BOUNDARY", "PARAMETERS"});
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const planner::LayerProfile& layer = layers[i];
+      const auto bytes = [](double value) { return BytesText(static_cast<int64_t>(value)); };
+      table.Add({LayerName(i, layers.size()), Milliseconds(layer.forward_seconds),
+                 Milliseconds(layer.input_gradient_seconds), Milliseconds(layer.weight_gradient_seconds),
+                 Milliseconds(layer.backward_seconds), bytes(layer.kept_bytes), bytes(layer.weight_gradient_bytes),
+                 bytes(std::max(layer.forward_transient_bytes, layer.backward_transient_bytes)),
+                 bytes(layer.output_bytes), bytes(profile.parameter_bytes[i])});
+    }
+    text += table.Text(width) + "\n";
+  }
+  text += fmt::format("optimizer   {:.3g} ns per byte of parameters\n", 1e9 * profile.optimizer_seconds_per_byte);
+  if (profile.rank_slowdown.size() > 1) {
+    text += fmt::format("transfers   {:.3g} ms and {:.3g} GB/s\nranks       {:.2f} of the mean\n",
+                        1000 * profile.transfer_latency_seconds, 1e-9 * profile.transfer_bytes_per_second,
+                        fmt::join(profile.rank_slowdown, ", "));
+  }
+  return text;
+}
+
+absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
+  ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
+  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindImageShape(session, flags.image, spec.dataset));
+  const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
+  std::vector<int> sizes = flags.sizes;
+  if (sizes.empty()) sizes = {std::max(training.batch_size / std::max(spec.pipeline.micro_batches, 1), 1)};
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, Measure(flags, spec, shape, sizes));
+  const std::string json = storage::ToJson(profile);
+  if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, json));
+  const bool as_json = flags.format == "json" || session.format == OutputFormat::kJson;
+  *session.out << (as_json ? json : AsText(profile, session.width));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App* app, Session* session) {
+  auto flags = std::make_shared<ProfileFlags>();
+  CLI::App* command = app->add_subcommand("profile", "Measures what the layers of a job's model cost on this machine");
+  command->add_option("FILE", flags->file, "Job spec in YAML; - for standard input")->required();
+  command->add_option("--ranks", flags->ranks, "Processes that measure at the same time")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "Compute threads of each")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--micro-batch-sizes", flags->sizes, "Samples per micro-batch; default: the job's")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--set", flags->set, "Replaces one field; repeatable")
+      ->type_name("FIELD=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
+  command->add_option("--classes", flags->classes, "Classes of the model")->check(CLI::Range(0, 1 << 20));
+  command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
+  command->add_option("--device", flags->device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--out", flags->out, "Also writes the profile as JSON to this file");
+  command->add_option("--format", flags->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command->footer(R"(
+Starts the processes of an island on this machine, which run every layer of the model forward and backward, all at once.
+
+Examples:
+  atoll profile deploy/jobs/digits.yaml --ranks 2 --image 1x8x8
+  atoll profile job.yaml --ranks 2 --image 4x32x32 --micro-batch-sizes 4,8,16 --out profile.json
+)");
+  command->callback([session, flags] { session->run = [session, flags] { return RunProfile(*session, *flags); }; });
+}
+
+}  // namespace atl::client
