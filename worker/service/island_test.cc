@@ -213,6 +213,37 @@ TEST_F(IslandTest, EveryRankLeavesTracesOfAnEarlyStepAndOfTheLatestCheckpoints) 
     traces.push_back(*std::move(trace));
   }
   EXPECT_EQ(traces[0].boot_id, traces[1].boot_id);
+
+TEST_F(IslandTest, RanksMeasureForAPlanThatTheJobLeavesOpenAndKeepTheProfile) {
+  spec::TaskGrant open = TrainingGrant(3, 10);
+  open.spec.pipeline.schedule = "auto";
+  open.spec.pipeline.micro_batches = 2;
+  Grant(open);
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_EQ(training_.profiles, 2);
+  EXPECT_FALSE(std::filesystem::is_empty(folder_ + "/profiles"));
+
+  // The next task of the same kind only looks how fast the machine is now.
+  open.token.attempt = 4;
+  open.write_prefix += "-again";
+  Grant(open);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
+  EXPECT_EQ(training_.profiles, 4);
+}
+
+TEST_F(IslandTest, AMeasurementThatFailsDoesNotKeepATaskFromTraining) {
+  training_.fail_profiles = true;
+  spec::TaskGrant open = TrainingGrant(3, 10);
+  open.spec.pipeline.schedule = "auto";
+  open.spec.pipeline.micro_batches = 2;
+  Grant(open);
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_EQ(training_.profiles, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/profiles"));
 }
 
 TEST_F(IslandTest, AnAttemptGoesOnFromTheCommittedCheckpoint) {
