@@ -213,6 +213,7 @@ TEST_F(IslandTest, EveryRankLeavesTracesOfAnEarlyStepAndOfTheLatestCheckpoints) 
     traces.push_back(*std::move(trace));
   }
   EXPECT_EQ(traces[0].boot_id, traces[1].boot_id);
+}
 
 TEST_F(IslandTest, RanksMeasureForAPlanThatTheJobLeavesOpenAndKeepTheProfile) {
   spec::TaskGrant open = TrainingGrant(3, 10);
