@@ -364,15 +364,6 @@ absl::Status ValidateProfiler(const ProfilerOptions& options) {
 
 }  // namespace
 
-std::vector<Lane> ProfilerLanes(int32_t ranks) {
-  std::vector<Lane> lanes;
-  for (int32_t rank = 0; rank + 1 < ranks; ++rank) {
-    lanes.push_back({rank, rank + 1, 0, LaneKind::kControl});
-    lanes.push_back({rank + 1, rank, 0, LaneKind::kControl});
-  }
-  return lanes;
-}
-
 absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, transport::Transport* transport,
                                              Clock* clock) {
   ATOLL_RETURN_IF_ERROR(ValidateProfiler(options));

@@ -30,8 +30,15 @@ struct ProfilerOptions {
   std::function<absl::Status()> interrupted = [] { return absl::OkStatus(); };
 };
 
-// The lanes that ProfileRank needs, for Transport::Connect.
-std::vector<transport::Lane> ProfilerLanes(int32_t ranks);
+// The lanes that ProfileRank needs, for Transport::Connect. Here, for callers that do not link LibTorch.
+inline std::vector<transport::Lane> ProfilerLanes(int32_t ranks) {
+  std::vector<transport::Lane> lanes;
+  for (int32_t rank = 0; rank + 1 < ranks; ++rank) {
+    lanes.push_back({rank, rank + 1, 0, transport::LaneKind::kControl});
+    lanes.push_back({rank + 1, rank, 0, transport::LaneKind::kControl});
+  }
+  return lanes;
+}
 
 // What rank `transport->rank()` measured; the ranks' profiles are to be merged (planner::MergeProfiles). Every rank
 // calls it with the same options; a null transport means that there is one rank. Blocks. Like Trainer::Create, sets the
