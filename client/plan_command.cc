@@ -217,7 +217,7 @@ void AddPlanCommand(CLI::App* app, Session* session) {
       ->allow_extra_args(false);
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
-  command->add_option("--profile", flags->profile, "Measured costs (docs/formats.md); default: counted");
+  command->add_option("--profile", flags->profile, "Measured costs, as atoll profile writes them; default: counted");
   command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")
