@@ -211,7 +211,7 @@ absl::Status EmulatedCase(const std::string& name, int stages, int micro_batches
   std::vector<double> idle;
   constexpr int kWarmUp = 3;
   for (int i = -kWarmUp; i < iterations; ++i) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<Answer> answers, AskAll(children, "iterate"));
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<Answer> answers, AskAll(All(children), "iterate"));
     std::vector<Span> spans;
     double busy = 0;
     for (const Answer& answer : answers) {

@@ -16,16 +16,17 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/clock.h"
-#include "common/base/counter_random.h"
 #include "common/base/status_macros.h"
 #include "common/model/frozen.h"
 #include "common/planner/fill.h"
 #include "common/planner/frozen_flow.h"
 #include "common/planner/plan.h"
 #include "tests/bench/figures.h"
+#include "tests/bench/pipeline_ranks.h"
 #include "tests/bench/rank_processes.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/lanes.h"
+#include "worker/trainer/synthetic_data.h"
 #include "worker/trainer/trainer.h"
 
 namespace atl::bench {
@@ -46,16 +47,6 @@ constexpr int kTokens = 64;
 constexpr int kEncoderChannels = 32;
 constexpr int kSizes[] = {4, 8, 16, 32};  // samples that a frozen layer is measured with
 
-// Noise instead of images: what the values are makes no difference to the time.
-class NoiseData : public trainer::TrainingData {
- public:
-  int64_t size() const override { return 4096; }
-  absl::StatusOr<Item> Read(int64_t position, std::span<float> pixels) override {
-    CounterRandom(1, RandomPurpose::kSubset, 0, static_cast<uint64_t>(position)).Uniform(pixels);
-    return Item{.label = static_cast<int32_t>(position % 10)};
-  }
-};
-
 // Convolutions that keep the image's size: a first, `blocks` residual ones, a last.
 std::vector<spec::FrozenSpec> Encoder(int blocks) {
   spec::FrozenSpec encoder{.name = "encoder", .output = "latent"};
@@ -66,16 +57,11 @@ std::vector<spec::FrozenSpec> Encoder(int blocks) {
 }
 
 trainer::TrainerOptions Options(const RealSettings& settings) {
-  trainer::TrainerOptions options;
-  options.model = {.patch = 2, .width = settings.width, .depth = settings.depth, .heads = 4, .mlp_ratio = 4.0};
-  options.training.steps = 1'000'000;
-  options.training.batch_size = settings.micro_batches * settings.micro_batch_size;
-  options.channels = 1;
-  options.height = options.width = 16;
-  options.classes = 10;
-  options.seed = 1;
-  options.threads = 1;
-  return options;
+  return OptionsOf({.depth = settings.depth,
+                    .width = settings.width,
+                    .tokens = kTokens,
+                    .micro_batches = settings.micro_batches,
+                    .micro_batch_size = settings.micro_batch_size});
 }
 
 absl::StatusOr<planner::Plan> TrainablePlan(const RealSettings& settings, int ranks) {
@@ -117,7 +103,7 @@ absl::StatusOr<std::vector<double>> LayerSeconds(const model::FrozenComponent& e
 // A child that measures once, at its parent's word, and answers with a line of numbers.
 absl::Status Measure(const RealSettings& settings, ParentPipes* parent) {
   ATOLL_RETURN_IF_ERROR(parent->Read().status());
-  NoiseData data;
+  trainer::SyntheticData data(Options(settings).classes, 0);
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, TrainablePlan(settings, 1));
   ATOLL_ASSIGN_OR_RETURN(const auto trainer,
                          trainer::Trainer::Create(Options(settings), plan, 0, &data, nullptr, Clock::Real()));
@@ -228,7 +214,7 @@ absl::Status RunRank(const RealSettings& settings, const Plans& plans, int block
   ATOLL_ASSIGN_OR_RETURN(const auto transport, ConnectRank(parent, rank, kRanks, lanes));
   trainer::TrainerOptions options = Options(settings);
   options.frozen = Encoder(blocks);
-  NoiseData data;
+  trainer::SyntheticData data(Options(settings).classes, 0);
   ATOLL_ASSIGN_OR_RETURN(const auto filled,
                          trainer::Trainer::Create(options, plans.filled, rank, &data, transport.get(), Clock::Real()));
   ATOLL_ASSIGN_OR_RETURN(const auto apart,
@@ -253,16 +239,16 @@ absl::Status RunRank(const RealSettings& settings, const Plans& plans, int block
   }
 }
 
-struct Step {
+struct FilledStep {
   double seconds = 0;
   double frozen = 0;
   double trained = 0;
 };
 
-absl::StatusOr<Step> StepAll(const std::vector<std::unique_ptr<Child>>& children, const std::string& command) {
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<Answer> answers, AskAll(children, command));
+absl::StatusOr<FilledStep> StepBoth(const Children& children, const std::string& command) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<Answer> answers, AskAll(All(children), command));
   std::vector<Span> spans;
-  Step step;
+  FilledStep step;
   for (const Answer& answer : answers) {
     spans.push_back(answer.span);
     std::istringstream words(answer.rest);
@@ -295,13 +281,13 @@ absl::Status RealCase(const RealSettings& settings) {
   std::vector<double> shares;
   for (int round = -settings.warm_up; round < settings.rounds; ++round) {
     // Who goes first changes.
-    Step filled;
+    FilledStep filled;
     if (round % 2 == 0) {
-      ATOLL_ASSIGN_OR_RETURN(filled, StepAll(children, "filled"));
+      ATOLL_ASSIGN_OR_RETURN(filled, StepBoth(children, "filled"));
     }
-    ATOLL_ASSIGN_OR_RETURN(const Step apart, StepAll(children, "apart"));
+    ATOLL_ASSIGN_OR_RETURN(const FilledStep apart, StepBoth(children, "apart"));
     if (round % 2 != 0) {
-      ATOLL_ASSIGN_OR_RETURN(filled, StepAll(children, "filled"));
+      ATOLL_ASSIGN_OR_RETURN(filled, StepBoth(children, "filled"));
     }
     fmt::print(stderr, "{}: round {:2}: filled {:.4f} s, apart {:.4f} s, r {:.3f}\n", name, round, filled.seconds,
                apart.seconds, apart.frozen / apart.trained);

@@ -23,6 +23,7 @@
 #include "common/planner/plan.h"
 #include "common/schedule/simulator.h"
 #include "tests/bench/bench_process.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/pipeline_ranks.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/memory_meter.h"
@@ -80,27 +81,25 @@ absl::StatusOr<Memory> MeasureStep(const Case& bench, const planner::Plan& plan,
 }
 
 // A child's life: profile, then steps under the plan that all profiles together make.
-absl::Status RunRank(const Case& bench, int rank, int read_fd, int write_fd) {
+absl::Status RunRank(const Case& bench, int rank, ParentPipes* parent) {
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan counted, PlanFrom(bench, Counted(bench)));
   std::vector<transport::Lane> lanes = engine::LanesOf(counted);
   for (const transport::Lane& lane : trainer::ProfilerLanes(bench.ranks)) lanes.push_back(lane);
-  std::string buffered;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
-                         ConnectRank(rank, bench.ranks, lanes, read_fd, write_fd, &buffered));
-  ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, "ready"));
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile,
-                         ShareProfile(bench.work, transport.get(), read_fd, write_fd, &buffered));
+                         ConnectRank(parent, rank, bench.ranks, lanes));
+  ATOLL_RETURN_IF_ERROR(parent->Write("ready"));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, ShareProfile(bench.work, transport.get(), parent));
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, profile));
   ATOLL_ASSIGN_OR_RETURN(const Memory memory, MeasureStep(bench, plan, rank, transport.get()));
-  ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, fmt::format("{} {}", memory.before, memory.peak)));
+  ATOLL_RETURN_IF_ERROR(parent->Write(fmt::format("{} {}", memory.before, memory.peak)));
   // Until the parent is done: a transport that goes early would end the others' last sends.
-  ReadLine(read_fd, &buffered).IgnoreError();
+  parent->Read().IgnoreError();
   return absl::OkStatus();
 }
 
 absl::Status ComparePrediction(const Case& bench) {
-  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(bench.ranks, [&](int rank, int read_fd, int write_fd) {
-                           return RunRank(bench, rank, read_fd, write_fd);
+  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(bench.ranks, [&](int rank, ParentPipes* parent) {
+                           return RunRank(bench, rank, parent);
                          }));
   ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, MergeAndShare(ranks));
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, profile));
@@ -118,7 +117,7 @@ absl::Status ComparePrediction(const Case& bench) {
                memory.peak, memory.before);
     largest = std::max(largest, std::abs(predicted - memory.peak) / memory.peak);
   }
-  Print(bench.name, "error_fraction", largest, "ratio");
+  PrintFigure(bench.name, "error_fraction", largest, "ratio");
   return absl::OkStatus();
 }
 
@@ -177,7 +176,7 @@ absl::Status Run(const std::vector<std::string>& schedules) {
   ATOLL_ASSIGN_OR_RETURN(const double of_1f1b, PeakActivations(Emulated("1f1b")));
   for (const std::string schedule : {"v-half", "v-min"}) {
     ATOLL_ASSIGN_OR_RETURN(const double peak, PeakActivations(Emulated(schedule)));
-    Print(schedule, "of_1f1b", peak / of_1f1b, "ratio");
+    PrintFigure(schedule, "of_1f1b", peak / of_1f1b, "ratio");
   }
   return absl::OkStatus();
 }

@@ -25,6 +25,7 @@
 #include "common/planner/plan.h"
 #include "common/schedule/generators.h"
 #include "tests/bench/bench_process.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/pipeline_ranks.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/profiler.h"
@@ -37,7 +38,7 @@ namespace {
 constexpr int kRanks = 2;
 
 struct Settings {
-  int rounds = 12;
+  int rounds = 20;
   int pairs = 11;
   int warm_up = 2;
   std::string schedule = "auto";
@@ -73,13 +74,11 @@ std::vector<transport::Lane> AllLanes(const Settings& settings) {
 }
 
 // A child's life: connects as a rank of the pipelines, measures, then steps as it is told.
-absl::Status RunRank(const Settings& settings, int rank, int read_fd, int write_fd) {
-  std::string buffered;
+absl::Status RunRank(const Settings& settings, int rank, ParentPipes* parent) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
-                         ConnectRank(rank, kRanks, AllLanes(settings), read_fd, write_fd, &buffered));
-  ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, "ready"));
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile,
-                         ShareProfile(settings.work, transport.get(), read_fd, write_fd, &buffered));
+                         ConnectRank(parent, rank, kRanks, AllLanes(settings)));
+  ATOLL_RETURN_IF_ERROR(parent->Write("ready"));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, ShareProfile(settings.work, transport.get(), parent));
   const trainer::TrainerOptions options = OptionsOf(settings.work);
   trainer::SyntheticData data(options.classes, 0);
   std::map<std::string, std::unique_ptr<trainer::Trainer>> trainers;
@@ -94,11 +93,11 @@ absl::Status RunRank(const Settings& settings, int rank, int read_fd, int write_
                          trainer::Trainer::Create(options, chosen, rank, &data, transport.get(), Clock::Real()));
   if (rank == 0) fmt::print(stderr, "the planner's choice: {}\n", chosen.reason);
   for (;;) {
-    const absl::StatusOr<std::string> command = ReadLine(read_fd, &buffered);
+    const absl::StatusOr<std::string> command = parent->Read();
     if (!command.ok()) return absl::OkStatus();  // the parent is done
     const auto trainer = trainers.find(*command);
     if (trainer == trainers.end()) return absl::InternalError("unknown command " + *command);
-    ATOLL_RETURN_IF_ERROR(StepAndAnswer(trainer->second.get(), write_fd));
+    ATOLL_RETURN_IF_ERROR(StepAndAnswer(trainer->second.get(), parent));
   }
 }
 
@@ -137,10 +136,10 @@ absl::StatusOr<Children> StartPeers(const Settings& settings, const std::string&
 
 void PrintGain(const std::string& name, const std::vector<Cost>& single, const std::vector<Cost>& costs) {
   const std::vector<double> gains = Ratios(single, costs);
-  Print(name, "gain", Median(gains), "ratio");
-  Print(name, "gain_spread", Spread(gains), "ratio");
-  Print(name, "seconds", Median(SecondsOf(costs)), "s");
-  Print(name, "cpu_seconds", Median(CpuSecondsOf(costs)), "s");
+  PrintFigure(name, "gain", Median(gains), "ratio");
+  PrintFigure(name, "gain_spread", Spread(gains), "ratio");
+  PrintFigure(name, "seconds", Median(SecondsOf(costs)), "s");
+  PrintFigure(name, "cpu_seconds", Median(CpuSecondsOf(costs)), "s");
 }
 
 absl::Status CompareWithOneProcess(const Settings& settings, const Children& ranks) {
@@ -167,27 +166,27 @@ absl::Status CompareWithOneProcess(const Settings& settings, const Children& ran
   const std::vector<double> sigmas = Ratios(single, both, 2);
   const double sigma = Median(sigmas);
   const double m = settings.work.micro_batches;
-  Print("cores", "sigma", sigma, "ratio");
-  Print("cores", "sigma_spread", Spread(sigmas), "ratio");
-  Print("single", "seconds", Median(SecondsOf(single)), "s");
-  Print("single", "cpu_seconds", Median(CpuSecondsOf(single)), "s");
-  Print("1f1b-vs-single", "of_bound", Median(Ratios(single, pipeline)) / (sigma * m / (m + kRanks - 1)), "ratio");
+  PrintFigure("cores", "sigma", sigma, "ratio");
+  PrintFigure("cores", "sigma_spread", Spread(sigmas), "ratio");
+  PrintFigure("single", "seconds", Median(SecondsOf(single)), "s");
+  PrintFigure("single", "cpu_seconds", Median(CpuSecondsOf(single)), "s");
+  PrintFigure("1f1b-vs-single", "of_bound", Median(Ratios(single, pipeline)) / (sigma * m / (m + kRanks - 1)), "ratio");
   PrintGain("1f1b-vs-single", single, pipeline);
   // No schedule is faster than both cores at work all the time.
-  Print("auto", "bound_fraction", Median(Ratios(single, chosen)) / sigma, "ratio");
+  PrintFigure("auto", "bound_fraction", Median(Ratios(single, chosen)) / sigma, "ratio");
   PrintGain("auto", single, chosen);
   return absl::OkStatus();
 }
 
 void PrintAgainst(const std::string& name, const std::vector<Cost>& ours, const std::vector<Cost>& theirs) {
   const std::vector<double> ratios = Ratios(ours, theirs);
-  Print(name, "time_ratio", Median(ratios), "ratio");
-  Print(name, "time_ratio_spread", Spread(ratios), "ratio");
-  Print(name, "pairs", static_cast<double>(ratios.size()), "count");
-  Print(name, "seconds", Median(SecondsOf(ours)), "s");
-  Print(name, "torch_seconds", Median(SecondsOf(theirs)), "s");
-  Print(name, "cpu_seconds", Median(CpuSecondsOf(ours)), "s");
-  Print(name, "torch_cpu_seconds", Median(CpuSecondsOf(theirs)), "s");
+  PrintFigure(name, "time_ratio", Median(ratios), "ratio");
+  PrintFigure(name, "time_ratio_spread", Spread(ratios), "ratio");
+  PrintFigure(name, "pairs", static_cast<double>(ratios.size()), "count");
+  PrintFigure(name, "seconds", Median(SecondsOf(ours)), "s");
+  PrintFigure(name, "torch_seconds", Median(SecondsOf(theirs)), "s");
+  PrintFigure(name, "cpu_seconds", Median(CpuSecondsOf(ours)), "s");
+  PrintFigure(name, "torch_cpu_seconds", Median(CpuSecondsOf(theirs)), "s");
 }
 
 absl::Status AlternateWithTorch(const Settings& settings, const Children& ranks, const Children& peers,
@@ -228,8 +227,8 @@ absl::Status CompareWithTorch(const Settings& settings, const Children& ranks) {
 }
 
 absl::Status Run(const Settings& settings) {
-  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(kRanks, [&settings](int rank, int read_fd, int write_fd) {
-                           return RunRank(settings, rank, read_fd, write_fd);
+  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(kRanks, [&settings](int rank, ParentPipes* parent) {
+                           return RunRank(settings, rank, parent);
                          }));
   ATOLL_RETURN_IF_ERROR(MergeAndShare(ranks).status());
   if (settings.rounds > 0) ATOLL_RETURN_IF_ERROR(CompareWithOneProcess(settings, ranks));

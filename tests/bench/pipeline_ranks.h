@@ -1,5 +1,4 @@
-// What the benchmarks of a pipeline share: the work, ranks as children that are connected over UCX, steps in turns, and
-// the lines that they print.
+// What the benchmarks of a trainer share: the work, profiles of all ranks, and steps in turns.
 #pragma once
 
 #include <ctime>
@@ -12,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/planner/profile.h"
-#include "tests/bench/bench_process.h"
+#include "tests/bench/rank_processes.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/transport.h"
 
@@ -32,33 +31,15 @@ struct Work {
 
 trainer::TrainerOptions OptionsOf(const Work& work);
 
-double Seconds(clockid_t clock);
-inline double Now() {
-  return Seconds(CLOCK_MONOTONIC);
-}
-
-using Children = std::vector<std::unique_ptr<Child>>;
-std::vector<Child*> All(const Children& children);
-
-// Forks `ranks` children that run `rank_main(rank, read_fd, write_fd)`, of which ConnectRank is the first act; hands
-// the addresses round and waits until each has said "ready".
-absl::StatusOr<Children> StartRanks(int ranks,
-                                    const std::function<absl::Status(int rank, int read_fd, int write_fd)>& rank_main);
-
-// In a child: a transport that is connected with the others' over `lanes`. `buffered` is for further ReadLine calls.
-absl::StatusOr<std::unique_ptr<transport::Transport>> ConnectRank(int rank, int ranks,
-                                                                  const std::vector<transport::Lane>& lanes,
-                                                                  int read_fd, int write_fd, std::string* buffered);
-
 // In a child: measures this work at the same time as the others, hands the parent what it measured, and gets what all
 // did.
-absl::StatusOr<planner::Profile> ShareProfile(const Work& work, transport::Transport* transport, int read_fd,
-                                              int write_fd, std::string* buffered, Clock* clock = Clock::Real());
+absl::StatusOr<planner::Profile> ShareProfile(const Work& work, transport::Transport* transport, ParentPipes* parent,
+                                              Clock* clock = Clock::Real());
 // The parent's side of it: one profile of all.
 absl::StatusOr<planner::Profile> MergeAndShare(const Children& ranks);
 
 // In a child: one step, and the answer to the parent.
-absl::Status StepAndAnswer(trainer::Trainer* trainer, int write_fd);
+absl::Status StepAndAnswer(trainer::Trainer* trainer, ParentPipes* parent);
 
 // What a command took: on the clock, and of the processors. The second says what a case costs even on a busy machine.
 struct Cost {
@@ -73,8 +54,5 @@ std::vector<double> SecondsOf(const std::vector<Cost>& costs);
 std::vector<double> CpuSecondsOf(const std::vector<Cost>& costs);
 // scale * a[i] / b[i]
 std::vector<double> Ratios(const std::vector<Cost>& a, const std::vector<Cost>& b, double scale = 1);
-
-// One JSON object on standard output.
-void Print(const std::string& name, const std::string& metric, double value, const std::string& unit);
 
 }  // namespace atl::bench

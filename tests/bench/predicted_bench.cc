@@ -20,6 +20,7 @@
 #include "common/planner/plan.h"
 #include "common/schedule/simulator.h"
 #include "tests/bench/bench_process.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/pipeline_ranks.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/profiler.h"
@@ -106,19 +107,18 @@ absl::StatusOr<double> PredictWork(const planner::Plan& plan, const planner::Pro
 class ProcessorClock : public Clock {
  public:
   absl::Time Now() override { return Clock::Real()->Now(); }
-  absl::Duration Monotonic() override { return absl::Seconds(Seconds(CLOCK_PROCESS_CPUTIME_ID)); }
+  absl::Duration Monotonic() override { return absl::Seconds(CpuSeconds()); }
   bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) override {
     return Clock::Real()->AwaitUntil(mutex, condition, deadline);
   }
 };
 
-absl::Status RunRank(const Settings& settings, const Case& bench, int rank, int read_fd, int write_fd) {
+absl::Status RunRank(const Settings& settings, const Case& bench, int rank, ParentPipes* parent) {
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan counted, CountedPlan(bench));
   std::vector<transport::Lane> lanes = engine::LanesOf(counted);
   for (const transport::Lane& lane : trainer::ProfilerLanes(bench.ranks)) lanes.push_back(lane);
-  std::string buffered;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> connected,
-                         ConnectRank(rank, bench.ranks, lanes, read_fd, write_fd, &buffered));
+                         ConnectRank(parent, rank, bench.ranks, lanes));
   transport::Transport* const transport = bench.ranks > 1 ? connected.get() : nullptr;
   const trainer::TrainerOptions options = OptionsOf(bench.work);
   trainer::SyntheticData data(options.classes, 0);
@@ -126,18 +126,18 @@ absl::Status RunRank(const Settings& settings, const Case& bench, int rank, int 
   std::unique_ptr<trainer::Trainer> trainer;
   ProcessorClock processor;
   Clock* const clock = settings.processor_time ? &processor : Clock::Real();
-  ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, "ready"));
+  ATOLL_RETURN_IF_ERROR(parent->Write("ready"));
   for (;;) {
-    const absl::StatusOr<std::string> command = ReadLine(read_fd, &buffered);
+    const absl::StatusOr<std::string> command = parent->Read();
     if (!command.ok()) return absl::OkStatus();  // the parent is done
     if (*command == "profile") {
-      ATOLL_ASSIGN_OR_RETURN(profile, ShareProfile(bench.work, transport, read_fd, write_fd, &buffered, clock));
+      ATOLL_ASSIGN_OR_RETURN(profile, ShareProfile(bench.work, transport, parent, clock));
     } else if (*command == "train") {
       ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, profile));
       ATOLL_ASSIGN_OR_RETURN(trainer, trainer::Trainer::Create(options, plan, rank, &data, transport, Clock::Real()));
-      ATOLL_RETURN_IF_ERROR(WriteLine(write_fd, "ready"));
+      ATOLL_RETURN_IF_ERROR(parent->Write("ready"));
     } else {
-      ATOLL_RETURN_IF_ERROR(StepAndAnswer(trainer.get(), write_fd));
+      ATOLL_RETURN_IF_ERROR(StepAndAnswer(trainer.get(), parent));
     }
   }
 }
@@ -154,8 +154,8 @@ absl::Status Train(const Children& ranks) {
 }
 
 absl::Status RunCase(const Settings& settings, const Case& bench) {
-  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(bench.ranks, [&](int rank, int read_fd, int write_fd) {
-                           return RunRank(settings, bench, rank, read_fd, write_fd);
+  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(bench.ranks, [&](int rank, ParentPipes* parent) {
+                           return RunRank(settings, bench, rank, parent);
                          }));
   ATOLL_ASSIGN_OR_RETURN(const planner::Profile first, ProfileAll(ranks));
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, first));
@@ -179,10 +179,10 @@ absl::Status RunCase(const Settings& settings, const Case& bench) {
     measured.push_back(seconds);
     ratios.push_back(predicted / seconds);
   }
-  Print(bench.name, "error_fraction", std::abs(Median(ratios) - 1), "ratio");
-  Print(bench.name, "predicted_over_measured", Median(ratios), "ratio");
-  Print(bench.name, "predicted_over_measured_spread", Spread(ratios), "ratio");
-  Print(bench.name, "seconds", Median(measured), "s");
+  PrintFigure(bench.name, "error_fraction", std::abs(Median(ratios) - 1), "ratio");
+  PrintFigure(bench.name, "predicted_over_measured", Median(ratios), "ratio");
+  PrintFigure(bench.name, "predicted_over_measured_spread", Spread(ratios), "ratio");
+  PrintFigure(bench.name, "seconds", Median(measured), "s");
   return absl::OkStatus();
 }
 

@@ -30,9 +30,14 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> ConnectRank(ParentPipes* p
   return transport;
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Child>>> StartRanks(
-    int ranks, const std::function<absl::Status(int rank, ParentPipes* parent)>& run) {
-  std::vector<std::unique_ptr<Child>> children;
+std::vector<Child*> All(const Children& children) {
+  std::vector<Child*> all;
+  for (const auto& child : children) all.push_back(child.get());
+  return all;
+}
+
+absl::StatusOr<Children> StartRanks(int ranks, const std::function<absl::Status(int rank, ParentPipes* parent)>& run) {
+  Children children;
   for (int rank = 0; rank < ranks; ++rank) {
     ATOLL_ASSIGN_OR_RETURN(auto child, Child::Fork([&run, rank](int read_fd, int write_fd) {
                              ParentPipes parent{.read_fd = read_fd, .write_fd = write_fd};
@@ -53,11 +58,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Child>>> StartRanks(
   return children;
 }
 
-absl::StatusOr<std::vector<Answer>> AskAll(const std::vector<std::unique_ptr<Child>>& children,
-                                           const std::string& command) {
-  for (const auto& child : children) ATOLL_RETURN_IF_ERROR(child->Send(command));
+absl::StatusOr<std::vector<Answer>> AskAll(const std::vector<Child*>& children, const std::string& command) {
+  for (Child* child : children) ATOLL_RETURN_IF_ERROR(child->Send(command));
   std::vector<Answer> answers;
-  for (const auto& child : children) {
+  for (Child* child : children) {
     ATOLL_ASSIGN_OR_RETURN(answers.emplace_back(), child->ReceiveAnswer());
   }
   return answers;

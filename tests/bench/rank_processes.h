@@ -23,17 +23,18 @@ struct ParentPipes {
   absl::Status Write(const std::string& line) const { return WriteLine(write_fd, line); }
 };
 
+using Children = std::vector<std::unique_ptr<Child>>;
+std::vector<Child*> All(const Children& children);
+
 // A rank's end: a connected transport over `lanes`, which all ranks give alike.
 absl::StatusOr<std::unique_ptr<transport::Transport>> ConnectRank(ParentPipes* parent, int rank, int ranks,
                                                                   const std::vector<transport::Lane>& lanes);
 
 // The parent's end: a child per rank that has got as far as its first line after ConnectRank, which is dropped. What
 // `run` returns is the child's exit; its error goes to standard error.
-absl::StatusOr<std::vector<std::unique_ptr<Child>>> StartRanks(
-    int ranks, const std::function<absl::Status(int rank, ParentPipes* parent)>& run);
+absl::StatusOr<Children> StartRanks(int ranks, const std::function<absl::Status(int rank, ParentPipes* parent)>& run);
 
 // One command to every child, at once; their answers, by rank.
-absl::StatusOr<std::vector<Answer>> AskAll(const std::vector<std::unique_ptr<Child>>& children,
-                                           const std::string& command);
+absl::StatusOr<std::vector<Answer>> AskAll(const std::vector<Child*>& children, const std::string& command);
 
 }  // namespace atl::bench
