@@ -3,7 +3,7 @@
 
 #include "client/commands.h"
 #include "client/files.h"
-#include "client/image_shape.h"
+#include "client/learnt_shape.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
@@ -172,14 +172,14 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
                      fmt::format("{}: expected a profile of {} layers, as the job's {} has, found {}", flags.profile,
                                  spec::LayerCount(model), flags.network, profile.layer_count()));
   }
-  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindImageShape(session, flags.image, spec.dataset));
-  if (shape.height % model.patch != 0 || shape.width % model.patch != 0) {
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindLearntShape(session, flags.image, spec));
+  if (shape[1] % model.patch != 0 || shape[2] % model.patch != 0) {
     return FieldError(router ? "router_model.patch" : "model.patch", "NOT_DIVISIBLE",
-                      fmt::format("expected a patch that divides the images ({} x {}), found {}", shape.height,
-                                  shape.width, model.patch));
+                      fmt::format("expected a patch that divides what is learnt ({} x {}), found {}", shape[1],
+                                  shape[2], model.patch));
   }
-  const int32_t tokens = (shape.height / model.patch) * (shape.width / model.patch);
-  return planner::CountedProfile(model, tokens, shape.channels);
+  const int32_t tokens = (shape[1] / model.patch) * (shape[2] / model.patch);
+  return planner::CountedProfile(model, tokens, shape[0]);
 }
 
 absl::Status Plan(const Session& session, const PlanFlags& flags) {

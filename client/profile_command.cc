@@ -11,7 +11,7 @@
 #include "client/child_process.h"
 #include "client/commands.h"
 #include "client/files.h"
-#include "client/image_shape.h"
+#include "client/learnt_shape.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
@@ -70,7 +70,7 @@ absl::StatusOr<std::string> WorkerProgram() {
   return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR", "cannot read /proc/self/exe: " + error.message());
 }
 
-std::vector<std::string> Command(const std::string& program, const ProfileFlags& flags, const ImageShape& shape,
+std::vector<std::string> Command(const std::string& program, const ProfileFlags& flags, const spec::SampleShape& shape,
                                  const std::vector<int>& sizes, const std::string& folder, int rank) {
   return {program,
           "--profile",
@@ -92,7 +92,7 @@ std::vector<std::string> Command(const std::string& program, const ProfileFlags&
           "--profile-network",
           flags.network,
           "--profile-image",
-          fmt::format("{}x{}x{}", shape.channels, shape.height, shape.width),
+          fmt::format("{}", fmt::join(shape, "x")),
           "--profile-classes",
           std::to_string(flags.classes),
           "--profile-sizes",
@@ -115,8 +115,8 @@ absl::Status AwaitAll(const std::vector<pid_t>& children, const Meeting& meeting
   return first;
 }
 
-absl::StatusOr<planner::Profile> Measure(const ProfileFlags& flags, const spec::JobSpec& spec, const ImageShape& shape,
-                                         const std::vector<int>& sizes) {
+absl::StatusOr<planner::Profile> Measure(const ProfileFlags& flags, const spec::JobSpec& spec,
+                                         const spec::SampleShape& shape, const std::vector<int>& sizes) {
   ATOLL_ASSIGN_OR_RETURN(const std::string program, WorkerProgram());
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Meeting> meeting, Meeting::Make());
   ATOLL_RETURN_IF_ERROR(WriteFile(meeting->Path("job.yaml"), spec::ToYaml(spec)));
@@ -181,7 +181,7 @@ std::string AsText(const planner::Profile& profile, int width) {
 absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
-  ATOLL_ASSIGN_OR_RETURN(const ImageShape shape, FindImageShape(session, flags.image, spec.dataset));
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindLearntShape(session, flags.image, spec));
   const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
   std::vector<int> sizes = flags.sizes;
   if (sizes.empty()) sizes = {std::max(training.batch_size / std::max(spec.pipeline.micro_batches, 1), 1)};

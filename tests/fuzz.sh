@@ -2,8 +2,10 @@
 # Builds the fuzz targets with clang's libFuzzer, address and undefined-behaviour sanitizers, and runs each.
 #
 #   tests/fuzz.sh [SECONDS] [TARGET...]     30 seconds each by default; all targets, or those named
+#   tests/fuzz.sh short [TARGET...]         a fixed number of runs from the committed corpus and one seed: the same
+#                                           inputs each time, as a test must
 #
-# What a run finds beyond the committed corpus stays in build/fuzz/fuzz_work/<target>; what makes a target fail is
+# What a timed run finds beyond the committed corpus stays in build/fuzz/fuzz_work/<target>; what makes a target fail is
 # written to build/fuzz/fuzz_failures and named. Needs clang and its run-time (apt: clang libclang-rt-dev).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +13,9 @@ cd "$(dirname "$0")/.."
 seconds=${1:-30}
 [ $# -eq 0 ] || shift
 case $seconds in
-  '' | *[!0-9]*) echo "fuzz.sh: expected a number of seconds first, found '$seconds'" >&2; exit 2 ;;
+  short) limit=(-runs=20000 -seed=1) ;;
+  '' | *[!0-9]*) echo "fuzz.sh: expected a number of seconds or 'short' first, found '$seconds'" >&2; exit 2 ;;
+  *) limit=(-max_total_time="$seconds") ;;
 esac
 
 command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ not found; run: apt-get install clang libclang-rt-dev" >&2; exit 1; }
@@ -37,16 +41,19 @@ fi
 failed=
 mkdir -p "$build/fuzz_failures"
 for target in "$@"; do
-  mkdir -p "$build/fuzz_work/$target"
-  if "$build/tests/$target" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=25 -max_len=65536 -print_final_stats=1 \
-    -artifact_prefix="$build/fuzz_failures/$target-" "$build/fuzz_work/$target" "tests/fuzz/corpus/$target" \
+  work=$build/fuzz_work/$target
+  [ "$seconds" != short ] || work=$probe/$target
+  mkdir -p "$work"
+  if "$build/tests/$target" "${limit[@]}" -rss_limit_mb=4096 -timeout=25 -max_len=65536 -print_final_stats=1 \
+    -artifact_prefix="$build/fuzz_failures/$target-" "$work" "tests/fuzz/corpus/$target" \
     >"$probe/$target.log" 2>&1; then
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$probe/$target.log")
     coverage=$(sed -n 's/.* cov: \([0-9]*\).*/\1/p' "$probe/$target.log" | tail -n 1)
     printf '%-28s ok: %s runs, %s edges\n' "$target" "${runs:-?}" "${coverage:-?}"
   else
     printf '%-28s FAILED\n' "$target"
-    grep -E 'ERROR|SUMMARY|runtime error|Test unit written|#[0-9]+ 0x' "$probe/$target.log" | head -n 25
+    grep -v 'libprotobuf ERROR' "$probe/$target.log" |
+      grep -E 'ERROR|SUMMARY|runtime error|Test unit written|#[0-9]+ 0x' | head -n 25
     failed="$failed $target"
   fi
 done

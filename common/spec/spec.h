@@ -12,6 +12,8 @@
 
 namespace atl::spec {
 
+inline constexpr int32_t kMaxBatchSize = 1 << 20;
+
 struct PrecisionSpec {
   std::string params = "float32";
   std::string compute = "float32";
@@ -44,6 +46,7 @@ struct ModelSpec {
   int32_t depth = 6;
   int32_t heads = 4;
   double mlp_ratio = 4.0;
+  bool self_conditioning = false;  // also sees its own estimate of the sample; not for router networks
   bool operator==(const ModelSpec&) const = default;
 };
 
@@ -65,6 +68,7 @@ struct TrainingSpec {
   int32_t milestone_every = 0;
   PrecisionSpec precision;
   bool flip = false;
+  double self_conditioning_rate = 0.5;  // of steps whose model sees its estimate, where it is self-conditioned
   bool operator==(const TrainingSpec&) const = default;
 };
 
@@ -169,6 +173,7 @@ void Visit(V&& v, S& s) {
   v("depth", s.depth);
   v("heads", s.heads);
   v("mlp_ratio", s.mlp_ratio);
+  v("self_conditioning", s.self_conditioning);
 }
 
 template <typename V, typename S>
@@ -191,6 +196,7 @@ void Visit(V&& v, S& s) {
   v("milestone_every", s.milestone_every);
   v("precision", s.precision);
   v("flip", s.flip);
+  v("self_conditioning_rate", s.self_conditioning_rate);
 }
 
 template <typename V, typename S>

@@ -156,7 +156,7 @@ absl::Status ValidatePrecision(const std::string& path, const PrecisionSpec& pre
 absl::Status ValidateTraining(const std::string& path, const TrainingSpec& training) {
   if (training.steps == 0) return Required(path + ".steps");
   ATOLL_RETURN_IF_ERROR(Range(path + ".steps", training.steps, 1, kMaxInt));
-  ATOLL_RETURN_IF_ERROR(Range(path + ".batch_size", training.batch_size, 1, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".batch_size", training.batch_size, 1, kMaxBatchSize));
   ATOLL_RETURN_IF_ERROR(RealRange(path + ".learning_rate", training.learning_rate, 0, 100, true, true));
   if (training.warmup_steps < 0 || training.warmup_steps > training.steps) {
     return FieldError(
@@ -172,6 +172,8 @@ absl::Status ValidateTraining(const std::string& path, const TrainingSpec& train
   ATOLL_RETURN_IF_ERROR(RealRange(path + ".clip_norm", training.clip_norm, 0, 1e12, false, true));
   ATOLL_RETURN_IF_ERROR(RealRange(path + ".ema_decay", training.ema_decay, 0, 1, false, false));
   ATOLL_RETURN_IF_ERROR(RealRange(path + ".class_dropout", training.class_dropout, 0, 1, false, true));
+  ATOLL_RETURN_IF_ERROR(
+      RealRange(path + ".self_conditioning_rate", training.self_conditioning_rate, 0, 1, false, true));
   ATOLL_RETURN_IF_ERROR(Range(path + ".checkpoint_every", training.checkpoint_every, 1, kMaxInt));
   ATOLL_RETURN_IF_ERROR(Range(path + ".keep_checkpoints", training.keep_checkpoints, 1, 1'000'000));
   ATOLL_RETURN_IF_ERROR(Range(path + ".milestone_every", training.milestone_every, 0, kMaxInt));
@@ -201,7 +203,7 @@ absl::Status ValidatePipeline(const JobSpec& spec) {
   }
   ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "model", spec.model));
   ATOLL_RETURN_IF_ERROR(ValidateStages(pipeline, "router_model", spec.router_model));
-  ATOLL_RETURN_IF_ERROR(Range("pipeline.micro_batches", pipeline.micro_batches, 0, 1 << 20));
+  ATOLL_RETURN_IF_ERROR(Range("pipeline.micro_batches", pipeline.micro_batches, 0, kMaxBatchSize));
   ATOLL_RETURN_IF_ERROR(ParseMemory("pipeline.memory", pipeline.memory).status());
   ATOLL_RETURN_IF_ERROR(Range("pipeline.replicas", pipeline.replicas, 0, 1 << 16));
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.recompute", pipeline.recompute, {"auto", "never", "always"}));
@@ -297,6 +299,10 @@ absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
   ATOLL_RETURN_IF_ERROR(ValidateTraining("training", spec.training));
   ATOLL_RETURN_IF_ERROR(ValidateModel("router_model", spec.router_model, known));
   ATOLL_RETURN_IF_ERROR(ValidateTraining("router_training", spec.router_training));
+  if (spec.router_model.self_conditioning) {
+    return FieldError("router_model.self_conditioning", "OUT_OF_RANGE",
+                      "expected false (a router network makes no estimate of the sample), found true");
+  }
   ATOLL_RETURN_IF_ERROR(ValidatePipeline(spec));
   ATOLL_RETURN_IF_ERROR(ValidateRequirements(spec.requirements));
   ATOLL_RETURN_IF_ERROR(Range("priority", spec.priority, -1'000'000, 1'000'000));

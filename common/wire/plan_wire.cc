@@ -4,6 +4,7 @@
 #include "common/base/status_macros.h"
 #include "common/planner/frozen_flow.h"
 #include "common/schedule/action.h"
+#include "common/spec/spec.h"
 #include "fmt/format.h"
 
 namespace atl::wire {
@@ -30,6 +31,15 @@ absl::Status CheckStages(const planner::Plan& plan) {
     next_layer = stage.end_layer;
   }
   return absl::OkStatus();
+}
+
+// What the sizes of the plan's parts are multiplied to must be a batch that a job could ask for.
+absl::Status CheckBatch(const planner::Plan& plan) {
+  const int64_t most = spec::kMaxBatchSize / (int64_t{plan.replicas} * plan.micro_batches);
+  if (plan.micro_batch_size >= 1 && plan.micro_batch_size <= most) return absl::OkStatus();
+  return FieldError("micro_batch_size", "PLAN_MISMATCH",
+                    fmt::format("expected 1 to {} ({} replicas of {} micro-batches, batches of at most {}), found {}",
+                                most, plan.replicas, plan.micro_batches, spec::kMaxBatchSize, plan.micro_batch_size));
 }
 
 // Unset names mean the default, as in a spec.
@@ -128,12 +138,12 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   }
   const auto stages = static_cast<int64_t>(plan.stages.size());
   if (stages != plan.schedule.stages) return Mismatch("stages", "the schedule's stages", plan.schedule.stages, stages);
-  if (proto.ranks() != plan.rank_count()) {
-    return Mismatch("ranks", "the schedule's ranks", plan.rank_count(), proto.ranks());
-  }
+  const int64_t ranks = int64_t{plan.replicas} * plan.schedule.rank_count();
+  if (proto.ranks() != ranks) return Mismatch("ranks", "the schedule's ranks, by replicas", ranks, proto.ranks());
   if (plan.micro_batches != plan.schedule.micro_batches) {
     return Mismatch("micro_batches", "the schedule's micro-batches", plan.schedule.micro_batches, plan.micro_batches);
   }
+  ATOLL_RETURN_IF_ERROR(CheckBatch(plan));
   ATOLL_RETURN_IF_ERROR(CheckStages(plan));
   ATOLL_RETURN_IF_ERROR(WithContext(planner::FrozenFlowOf(plan).status(), "frozen"));
   return plan;

@@ -54,6 +54,8 @@ TEST(PlanWireTest, WhatDisagreesIsNamed) {
       {[](Proto& p) { p.set_schedule(""); }, "schedule"},
       {[](Proto& p) { p.set_ranks(3); }, "ranks"},
       {[](Proto& p) { p.set_micro_batches(5); }, "micro_batches"},
+      {[](Proto& p) { p.set_micro_batch_size(0); }, "micro_batch_size"},
+      {[](Proto& p) { p.set_micro_batch_size(1 << 30); }, "micro_batch_size"},
       {[](Proto& p) { p.mutable_stages()->RemoveLast(); }, "stages"},
       {[](Proto& p) { p.mutable_stages(1)->set_rank(0); }, "stages[1].rank"},
       {[](Proto& p) { p.mutable_stages(1)->set_first_layer(5); }, "stages[1].first_layer"},

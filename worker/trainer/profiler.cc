@@ -362,6 +362,16 @@ absl::Status ValidateProfiler(const ProfilerOptions& options) {
   return FieldError("micro_batch_sizes", "VALUE_OUT_OF_RANGE", "expected at least one size; found none");
 }
 
+// Without frozen components: latents in the place of images.
+ProfilerOptions OfWhatIsLearnt(ProfilerOptions options) {
+  const model::DitConfig config = ConfigOf(options.trainer, options.precision);
+  options.trainer.channels = static_cast<int32_t>(config.channels);
+  options.trainer.height = static_cast<int32_t>(config.height);
+  options.trainer.width = static_cast<int32_t>(config.width_pixels);
+  options.trainer.frozen.clear();
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, transport::Transport* transport,
@@ -369,7 +379,7 @@ absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, tra
   ATOLL_RETURN_IF_ERROR(ValidateProfiler(options));
   return CatchTensorErrors("profile", [&]() -> absl::StatusOr<planner::Profile> {
     TuneProcess(options.trainer.threads);
-    return Profiler(options, transport, clock).Run();
+    return Profiler(OfWhatIsLearnt(options), transport, clock).Run();
   });
 }
 

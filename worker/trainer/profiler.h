@@ -18,7 +18,7 @@
 namespace atl::trainer {
 
 struct ProfilerOptions {
-  TrainerOptions trainer;
+  TrainerOptions trainer;  // its frozen components only say what is learnt: they are not measured
   spec::PrecisionSpec precision;
   std::vector<int32_t> micro_batch_sizes;
   std::string key;  // the profile's

@@ -1,4 +1,4 @@
-#include "client/image_shape.h"
+#include "client/learnt_shape.h"
 
 #include <array>
 #include <charconv>
@@ -11,7 +11,7 @@
 namespace atl::client {
 namespace {
 
-absl::StatusOr<ImageShape> ParseShape(const std::string& text) {
+absl::StatusOr<spec::SampleShape> ParseShape(const std::string& text) {
   std::array<int32_t, 3> numbers{};
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -24,18 +24,24 @@ absl::StatusOr<ImageShape> ParseShape(const std::string& text) {
     }
     at = stop + 1;
   }
-  return ImageShape{numbers[0], numbers[1], numbers[2]};
+  return spec::SampleShape(numbers.begin(), numbers.end());
 }
 
-}  // namespace
-
-absl::StatusOr<ImageShape> FindImageShape(const Session& session, const std::string& flag,
-                                          const std::string& dataset_name) {
+absl::StatusOr<spec::SampleShape> FindImageShape(const Session& session, const std::string& flag,
+                                                 const std::string& dataset_name) {
   if (!flag.empty()) return ParseShape(flag);
   const auto store = OpenBlobStore(session);
   if (!store.ok()) return WithContext(store.status(), "without --image CxHxW the dataset must tell the size of images");
   ATOLL_ASSIGN_OR_RETURN(const auto manifest, ReadDataset(store->get(), dataset_name));
-  return ImageShape{manifest.channels, manifest.height, manifest.width};
+  return spec::SampleShape{manifest.channels, manifest.height, manifest.width};
+}
+
+}  // namespace
+
+absl::StatusOr<spec::SampleShape> FindLearntShape(const Session& session, const std::string& flag,
+                                                  const spec::JobSpec& spec) {
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flag, spec.dataset));
+  return spec::LearntShape(spec.frozen, image);
 }
 
 }  // namespace atl::client
