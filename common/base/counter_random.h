@@ -12,17 +12,18 @@ namespace atl {
 
 // One purpose per kind of draw, so that two draws never share bits. Values are part of exact resume: never reuse one.
 enum class RandomPurpose : uint32_t {
-  kShuffle = 1,       // order of samples in an epoch
-  kNoise = 2,         // diffusion noise of a training sample
-  kTime = 3,          // diffusion time of a training sample
-  kClassDropout = 4,  // whether the class is replaced by the null class
-  kFlip = 5,          // horizontal flip
-  kInitialise = 6,    // initial weights; sample = layer, step = parameter
-  kSampleNoise = 7,   // starting noise of a generated image
-  kCluster = 8,       // initial centroids and mini-batches of k-means
-  kHeldOut = 9,       // held-out split, by sample hash
-  kSubset = 10,       // other reproducible subsets
-  kLatent = 11,       // sampling of latents from an encoder's distribution
+  kShuffle = 1,            // order of samples in an epoch
+  kNoise = 2,              // diffusion noise of a training sample
+  kTime = 3,               // diffusion time of a training sample
+  kClassDropout = 4,       // whether the class is replaced by the null class
+  kFlip = 5,               // horizontal flip
+  kInitialise = 6,         // initial weights; sample = layer, step = parameter
+  kSampleNoise = 7,        // starting noise of a generated image
+  kCluster = 8,            // initial centroids and mini-batches of k-means
+  kHeldOut = 9,            // held-out split, by sample hash
+  kSubset = 10,            // other reproducible subsets
+  kLatent = 11,            // sampling of latents from an encoder's distribution
+  kSelfConditioning = 12,  // whether a step's model sees its own estimate; sample = 0
 };
 
 // The key of one sequence of random numbers. Cheap to copy; immutable; thread-safe.

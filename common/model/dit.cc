@@ -102,7 +102,7 @@ class EmbedLayer : public DitLayer {
     const int64_t w = config.width;
     // Conditioning of unit scale from the start. DiT's own 0.02 leaves it so faint that runs of a few hundred steps do
     // not learn the class: on 8x8 digits 0.82 instead of 1.00 class accuracy after 400 steps.
-    patch_ = AddLinear("patch", draw, draw.Xavier(w, config.channels * config.patch * config.patch));
+    patch_ = AddLinear("patch", draw, draw.Xavier(w, InputChannels() * config.patch * config.patch));
     time_in_ = AddLinear("time.in", draw, draw.Xavier(w, kFrequencyWidth));
     time_out_ = AddLinear("time.out", draw, draw.Xavier(w, w));
     if (config.classes > 0) table_ = AddParameter("class.weight", draw.Normal(config.classes + 1, w));
@@ -112,7 +112,7 @@ class EmbedLayer : public DitLayer {
   }
 
   Flow Forward(const Flow& in) const override {
-    at::Tensor tokens = Apply(patch_, Patches(Get(in, "x"))) + buffer(0);
+    at::Tensor tokens = Apply(patch_, Patches(Input(in))) + buffer(0);
     const at::Tensor angle = (Get(in, "t").to(at::kFloat) * kTimeScale).unsqueeze(1) * buffer(1);
     at::Tensor c = Apply(time_out_, at::silu(Apply(time_in_, at::cat({angle.cos(), angle.sin()}, 1))));
     if (config_.classes > 0) c = c + Embedding(Get(in, "class"), parameter(table_)).to(compute_);
@@ -122,14 +122,24 @@ class EmbedLayer : public DitLayer {
   }
 
  private:
+  int64_t InputChannels() const { return config_.channels * (config_.self_conditioning ? 2 : 1); }
+
+  // The noised sample and, behind its channels, the estimate.
+  at::Tensor Input(const Flow& in) const {
+    const at::Tensor& x = Get(in, "x");
+    if (!config_.self_conditioning) return x;
+    const at::Tensor* estimate = Find(in, "estimate");
+    return at::cat({x, estimate != nullptr ? *estimate : at::zeros_like(x)}, 1);
+  }
+
   // [n, c, h, w] -> [n, tokens, c * patch * patch]
   at::Tensor Patches(const at::Tensor& x) const {
     const int64_t p = config_.patch;
     const int64_t rows = config_.height / p;
     const int64_t columns = config_.width_pixels / p;
-    return x.reshape({x.size(0), config_.channels, rows, p, columns, p})
+    return x.reshape({x.size(0), x.size(1), rows, p, columns, p})
         .permute({0, 2, 4, 1, 3, 5})
-        .reshape({x.size(0), rows * columns, config_.channels * p * p});
+        .reshape({x.size(0), rows * columns, x.size(1) * p * p});
   }
 
   LinearIndex patch_{};
@@ -242,8 +252,11 @@ Flow RunLayers(const LayerList& layers, Flow flow) {
   return flow;
 }
 
-at::Tensor RunModel(const LayerList& layers, const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes) {
-  return Get(RunLayers(layers, {{"x", x}, {"t", t}, {"class", classes}}), "out");
+at::Tensor RunModel(const LayerList& layers, const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes,
+                    const at::Tensor& estimate) {
+  Flow flow{{"x", x}, {"t", t}, {"class", classes}};
+  if (estimate.defined()) flow.push_back({"estimate", estimate});
+  return Get(RunLayers(layers, std::move(flow)), "out");
 }
 
 }  // namespace atl::model

@@ -29,6 +29,9 @@ struct DitConfig {
   // 0: the head predicts the velocity [n, c, h, w]. Otherwise [n, outputs] logits (mean-pooled tokens).
   int64_t outputs = 0;
   std::string compute = "float32";  // or "bfloat16"
+  // The embedding reads, beside x, an estimate of the clean sample that the model itself made before (Chen, Zhang and
+  // Hinton 2022, arXiv 2208.04202): 2 * channels per pixel. Not with `outputs`.
+  bool self_conditioning = false;
 
   int64_t tokens() const { return (height / patch) * (width_pixels / patch); }
   bool operator==(const DitConfig&) const = default;
@@ -68,6 +71,8 @@ absl::Status Validate(const DitConfig& config);
 Flow RunLayers(const LayerList& layers, Flow flow);
 
 // x [n, c, h, w] in [-1, 1] scale, t [n] float in [0, 1] (0 data, 1 noise), classes [n] int64 -> head's output.
-at::Tensor RunModel(const LayerList& layers, const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes);
+// `estimate`, shaped as x, is read by a self-conditioned model alone; undefined means zeros: no estimate yet.
+at::Tensor RunModel(const LayerList& layers, const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes,
+                    const at::Tensor& estimate = {});
 
 }  // namespace atl::model

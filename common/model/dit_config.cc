@@ -11,7 +11,9 @@ namespace {
 
 constexpr char kArchitecture[] = "AtollDit";
 
-// Calls v("key", field) for every field; ToJson and ParseDitConfig share it.
+constexpr char kSelfConditioning[] = "self_conditioning";
+
+// Calls v("key", field) for every field that is always there; ToJson and ParseDitConfig share it.
 template <typename V, typename C>
 void Visit(V&& v, C& config) {
   v("channels", config.channels);
@@ -44,6 +46,8 @@ std::string ToJson(const DitConfig& config) {
   nlohmann::ordered_json json;
   json["architecture"] = kArchitecture;
   Visit([&json](const char* key, const auto& value) { json[key] = value; }, config);
+  // Left out of models without it, whose text stays what it was.
+  if (config.self_conditioning) json[kSelfConditioning] = true;
   return json.dump(2) + "\n";
 }
 
@@ -60,6 +64,7 @@ absl::StatusOr<DitConfig> ParseDitConfig(std::string_view json_text, std::string
                                  json.contains("architecture") ? json["architecture"].dump() : "none"));
     }
     Visit([&json](const char* key, auto& value) { json.at(key).get_to(value); }, config);
+    if (json.contains(kSelfConditioning)) json.at(kSelfConditioning).get_to(config.self_conditioning);
   } catch (const nlohmann::json::exception& e) {
     return damaged(e.what());
   }
@@ -94,6 +99,9 @@ absl::Status Validate(const DitConfig& config) {
   if (!(config.mlp_ratio > 0 && config.mlp_ratio <= 64) ||
       std::llround(config.mlp_ratio * static_cast<double>(config.width)) < 1) {
     return Invalid("mlp_ratio", fmt::format("expected above 0 and at most 64; found {}", config.mlp_ratio));
+  }
+  if (config.self_conditioning && config.outputs > 0) {
+    return Invalid(kSelfConditioning, "expected a model that predicts a velocity; found one with outputs");
   }
   if (config.compute != "float32" && config.compute != "bfloat16") {
     return Invalid("compute", fmt::format("expected float32 or bfloat16; found '{}'", config.compute));

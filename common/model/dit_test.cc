@@ -125,6 +125,44 @@ TEST(DitTest, HeadUndoesPatches) {
   }
 }
 
+TEST(DitTest, ASelfConditionedModelReadsItsEstimateAndZerosWithoutOne) {
+  DitConfig config = Tiny();
+  config.self_conditioning = true;
+  const LayerList layers = BuildLayers(config, 1, 0, LayerCount(config));
+  EXPECT_EQ(layers[0]->parameters()[0].tensor.sizes(), at::IntArrayRef({32, 2 * 2 * 2 * 2}));
+  Randomise(layers);
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = at::randn({3, 2, 8, 8});
+  const at::Tensor t = at::rand({3});
+  const at::Tensor classes = at::arange(3, at::kLong);
+  const at::Tensor without = RunModel(layers, x, t, classes);
+  EXPECT_EQ(without.sizes(), x.sizes());
+  EXPECT_TRUE(at::equal(without, RunModel(layers, x, t, classes, at::zeros_like(x))));
+  const at::Tensor estimate = at::randn({3, 2, 8, 8});
+  EXPECT_GT((without - RunModel(layers, x, t, classes, estimate)).abs().max().item<float>(), 1e-3);
+  // The patch of a token is its pixels, channel by channel, and behind them the estimate's.
+  const Layer& embed = *layers[0];
+  const at::Tensor pixels = at::cat({x, estimate}, 1).slice(2, 0, 2).slice(3, 2, 4).reshape({3, -1});
+  const at::Tensor weight = embed.parameters()[0].tensor;
+  const auto tokens = [&](const at::Tensor& e) {
+    return Get(embed.Forward({{"x", x}, {"t", t}, {"class", classes}, {"estimate", e}}), "tokens").select(1, 1);
+  };
+  const at::Tensor none = at::cat({x, at::zeros_like(x)}, 1).slice(2, 0, 2).slice(3, 2, 4).reshape({3, -1});
+  EXPECT_TRUE(
+      at::allclose(tokens(estimate) - tokens(at::zeros_like(x)), at::linear(pixels - none, weight), 1e-4, 1e-5));
+}
+
+TEST(DitConfigTest, SelfConditioningIsWrittenWhereItIsAndForVelocitiesOnly) {
+  DitConfig config = Tiny();
+  EXPECT_EQ(ToJson(config).find("self_conditioning"), std::string::npos);
+  config.self_conditioning = true;
+  const absl::StatusOr<DitConfig> parsed = ParseDitConfig(ToJson(config), "config.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, config);
+  config.outputs = 4;
+  EXPECT_EQ(ErrorField(Validate(config)), "self_conditioning");
+}
+
 TEST(DitConfigTest, JsonRoundTripsAndRejectsDamage) {
   DitConfig config = Tiny();
   config.outputs = 4;

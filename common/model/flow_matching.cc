@@ -52,6 +52,10 @@ NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<con
   return batch;
 }
 
+at::Tensor EstimateOf(const at::Tensor& x_t, const at::Tensor& t, const at::Tensor& velocity) {
+  return x_t - t.view({-1, 1, 1, 1}) * velocity;
+}
+
 at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target) {
   return at::mse_loss(velocity.to(at::kFloat), target.to(at::kFloat));
 }

@@ -25,6 +25,9 @@ at::Tensor DropClasses(const at::Tensor& classes, std::span<const uint64_t> sequ
 NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
                   int64_t null_class, double class_dropout);
 
+// The clean sample x0 that a velocity [n, c, h, w] at x_t and t [n] points to: x_t - t velocity.
+at::Tensor EstimateOf(const at::Tensor& x_t, const at::Tensor& t, const at::Tensor& velocity);
+
 // Mean squared error over all elements, in float32.
 at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target);
 

@@ -85,9 +85,7 @@ TEST(NoiseTest, InputAndTargetLieOnTheLinearPath) {
   const at::Tensor x0 = at::randn({8, 2, 4, 4});
   const std::vector<uint64_t> sequence = {0, 1, 2, 3, 4, 5, 6, 7};
   const NoisedBatch batch = Noise(x0, at::zeros({8}, at::kLong), sequence, 5, 1, 0.0);
-  const at::Tensor t = batch.t.view({-1, 1, 1, 1});
-  // x_t - t v = x0
-  EXPECT_LT((batch.x_t - t * batch.target - x0).abs().max().item<double>(), 1e-5);
+  EXPECT_LT((EstimateOf(batch.x_t, batch.t, batch.target) - x0).abs().max().item<double>(), 1e-5);
   EXPECT_LT((batch.target + x0).mean().abs().item<double>(), 0.3);  // the noise is centred
 }
 

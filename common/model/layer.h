@@ -34,9 +34,8 @@ class Layer {
   const std::string& name() const { return name_; }
   // Canonical names are "<layer>.<parameter>", in a fixed order. The tensors are leaves that require gradients.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  // The first layer of a model reads {"x", "t", "class"} and, where there is one, "condition" (all but "x" are consumed
-  // there); the others read what
-  // the layer before returned. The last returns {"out"}.
+  // The first layer of a model reads {"x", "t", "class"} and, where there are such, "condition" and "estimate"; the
+  // others read what the layer before returned. The last returns {"out"}.
   virtual Flow Forward(const Flow& in) const = 0;
   // Moves parameters and buffers; before the first Forward.
   void MoveTo(const at::Device& device);
