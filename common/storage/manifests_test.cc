@@ -55,6 +55,18 @@ TEST(ModelIndexTest, JsonReadsBackEqual) {
   EXPECT_EQ(*parsed, SomeIndex());
 }
 
+TEST(ModelIndexTest, WhatMostModelsLackIsWrittenOnlyWhereItIs) {
+  for (bool ModelIndex::*field : {&ModelIndex::latent, &ModelIndex::self_conditioning}) {
+    ModelIndex index = SomeIndex();
+    const std::string without = ToJson(index);
+    index.*field = true;
+    EXPECT_NE(ToJson(index), without);
+    const auto parsed = ParseModelIndex(ToJson(index), "model_index.json");
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, index);
+  }
+}
+
 TEST(CheckpointManifestTest, MalformedManifestsAreRefusedByField) {
   struct Case {
     std::function<void(json&)> spoil;

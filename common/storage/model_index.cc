@@ -23,6 +23,7 @@ std::string ToJson(const ModelIndex& index) {
                               {"experts", index.experts},
                               {"files", FilesToJson(index.files)}};
   if (index.latent) json["latent"] = true;
+  if (index.self_conditioning) json["self_conditioning"] = true;
   return ToText(json);
 }
 
@@ -40,6 +41,7 @@ absl::StatusOr<ModelIndex> ParseModelIndex(std::string_view json, std::string_vi
   reader.Read("height", &index.height, 1);
   reader.Read("width", &index.width, 1);
   if (object.contains("latent")) reader.Read("latent", &index.latent);
+  if (object.contains("self_conditioning")) reader.Read("self_conditioning", &index.self_conditioning);
   reader.Read("classes", &index.classes);
   reader.Read("cluster_rows", &index.cluster_rows);
   reader.Read("experts", &index.experts, 1);

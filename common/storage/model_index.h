@@ -24,7 +24,8 @@ struct ModelIndex {
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
-  bool latent = false;  // samples are latents of that shape: numbers, not pixels
+  bool latent = false;             // samples are latents of that shape: numbers, not pixels
+  bool self_conditioning = false;  // experts read the ensemble's estimate of the step before
   std::vector<std::string> classes;
   std::vector<int64_t> cluster_rows;  // training samples by expert
   int32_t experts = 0;

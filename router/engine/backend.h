@@ -18,6 +18,9 @@ struct Rows {
   std::vector<float> x;          // [count][channels][height][width], the noised samples
   std::vector<float> t;          // [count], 1 noise, 0 data
   std::vector<int64_t> classes;  // [count], the null class is index SamplerInfo::classes
+  // Of a self-conditioned model's experts: the estimate of the clean sample that each row is given, shaped as x.
+  // Empty elsewhere, and where every row's is zero.
+  std::vector<float> estimate;
 };
 
 struct PosteriorBatch {

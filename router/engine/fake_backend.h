@@ -21,6 +21,10 @@ class FakeBackend : public ModelBackend {
   // Row -> experts probabilities; row -> velocity.
   std::function<std::vector<float>(std::span<const float> x, float t, int64_t class_row)> posterior;
   std::function<std::vector<float>(int32_t expert, std::span<const float> x, float t, int64_t class_row)> velocity;
+  // The same of a self-conditioned model; goes before `velocity`.
+  std::function<std::vector<float>(int32_t expert, std::span<const float> x, std::span<const float> estimate, float t,
+                                   int64_t class_row)>
+      conditioned_velocity;
   std::function<absl::Status(int32_t expert)> expert_status;
 
   struct SeenBatch {
@@ -50,13 +54,8 @@ class FakeBackend : public ModelBackend {
       Remember({batch.expert, batch.rows.count});
       if (expert_status) batch.status = expert_status(batch.expert);
       if (!batch.status.ok()) continue;
-      if (!velocity) {
-        batch.velocity.assign(batch.rows.x.size(), 0);
-        continue;
-      }
       for (int64_t i = 0; i < batch.rows.count; ++i) {
-        const std::vector<float> row =
-            velocity(batch.expert, Row(batch.rows, i), batch.rows.t[i], batch.rows.classes[i]);
+        const std::vector<float> row = VelocityOf(batch, i);
         batch.velocity.insert(batch.velocity.end(), row.begin(), row.end());
       }
     }
@@ -65,6 +64,15 @@ class FakeBackend : public ModelBackend {
  private:
   std::span<const float> Row(const Rows& rows, int64_t i) const {
     return std::span(rows.x).subspan(i * info_.pixels(), info_.pixels());
+  }
+  std::vector<float> VelocityOf(const VelocityBatch& batch, int64_t i) const {
+    const Rows& rows = batch.rows;
+    if (conditioned_velocity) {
+      const auto estimate = std::span(rows.estimate).subspan(i * info_.pixels(), info_.pixels());
+      return conditioned_velocity(batch.expert, Row(rows, i), estimate, rows.t[i], rows.classes[i]);
+    }
+    if (velocity) return velocity(batch.expert, Row(rows, i), rows.t[i], rows.classes[i]);
+    return std::vector<float>(info_.pixels(), 0);
   }
   std::vector<float> PosteriorOf(std::span<const float> x, float t, int64_t class_row) const {
     if (posterior) return posterior(x, t, class_row);

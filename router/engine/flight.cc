@@ -47,6 +47,7 @@ void StartImages(ActiveRequest* request, int64_t tick) {
   for (const ImageOrder& order : request->order.images) {
     ActiveImage image{.index = static_cast<int32_t>(request->images.size()), .order = order, .last_tick = tick};
     image.x.resize(info.pixels());
+    if (info.self_conditioning) image.estimate.resize(info.pixels());
     CounterRandom(order.seed, RandomPurpose::kSampleNoise, /*step=*/0, /*sample=*/0).Normal(image.x);
     request->images.push_back(std::move(image));
   }

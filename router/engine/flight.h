@@ -33,6 +33,9 @@ struct ActiveImage {
   int32_t index = 0;  // within the request
   ImageOrder order;
   std::vector<float> x;  // [channels][height][width]
+  // Of a self-conditioned model: the clean sample to which the ensemble pointed in the step before, shaped as x; zeros
+  // before the first step.
+  std::vector<float> estimate;
   int32_t steps_done = 0;
   int64_t last_tick = 0;
 };

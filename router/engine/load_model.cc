@@ -55,7 +55,8 @@ absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobSt
                    .channels = index.channels,
                    .height = index.height,
                    .width = index.width,
-                   .latent = index.latent};
+                   .latent = index.latent,
+                   .self_conditioning = index.self_conditioning};
   Networks networks;
   for (int32_t expert = 0; expert < index.experts; ++expert) {
     ATOLL_ASSIGN_OR_RETURN(model::LoadedModel network,

@@ -27,7 +27,11 @@ absl::Status RunNetwork(const model::LoadedModel& network, const Rows& rows, boo
                                        {rows.count, config.channels, config.height, config.width_pixels}, at::kFloat);
     const at::Tensor t = at::from_blob(const_cast<float*>(rows.t.data()), {rows.count}, at::kFloat);
     const at::Tensor classes = at::from_blob(const_cast<int64_t*>(rows.classes.data()), {rows.count}, at::kLong);
-    at::Tensor answer = model::RunModel(network.layers, x, t, classes).to(at::kFloat);
+    at::Tensor estimate;
+    if (!rows.estimate.empty()) {
+      estimate = at::from_blob(const_cast<float*>(rows.estimate.data()), x.sizes(), at::kFloat);
+    }
+    at::Tensor answer = model::RunModel(network.layers, x, t, classes, estimate).to(at::kFloat);
     if (as_probabilities) answer = at::softmax(answer, -1);
     answer = answer.contiguous();
     const float* data = answer.const_data_ptr<float>();
@@ -68,12 +72,16 @@ class LocalBackend : public ModelBackend {
 
 absl::Status CheckConfig(const SamplerInfo& info, const model::DitConfig& config, int64_t outputs,
                          const std::string& name) {
-  const auto describe = [](int64_t channels, int64_t height, int64_t width, int64_t classes, int64_t heads) {
-    return fmt::format("{}x{}x{} images, {} classes, {} outputs", channels, height, width, classes, heads);
+  const auto describe = [](int64_t channels, int64_t height, int64_t width, int64_t classes, int64_t heads,
+                           bool self_conditioning) {
+    return fmt::format("{}x{}x{} images, {} classes, {} outputs{}", channels, height, width, classes, heads,
+                       self_conditioning ? ", self-conditioned" : "");
   };
-  const std::string expected = describe(info.channels, info.height, info.width, info.classes, outputs);
-  const std::string found =
-      describe(config.channels, config.height, config.width_pixels, config.classes, config.outputs);
+  // The router network sees no estimate.
+  const std::string expected =
+      describe(info.channels, info.height, info.width, info.classes, outputs, outputs == 0 && info.self_conditioning);
+  const std::string found = describe(config.channels, config.height, config.width_pixels, config.classes,
+                                     config.outputs, config.self_conditioning);
   if (expected == found) return absl::OkStatus();
   return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                    fmt::format("{} of model '{}' version '{}': expected {}, found {}", name, info.model, info.version,
@@ -84,7 +92,8 @@ bool AllFinite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-// One noisy, one half noised and one nearly clean row through every network, with a class and without.
+// One noisy, one half noised and one nearly clean row through every network, with a class and without; a
+// self-conditioned expert is shown the first one without an estimate.
 absl::Status Probe(ModelBackend* backend) {
   const SamplerInfo& info = backend->info();
   Rows rows{.count = 3, .t = {1.0f, 0.5f, 0.05f}};
@@ -95,6 +104,10 @@ absl::Status Probe(ModelBackend* backend) {
   router[0].rows = rows;
   backend->ComputePosteriors(router);
   ATOLL_RETURN_IF_ERROR(router[0].status);
+  if (info.self_conditioning) {
+    rows.estimate = rows.x;
+    std::fill_n(rows.estimate.begin(), info.pixels(), 0.0f);
+  }
   std::vector<VelocityBatch> experts(info.experts);
   for (int32_t expert = 0; expert < info.experts; ++expert) {
     experts[expert].expert = expert;

@@ -143,6 +143,58 @@ TEST_F(LocalBackendTest, WeightsThatAreNotFiniteAreRefusedByTheProbe) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("expert 1"));
 }
 
+// ---- Self-conditioned networks.
+
+// Euler steps over the networks themselves, all experts weighted by the router network, one image.
+at::Tensor SampleStraight(const Networks& networks, at::Tensor x, int64_t label, double guidance, int32_t steps) {
+  const at::NoGradGuard no_grad;
+  at::Tensor estimate = at::zeros_like(x);
+  for (int32_t step = 0; step < steps; ++step) {
+    const at::Tensor t = at::full({1}, 1.0 - static_cast<double>(step) / steps, at::kFloat);
+    const at::Tensor classes = at::full({1}, label, at::kLong);
+    const at::Tensor null_class = at::full({1}, TinyInfo().classes, at::kLong);
+    const at::Tensor posterior = at::softmax(model::RunModel(networks.router.layers, x, t, classes), 1)[0];
+    at::Tensor guided = at::zeros_like(x);
+    at::Tensor own = at::zeros_like(x);
+    for (int64_t expert = 0; expert < kTinyExperts; ++expert) {
+      const model::LayerList& layers = networks.experts[expert].layers;
+      const at::Tensor of_class = model::RunModel(layers, x, t, classes, estimate);
+      const at::Tensor of_null = model::RunModel(layers, x, t, null_class, estimate);
+      guided += posterior[expert] * (of_null + guidance * (of_class - of_null));
+      own += posterior[expert] * of_class;
+    }
+    estimate = model::EstimateOf(x, t, own);
+    x = x - guided / steps;
+  }
+  return x;
+}
+
+TEST_F(LocalBackendTest, SelfConditionedExpertsAreGivenTheEnsemblesEstimate) {
+  auto made = MakeLocalBackend(TinyInfo(true), TinyNetworks(true), &pool_);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const std::shared_ptr<ModelBackend> backend = *std::move(made);
+  const Networks networks = TinyNetworks(true);
+  ActiveRequest start{.order = {.images = {{2, 5}}}, .model = backend};
+  StartImages(&start, 0);
+  const at::Tensor noise = at::from_blob(start.images[0].x.data(), {1, 1, 4, 4}, at::kFloat).clone();
+  for (const double guidance : {1.0, 2.0}) {
+    SampleRequest request{.classes = {2}, .seeds = {5}, .routing = {.mode = RoutingMode::kFull}, .steps = 6};
+    request.guidance = guidance;
+    const std::vector<float> image = Sample(backend, request)[0];
+    const at::Tensor expected = SampleStraight(networks, noise, 2, guidance, 6).flatten().contiguous();
+    const std::vector<float> straight(expected.const_data_ptr<float>(), expected.const_data_ptr<float>() + 16);
+    EXPECT_LT(Distance(image, straight), 1e-3) << "guidance " << guidance;
+  }
+}
+
+TEST_F(LocalBackendTest, ExpertsThatAreNotAsTheIndexSaysOfSelfConditioningAreRefused) {
+  for (const bool index_says : {false, true}) {
+    const absl::Status status = MakeLocalBackend(TinyInfo(index_says), TinyNetworks(!index_says), &pool_).status();
+    EXPECT_EQ(ErrorReason(status), "MODEL_MISMATCH") << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("0 outputs, self-conditioned"));
+  }
+}
+
 // ---- Exact experts and exact posterior of sixteen points in two clusters.
 
 constexpr int64_t kPoints = 16;
@@ -199,6 +251,16 @@ TEST_F(PublishedModelTest, LoadsAndSamplesLikeTheNetworksThatWerePublished) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ((*loaded)->info(), TinyInfo());
   auto original = MakeLocalBackend(TinyInfo(), TinyNetworks(), &pool_);
+  const SampleRequest request{.classes = {0, 3}, .steps = 4};
+  EXPECT_EQ(Sample(*std::move(loaded), request), Sample(*std::move(original), request));
+}
+
+TEST_F(PublishedModelTest, ASelfConditionedModelSaysSoInItsIndex) {
+  digest_ = PublishTinyModel(store_.get(), uri_, /*self_conditioning=*/true);
+  auto loaded = Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ((*loaded)->info(), TinyInfo(true));
+  auto original = MakeLocalBackend(TinyInfo(true), TinyNetworks(true), &pool_);
   const SampleRequest request{.classes = {0, 3}, .steps = 4};
   EXPECT_EQ(Sample(*std::move(loaded), request), Sample(*std::move(original), request));
 }

@@ -156,5 +156,93 @@ TEST_F(SamplingTest, HeunRoutesOncePerStepAndUsesTheSameExpertsTwice) {
               ::testing::ElementsAre(Seen{-1, 1}, Seen{0, 1}, Seen{0, 1}, Seen{-1, 1}, Seen{0, 1}));
 }
 
+// ---- Self-conditioned models: two experts, whose answers depend on the estimate that they are given.
+
+float ConditionedVelocity(int32_t expert, float x, float estimate, float t, bool null_class) {
+  return (0.3f + 0.2f * static_cast<float>(expert)) * x + (null_class ? 0.7f : 0.4f) * estimate + 0.1f * t;
+}
+
+class SelfConditionedSamplingTest : public SamplingTest {
+ protected:
+  SelfConditionedSamplingTest() {
+    SamplerInfo info = Info();
+    info.self_conditioning = true;
+    backend_ = std::make_shared<FakeBackend>(info);
+    backend_->posterior = [](std::span<const float>, float, int64_t) { return std::vector<float>{.25f, .75f}; };
+    backend_->conditioned_velocity = [](int32_t expert, std::span<const float> x, std::span<const float> estimate,
+                                        float t, int64_t class_row) {
+      EXPECT_EQ(x.size(), estimate.size());
+      std::vector<float> velocity;
+      for (size_t p = 0; p < x.size(); ++p) {
+        velocity.push_back(ConditionedVelocity(expert, x[p], estimate[p], t, class_row == Info().classes));
+      }
+      return velocity;
+    };
+  }
+
+  // One pixel, written down as it is meant.
+  static float Expected(const SampleRequest& request, float x) {
+    const double guidance = request.guidance.value_or(kDefaultGuidance);
+    float estimate = 0;
+    float own = 0;  // of the class branch
+    const auto velocity = [&](float at, double t) {
+      const auto blend = [&](bool null_class) {
+        return .25f * ConditionedVelocity(0, at, estimate, static_cast<float>(t), null_class) +
+               .75f * ConditionedVelocity(1, at, estimate, static_cast<float>(t), null_class);
+      };
+      own = blend(request.classes[0] == kNoClass);
+      if (request.classes[0] == kNoClass) return own;
+      return blend(true) + static_cast<float>(guidance) * (own - blend(true));
+    };
+    for (const SolverStep& step : TimeGrid(request.solver, request.steps)) {
+      const auto span = static_cast<float>(step.to - step.from);
+      const float first = velocity(x, step.from);
+      if (!step.second_evaluation) {
+        estimate = x - static_cast<float>(step.from) * own;
+        x += span * first;
+        continue;
+      }
+      const float end = x + span * first;
+      const float second = velocity(end, step.to);
+      estimate = end - static_cast<float>(step.to) * own;
+      x += span * 0.5f * (first + second);
+    }
+    return x;
+  }
+};
+
+TEST_F(SelfConditionedSamplingTest, EachStepReadsTheEnsemblesEstimateOfTheStepBefore) {
+  ActiveRequest start{.order = {.images = {{-1, 3}}}, .model = backend_};
+  StartImages(&start, 0);
+  for (const Solver solver : {Solver::kEuler, Solver::kHeun}) {
+    for (const int32_t label : {-1, 1}) {
+      for (const double guidance : {1.0, 2.5}) {
+        SampleRequest request{.classes = {label},
+                              .seeds = {3},
+                              .routing = {.mode = RoutingMode::kFull},
+                              .solver = solver,
+                              .steps = 5,
+                              .guidance = guidance};
+        const std::vector<float> image = Sample(request)[0];
+        for (size_t p = 0; p < image.size(); ++p) {
+          EXPECT_NEAR(image[p], Expected(request, start.images[0].x[p]), 1e-4)
+              << "solver " << static_cast<int>(solver) << ", class " << label << ", guidance " << guidance;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SelfConditionedSamplingTest, AnImagesEstimateIsItsOwnWhateverItsNeighbours) {
+  SampleRequest many{.classes = {-1, 1, 0}, .seeds = {3}, .routing = {.mode = RoutingMode::kFull}, .steps = 5};
+  const auto together = Sample(many);
+  for (size_t i = 0; i < many.classes.size(); ++i) {
+    SampleRequest alone = many;
+    alone.classes = {many.classes[i]};
+    alone.seeds = {3 + i};
+    EXPECT_EQ(Sample(alone)[0], together[i]) << "image " << i;
+  }
+}
+
 }  // namespace
 }  // namespace atl::router

@@ -22,6 +22,12 @@ struct Evaluation {
   ExpertWeight picked;
 };
 
+// The ensemble's answer for one item.
+struct Velocity {
+  std::vector<float> guided;
+  std::vector<float> own;  // without guidance; of self-conditioned models alone
+};
+
 class Tick {
  public:
   Tick(std::span<const StepItem> items, size_t max_rows) : items_(items), max_rows_(max_rows) {}
@@ -39,12 +45,11 @@ class Tick {
   void RouteModel(const std::vector<size_t>& items);
   void TakePosterior(size_t item, std::span<const float> row);
   // Weighted velocity by item; empty for items without an evaluation.
-  std::vector<std::vector<float>> Evaluate(const std::vector<Evaluation>& evaluations,
-                                           const std::vector<Point>& points);
+  std::vector<Velocity> Evaluate(const std::vector<Evaluation>& evaluations, const std::vector<Point>& points);
   VelocityBatch Gather(const Batch& batch, const std::vector<Evaluation>& evaluations,
                        const std::vector<Point>& points) const;
   void Scatter(const Batch& batch, const VelocityBatch& result, const std::vector<Evaluation>& evaluations,
-               std::vector<std::vector<float>>* velocities);
+               std::vector<Velocity>* velocities);
   void Advance();
 
   const std::span<const StepItem> items_;
@@ -133,12 +138,16 @@ VelocityBatch Tick::Gather(const Batch& batch, const std::vector<Evaluation>& ev
     const size_t item = evaluations[i].item;
     AppendRow(item, points[item], ClassRow(item), &gathered.rows);
     if (batch.key.guided) AppendRow(item, points[item], InfoOf(item).classes, &gathered.rows);
+    const std::vector<float>& estimate = items_[item].image->estimate;
+    for (int branch = 0; branch < (batch.key.guided ? 2 : 1); ++branch) {
+      gathered.rows.estimate.insert(gathered.rows.estimate.end(), estimate.begin(), estimate.end());
+    }
   }
   return gathered;
 }
 
 void Tick::Scatter(const Batch& batch, const VelocityBatch& result, const std::vector<Evaluation>& evaluations,
-                   std::vector<std::vector<float>>* velocities) {
+                   std::vector<Velocity>* velocities) {
   const float* row = result.velocity.data();
   for (const size_t i : batch.evaluations) {
     const auto& [item, picked] = evaluations[i];
@@ -148,20 +157,23 @@ void Tick::Scatter(const Batch& batch, const VelocityBatch& result, const std::v
       continue;
     }
     const size_t pixels = InfoOf(item).pixels();
-    std::vector<float>& sum = (*velocities)[item];
-    sum.resize(pixels);
+    Velocity& sum = (*velocities)[item];
+    sum.guided.resize(pixels);
     const auto weight = static_cast<float>(picked.weight);
     const auto guidance = static_cast<float>(request.order.guidance);
     for (size_t p = 0; p < pixels; ++p) {
       const float velocity = batch.key.guided ? row[pixels + p] + guidance * (row[p] - row[pixels + p]) : row[p];
-      sum[p] += weight * velocity;
+      sum.guided[p] += weight * velocity;
+    }
+    if (InfoOf(item).self_conditioning) {
+      sum.own.resize(pixels);
+      for (size_t p = 0; p < pixels; ++p) sum.own[p] += weight * row[p];
     }
     row += pixels * (batch.key.guided ? 2 : 1);
   }
 }
 
-std::vector<std::vector<float>> Tick::Evaluate(const std::vector<Evaluation>& evaluations,
-                                               const std::vector<Point>& points) {
+std::vector<Velocity> Tick::Evaluate(const std::vector<Evaluation>& evaluations, const std::vector<Point>& points) {
   std::vector<GroupKey> keys;
   keys.reserve(evaluations.size());
   for (const Evaluation& evaluation : evaluations) {
@@ -190,7 +202,7 @@ std::vector<std::vector<float>> Tick::Evaluate(const std::vector<Evaluation>& ev
   }
   // Sums are taken in the order of the experts, whatever the batches were, so that an image's arithmetic does not
   // depend on its neighbours: groups are walked expert by expert.
-  std::vector<std::vector<float>> velocities(items_.size());
+  std::vector<Velocity> velocities(items_.size());
   for (auto& [key, entry] : by_model) {
     entry.model->ComputeVelocities(entry.batches);
     std::vector<size_t> order(entry.groups.size());
@@ -207,7 +219,7 @@ void Tick::Advance() {
   for (size_t i = 0; i < items_.size(); ++i) {
     points[i] = {&items_[i].image->x, static_cast<float>(StepOf(items_[i]).from)};
   }
-  const std::vector<std::vector<float>> first = Evaluate(evaluations_, points);
+  const std::vector<Velocity> first = Evaluate(evaluations_, points);
 
   // Where Heun's second evaluation takes place: the end of the Euler step.
   std::vector<std::vector<float>> ends(items_.size());
@@ -219,18 +231,26 @@ void Tick::Advance() {
     again.push_back(evaluation);
     if (!ends[i].empty()) continue;
     ends[i] = items_[i].image->x;
-    for (size_t p = 0; p < ends[i].size(); ++p) ends[i][p] += static_cast<float>(step.to - step.from) * first[i][p];
+    for (size_t p = 0; p < ends[i].size(); ++p)
+      ends[i][p] += static_cast<float>(step.to - step.from) * first[i].guided[p];
     points[i] = {&ends[i], static_cast<float>(step.to)};
   }
-  const std::vector<std::vector<float>> second = again.empty() ? first : Evaluate(again, points);
+  const std::vector<Velocity> second = again.empty() ? first : Evaluate(again, points);
 
   for (size_t i = 0; i < items_.size(); ++i) {
     if (Failed(i)) continue;
     const SolverStep& step = StepOf(items_[i]);
+    // Before x moves: it may be the point itself.
+    std::vector<float>& estimate = items_[i].image->estimate;
+    for (size_t p = 0; p < estimate.size(); ++p) {
+      const std::vector<float>& own = step.second_evaluation ? second[i].own : first[i].own;
+      estimate[p] = (*points[i].x)[p] - points[i].t * own[p];
+    }
     const auto span = static_cast<float>(step.to - step.from);
     std::vector<float>& x = items_[i].image->x;
     for (size_t p = 0; p < x.size(); ++p) {
-      const float velocity = step.second_evaluation ? 0.5f * (first[i][p] + second[i][p]) : first[i][p];
+      const float velocity =
+          step.second_evaluation ? 0.5f * (first[i].guided[p] + second[i].guided[p]) : first[i].guided[p];
       x[p] += span * velocity;
     }
     ++items_[i].image->steps_done;

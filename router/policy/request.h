@@ -30,7 +30,8 @@ struct SamplerInfo {
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
-  bool latent = false;  // samples are latents, not pixels
+  bool latent = false;             // samples are latents, not pixels
+  bool self_conditioning = false;  // experts read the ensemble's estimate of the step before
 
   int64_t pixels() const { return int64_t{channels} * height * width; }
   bool operator==(const SamplerInfo&) const = default;

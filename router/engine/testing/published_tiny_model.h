@@ -8,6 +8,6 @@
 namespace atl::router {
 
 // Writes the networks as the publish task does and returns the SHA-256 of model_index.json. Aborts when it cannot.
-std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri);
+std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri, bool self_conditioning = false);
 
 }  // namespace atl::router

@@ -9,7 +9,7 @@
 namespace atl::router {
 namespace {
 
-model::DitConfig TinyConfig(int64_t outputs) {
+model::DitConfig TinyConfig(int64_t outputs, bool self_conditioning) {
   return {.channels = 1,
           .height = 4,
           .width_pixels = 4,
@@ -19,18 +19,25 @@ model::DitConfig TinyConfig(int64_t outputs) {
           .depth = 2,
           .heads = 2,
           .mlp_ratio = 2.0,
-          .outputs = outputs};
+          .outputs = outputs,
+          .self_conditioning = self_conditioning};
 }
 
 }  // namespace
 
-SamplerInfo TinyInfo() {
-  return {
-      .model = "tiny", .version = "v1", .experts = kTinyExperts, .classes = 4, .channels = 1, .height = 4, .width = 4};
+SamplerInfo TinyInfo(bool self_conditioning) {
+  return {.model = "tiny",
+          .version = "v1",
+          .experts = kTinyExperts,
+          .classes = 4,
+          .channels = 1,
+          .height = 4,
+          .width = 4,
+          .self_conditioning = self_conditioning};
 }
 
-model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed) {
-  model::LoadedModel network{.config = TinyConfig(outputs)};
+model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed, bool self_conditioning) {
+  model::LoadedModel network{.config = TinyConfig(outputs, self_conditioning)};
   network.layers = model::BuildLayers(network.config, seed, 0, model::LayerCount(network.config));
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(seed);
@@ -42,21 +49,24 @@ model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed) {
   return network;
 }
 
-Networks TinyNetworks() {
+Networks TinyNetworks(bool self_conditioning) {
   Networks networks;
-  for (int32_t expert = 0; expert < kTinyExperts; ++expert) networks.experts.push_back(TinyNetwork(0, 10 + expert));
+  for (int32_t expert = 0; expert < kTinyExperts; ++expert) {
+    networks.experts.push_back(TinyNetwork(0, 10 + expert, self_conditioning));
+  }
   networks.router = TinyNetwork(kTinyExperts, 99);
   return networks;
 }
 
-std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri) {
-  const Networks networks = TinyNetworks();
+std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri, bool self_conditioning) {
+  const Networks networks = TinyNetworks(self_conditioning);
   storage::ModelIndex index{.name = "tiny",
                             .version = "v1",
                             .dataset = "d",
                             .channels = 1,
                             .height = 4,
                             .width = 4,
+                            .self_conditioning = self_conditioning,
                             .classes = {"a", "b", "c", "d"},
                             .cluster_rows = {1, 1, 1},
                             .experts = kTinyExperts};
