@@ -173,10 +173,7 @@ void Filler::FindLatestStarts(const schedule::Simulation& base) {
     step.latest_start -= step.seconds;
     if (!step.producer.has_value()) continue;
     Step& producer = at(*step.producer);
-    if (step.producer->rank != place->rank) {
-      const int32_t boundary = std::min(step.action.stage, producer.action.stage);
-      step.hop_seconds = schedule::BoundarySeconds(request_.costs, boundary);
-    }
+    if (step.producer->rank != place->rank) step.hop_seconds = schedule::HopSeconds(step.action, request_.costs);
     producer.latest_start = std::min(producer.latest_start, step.latest_start - step.hop_seconds);
   }
 }

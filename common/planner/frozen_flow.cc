@@ -5,6 +5,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/schedule/self_conditioning.h"
 #include "common/spec/frozen.h"
 #include "fmt/format.h"
 
@@ -115,6 +116,12 @@ absl::StatusOr<std::vector<int32_t>> ReadsOf(const Plan& plan, size_t p) {
   return reads;
 }
 
+absl::Status CheckOrder(const schedule::Schedule& schedule, const schedule::FrozenReads& reads) {
+  const schedule::ActionIndex index(schedule);
+  const schedule::DependencyOrder order = OrderActions(schedule, index, reads);
+  return order.stuck.empty() ? absl::OkStatus() : DeadlockError(schedule, index, reads, order);
+}
+
 void Need(int32_t rank, std::vector<int32_t>* ranks) {
   const auto at = std::lower_bound(ranks->begin(), ranks->end(), rank);
   if (at == ranks->end() || *at != rank) ranks->insert(at, rank);
@@ -135,6 +142,7 @@ std::vector<FrozenComponent> ComponentsOf(const std::vector<spec::FrozenSpec>& s
 }
 
 void AppendPieces(Plan* plan) {
+  const bool twice = plan->is_self_conditioned();
   const int32_t batch = plan->micro_batches * plan->micro_batch_size;
   const int32_t ranks = plan->schedule.rank_count();
   for (size_t c = 0; c < plan->components.size(); ++c) {
@@ -142,8 +150,9 @@ void AppendPieces(Plan* plan) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const int32_t end = static_cast<int32_t>(int64_t{batch} * (rank + 1) / ranks);
       if (end == first) continue;
-      plan->schedule.ranks[static_cast<size_t>(rank)].push_back(
-          {schedule::ActionKind::kFrozen, 0, plan->schedule.frozen_pieces++});
+      const schedule::Action piece{schedule::ActionKind::kFrozen, 0, plan->schedule.frozen_pieces++};
+      plan->schedule.ranks[static_cast<size_t>(rank)].push_back(piece);
+      if (twice) plan->self_conditioned.ranks[static_cast<size_t>(rank)].push_back(piece);
       plan->frozen.push_back({.component = static_cast<int32_t>(c),
                               .end_layer = plan->components[c].layers,
                               .rank = rank,
@@ -152,6 +161,7 @@ void AppendPieces(Plan* plan) {
       first = end;
     }
   }
+  if (twice) plan->self_conditioned.frozen_pieces = plan->schedule.frozen_pieces;
 }
 
 absl::StatusOr<FrozenFlow> FrozenFlowOf(const Plan& plan) {
@@ -161,6 +171,11 @@ absl::StatusOr<FrozenFlow> FrozenFlowOf(const Plan& plan) {
   if (plan.components.empty()) return flow;
   ATOLL_RETURN_IF_ERROR(schedule::Validate(plan.schedule));
   ATOLL_RETURN_IF_ERROR(CheckRanks(plan));
+  if (plan.is_self_conditioned()) {
+    // The same pieces on the same ranks, then.
+    ATOLL_RETURN_IF_ERROR(schedule::CheckSelfConditioned(plan.self_conditioned, plan.schedule));
+    ATOLL_RETURN_IF_ERROR(schedule::Validate(plan.self_conditioned));
+  }
   ATOLL_RETURN_IF_ERROR(CheckCoverage(plan, batch));
   flow.needed_by.resize(plan.frozen.size());
   for (size_t p = 0; p < plan.frozen.size(); ++p) {
@@ -172,9 +187,8 @@ absl::StatusOr<FrozenFlow> FrozenFlowOf(const Plan& plan) {
     if (component.to_first_stage) Need(plan.schedule.rank_of_stage.front(), &flow.needed_by[p]);
     if (component.to_last_stage) Need(plan.schedule.rank_of_stage.back(), &flow.needed_by[p]);
   }
-  const schedule::ActionIndex index(plan.schedule);
-  const schedule::DependencyOrder order = OrderActions(plan.schedule, index, flow.reads);
-  if (!order.stuck.empty()) return DeadlockError(plan.schedule, index, flow.reads, order);
+  ATOLL_RETURN_IF_ERROR(CheckOrder(plan.schedule, flow.reads));
+  if (plan.is_self_conditioned()) ATOLL_RETURN_IF_ERROR(CheckOrder(plan.self_conditioned, flow.reads));
   return flow;
 }
 

@@ -27,9 +27,10 @@ struct FrozenComponent {
 
 // What the simulator says of the plan.
 struct Prediction {
-  double iteration_seconds = 0;
+  double iteration_seconds = 0;  // of `schedule`
   double bubble = 0;
-  std::vector<double> peak_bytes;  // by rank of the pipeline
+  std::vector<double> peak_bytes;       // by rank of the pipeline, over both schedules
+  double self_conditioned_seconds = 0;  // of an iteration by `self_conditioned`; 0 where there is none
   bool operator==(const Prediction&) const = default;
 };
 
@@ -42,6 +43,9 @@ struct Plan {
   std::string generator;
   std::vector<StagePlacement> stages;
   schedule::Schedule schedule;
+  // What ranks do in a step whose model sees its own estimate: `schedule` with C's (schedule::AddSelfConditioning), the
+  // same pieces and reductions. Without ranks where the model is not self-conditioned.
+  schedule::Schedule self_conditioned;
   // Layers that keep only their inputs after F and compute the rest again in B or I; ascending.
   std::vector<int32_t> recomputed_layers;
   std::vector<FrozenComponent> components;
@@ -53,6 +57,7 @@ struct Plan {
   int32_t rank_count() const { return replicas * schedule.rank_count(); }  // of the island
   int32_t batch_size() const { return replicas * micro_batches * micro_batch_size; }
   int32_t layer_count() const { return stages.empty() ? 0 : stages.back().end_layer; }
+  bool is_self_conditioned() const { return !self_conditioned.ranks.empty(); }
   bool operator==(const Plan&) const = default;
 };
 
@@ -65,6 +70,8 @@ struct PlanRequest {
   // Of the profile's frozen ones, who reads them; empty: the first stage reads those that no other component does.
   std::vector<FrozenComponent> components;
   double device_memory_bytes = 0;  // what pipeline.memory = auto means, per rank; 0: no limit
+  // Share of steps whose model sees its own estimate; 0: it is not self-conditioned.
+  double self_conditioning_rate = 0;
 };
 
 // A schedule at its best, beside the plan that was chosen.

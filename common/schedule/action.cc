@@ -48,6 +48,8 @@ std::optional<ActionKind> KindOf(char letter) {
       return ActionKind::kFrozen;
     case 'R':
       return ActionKind::kReduce;
+    case 'C':
+      return ActionKind::kSelfConditioning;
     default:
       return std::nullopt;
   }
@@ -69,7 +71,7 @@ absl::StatusOr<Action> ParseToken(std::string_view token, size_t rank, size_t po
   if (!kind.has_value()) {
     return TextError(
         rank, position,
-        fmt::format("expected <stage><F|I|W|B><micro-batch>, E<piece> or R<stage>, found {}", Quoted(token)));
+        fmt::format("expected <stage><F|C|I|W|B><micro-batch>, E<piece> or R<stage>, found {}", Quoted(token)));
   }
   if (!HasMicroBatch(*kind)) {
     const std::optional<int32_t> number = ParseNumber(token.substr(1));
@@ -203,6 +205,8 @@ char KindLetter(ActionKind kind) {
       return 'E';
     case ActionKind::kReduce:
       return 'R';
+    case ActionKind::kSelfConditioning:
+      return 'C';
   }
   return '?';
 }

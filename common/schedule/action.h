@@ -1,8 +1,9 @@
 // A pipeline schedule as data: what each rank does, in which order. Pure.
 //
 // Text form: one line per rank, tokens `<stage><kind><micro-batch>` separated by commas, as in PyTorch's schedule CSV
-// (torch/distributed/pipelining/schedules.py): "0F0,0F1,0B0,0B1". Beside these, `E<piece>` is frozen work and
-// `R<stage>` the reduction of a stage's gradients over replicas.
+// (torch/distributed/pipelining/schedules.py): "0F0,0F1,0B0,0B1". `C` among their kinds is a forward of
+// self-conditioning, which PyTorch does not have. Beside these, `E<piece>` is frozen work and `R<stage>` the reduction
+// of a stage's gradients over replicas.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,9 @@ enum class ActionKind : uint8_t {
   kBackward,        // B: input and weight gradient at once
   kFrozen,          // E: forward of one piece of the frozen components, for the next iteration
   kReduce,          // R: the stage's gradients, summed over the replicas
+  // C: forward without a graph. What the last stage's makes of a micro-batch, the first stage's F of it reads: a model
+  // that is self-conditioned sees its own estimate of the sample (Analog Bits, arXiv 2208.04202).
+  kSelfConditioning,
 };
 
 char KindLetter(ActionKind kind);
@@ -35,7 +39,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// Whether the action computes a micro-batch of a stage: F, I, W or B.
+// Whether the action computes a micro-batch of a stage: F, C, I, W or B.
 bool HasMicroBatch(ActionKind kind);
 
 std::string ToString(const Action& action);  // "2F0", "E3", "R1"
@@ -60,10 +64,11 @@ std::string ToText(const Schedule& schedule);
 // actions, a stage on two ranks, a gap in stages or micro-batches. Does not check order: see Validate.
 absl::StatusOr<Schedule> ParseText(std::string_view text);
 
-// OK when every stage runs F once per micro-batch and then B once, or I once and W once after it; when no rank can wait
-// forever under the blocking semantics of the transport (a receive blocks until its send; sends do not block; lanes are
-// in order); and when sender and receiver of every lane agree on its order. Otherwise INVALID_ARGUMENT naming rank,
-// position, token and reason.
+// OK when every stage runs F once per micro-batch and then B once, or I once and W once after it, and either no C at
+// all or C once before each F; when no rank can wait forever under the blocking semantics of the transport (a receive
+// blocks until its send; sends do not block; lanes are in order); and when sender and receiver of every lane agree on
+// its order. C's have lanes of their own, and so has what goes from the last stage's C to the first stage's F.
+// Otherwise INVALID_ARGUMENT naming rank, position, token and reason.
 absl::Status Validate(const Schedule& schedule);
 
 }  // namespace atl::schedule

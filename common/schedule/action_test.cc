@@ -31,6 +31,16 @@ TEST(ActionText, FrozenPiecesAndReductionsHaveOneNumber) {
   EXPECT_EQ(ToText(*parsed), "E0,0F0,0I0,0W0,R0,E2\nE1,1F0,1B0,R1\n");
 }
 
+TEST(ActionText, ForwardsOfSelfConditioningHaveAStageAndAMicroBatch) {
+  EXPECT_EQ(ToString({ActionKind::kSelfConditioning, 1, 12}), "1C12");
+  const std::string text = "0C0,0C1,0F0,0F1,0B0,0B1\n1C0,1C1,1F0,1B0,1F1,1B1\n";
+  const auto parsed = ParseText(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->ranks[1][1], (Action{ActionKind::kSelfConditioning, 1, 1}));
+  EXPECT_EQ(parsed->micro_batches, 2);
+  EXPECT_EQ(ToText(*parsed), text);
+}
+
 TEST(ActionText, ScheduleIsOneLinePerRank) {
   EXPECT_EQ(ToText(*Generate1F1B(2, 2)), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
 }
@@ -71,7 +81,7 @@ TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
   const BadText cases[] = {
       {"", "found no line"},
       {"0F0,0B0\n\n", "rank 1, position 0: expected at least one action"},
-      {"0F0,0X0\n", "rank 0, position 1: expected <stage><F|I|W|B><micro-batch>, E<piece> or R<stage>, found '0X0'"},
+      {"0F0,0X0\n", "rank 0, position 1: expected <stage><F|C|I|W|B><micro-batch>, E<piece> or R<stage>, found '0X0'"},
       {"0F0,00\n", "found '00'"},
       {"0F0,F0\n", "expected a stage below 10000000 in 'F0'"},
       {"0F0,0B\n", "expected a micro-batch below 10000000 in '0B'"},
@@ -82,6 +92,9 @@ TEST(ActionText, BadTextIsNamedByRankPositionAndReason) {
       {"0F0,9999999F0\n", "rank 0, position 1: 9999999F0: stage 1 of 10000000 has no action"},
       {"0F0,0B0,0F2,0B2\n", "rank 0, position 2: 0F2: micro-batch 1 of 3 has no action"},
       {"0F0,0B0\n1F0,0B0,1B0\n", "rank 1, position 1: stage 0 of 0B0 lies on rank 0 already"},
+      {"0F0,0B0,C0\n", "rank 0, position 2: expected a stage below 10000000 in 'C0'"},
+      {"0C0,0C2,0F0,0B0\n", "rank 0, position 1: 0C2: micro-batch 1 of 3 has no action"},
+      {"0F0,0B0\n1F0,0C0,1B0\n", "rank 1, position 1: stage 0 of 0C0 lies on rank 0 already"},
       {"0F0,0B0,0E1\n", "rank 0, position 2: expected E and a piece below 10000000, found '0E1'"},
       {"0F0,0B0,E\n", "expected E and a piece"},
       {"0F0,0B0,E01\n", "expected E and a piece"},

@@ -44,6 +44,9 @@ ActionIndex::ActionIndex(const Schedule& schedule)
         gradient_[At(action.stage, action.micro_batch)] = {rank, position};
       } else if (action.kind == ActionKind::kFrozen) {
         frozen_[action.micro_batch] = {rank, position};
+      } else if (action.kind == ActionKind::kSelfConditioning) {
+        self_conditioning_.resize(forward_.size());
+        self_conditioning_[At(action.stage, action.micro_batch)] = {rank, position};
       }
     }
   }
@@ -52,8 +55,12 @@ ActionIndex::ActionIndex(const Schedule& schedule)
 std::optional<ActionPlace> ActionIndex::Producer(const Action& action) const {
   switch (action.kind) {
     case ActionKind::kForward:
+      if (action.stage > 0) return Forward(action.stage - 1, action.micro_batch);
+      if (self_conditioned()) return SelfConditioning(stages_ - 1, action.micro_batch);
+      return std::nullopt;
+    case ActionKind::kSelfConditioning:
       if (action.stage == 0) return std::nullopt;
-      return Forward(action.stage - 1, action.micro_batch);
+      return SelfConditioning(action.stage - 1, action.micro_batch);
     case ActionKind::kInputGradient:
     case ActionKind::kBackward:
       if (action.stage + 1 == stages_) return std::nullopt;

@@ -17,20 +17,27 @@ struct ActionPlace {
   bool operator==(const ActionPlace&) const = default;
 };
 
-// Finds actions by what they compute. Built from a schedule whose stages hold every micro-batch exactly once per pass,
-// and whose ranks every frozen piece once (Validate checks this first).
+// Finds actions by what they compute. Built from a schedule whose stages hold every micro-batch exactly once per pass
+// (of C, or never), and whose ranks every frozen piece once (Validate checks this first).
 class ActionIndex {
  public:
   explicit ActionIndex(const Schedule& schedule);
 
-  // The action that computes a forward, the gradient of a stage's inputs (I or B), or a frozen piece.
+  // Whether the schedule has C's.
+  bool self_conditioned() const { return !self_conditioning_.empty(); }
+
+  // The action that computes a forward, the gradient of a stage's inputs (I or B), a frozen piece, or a forward of
+  // self-conditioning, where there are any.
   ActionPlace Forward(int32_t stage, int32_t micro_batch) const { return forward_[At(stage, micro_batch)]; }
   ActionPlace InputGradient(int32_t stage, int32_t micro_batch) const { return gradient_[At(stage, micro_batch)]; }
   ActionPlace Frozen(int32_t piece) const { return frozen_[piece]; }
+  ActionPlace SelfConditioning(int32_t stage, int32_t micro_batch) const {
+    return self_conditioning_[At(stage, micro_batch)];
+  }
 
-  // The action of another stage whose result `action` reads: the forward of the stage before, or the input gradient of
-  // the stage after. None for the first forward, the last backward, weight gradients, reductions and frozen pieces
-  // (which a schedule does not say, see OrderActions).
+  // The action whose result `action` reads: the forward (F or C) of the stage before, or the input gradient of the
+  // stage after; of the first stage's F the last stage's C. None for the first stage's C, its F without C's, the last
+  // backward, weight gradients, reductions and frozen pieces (which a schedule does not say, see OrderActions).
   std::optional<ActionPlace> Producer(const Action& action) const;
 
  private:
@@ -43,6 +50,7 @@ class ActionIndex {
   std::vector<ActionPlace> forward_;
   std::vector<ActionPlace> gradient_;
   std::vector<ActionPlace> frozen_;
+  std::vector<ActionPlace> self_conditioning_;
 };
 
 // By frozen piece: the pieces that it reads. Empty: none reads another.

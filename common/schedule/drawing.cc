@@ -37,6 +37,7 @@ struct Kind {
 
 constexpr Kind kKinds[] = {
     {ActionKind::kForward, "F forward", {"#5b9bd5", "#2f6fab", "#1d4a75"}, "#ffffff"},
+    {ActionKind::kSelfConditioning, "C self-conditioning", {"#b9d3ec", "#96badd", "#749fc9"}, "#1d3a57"},
     {ActionKind::kInputGradient, "I input gradient", {"#4db6a0", "#2b8c78", "#1a5f51"}, "#ffffff"},
     {ActionKind::kWeightGradient, "W weight gradient", {"#f2b84b", "#d79522", "#a66f10"}, "#3b2c06"},
     {ActionKind::kBackward, "B both gradients", {"#8d7cc9", "#6656a8", "#463a7a"}, "#ffffff"},

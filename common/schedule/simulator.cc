@@ -35,7 +35,8 @@ absl::Status CheckStages(const Schedule& schedule, const SimulationCosts& costs)
     if (!Usable(cost.forward_seconds) || !Usable(cost.input_gradient_seconds) ||
         !Usable(cost.weight_gradient_seconds) || !std::isfinite(cost.backward_seconds) ||
         !Usable(cost.reduce_seconds) || !Usable(cost.activation_bytes) || !Usable(cost.weight_gradient_bytes) ||
-        !Usable(cost.forward_transient_bytes) || !Usable(cost.backward_transient_bytes)) {
+        !Usable(cost.forward_transient_bytes) || !Usable(cost.backward_transient_bytes) ||
+        !Usable(cost.self_conditioning_transient_bytes)) {
       return CostsError("stage {}: expected finite costs of at least 0", stage);
     }
   }
@@ -67,6 +68,9 @@ absl::Status CheckCosts(const Schedule& schedule, const SimulationCosts& costs) 
   if (!Usable(costs.transfer_seconds)) {
     return CostsError("expected transfer_seconds of at least 0, found {}", costs.transfer_seconds);
   }
+  if (!std::isfinite(costs.feedback_transfer_seconds)) {
+    return CostsError("expected a finite feedback_transfer_seconds, found {}", costs.feedback_transfer_seconds);
+  }
   if (!costs.boundary_transfer_seconds.empty() &&
       costs.boundary_transfer_seconds.size() + 1 != static_cast<size_t>(schedule.stages)) {
     return CostsError("expected boundary_transfer_seconds of {} boundaries, found {}", schedule.stages - 1,
@@ -84,6 +88,7 @@ absl::Status CheckCosts(const Schedule& schedule, const SimulationCosts& costs) 
 
 bool AnyTransferCost(const SimulationCosts& costs) {
   const auto& boundaries = costs.boundary_transfer_seconds;
+  if (costs.feedback_transfer_seconds > 0) return true;
   if (boundaries.empty() ? costs.transfer_seconds > 0
                          : std::any_of(boundaries.begin(), boundaries.end(), [](double s) { return s > 0; })) {
     return true;
@@ -110,8 +115,7 @@ Ranks Timeline(const Schedule& schedule, const SimulationCosts& costs, bool free
       const FrozenCost& cost = costs.frozen[action.micro_batch];
       for (const int32_t piece : cost.reads) wait_for(index.Frozen(piece), cost.transfer_seconds);
     } else if (const std::optional<ActionPlace> producer = index.Producer(action)) {
-      const int32_t boundary = action.kind == ActionKind::kForward ? action.stage - 1 : action.stage;
-      wait_for(*producer, BoundarySeconds(costs, boundary));
+      wait_for(*producer, HopSeconds(action, costs));
     }
     ranks[place.rank][place.position] = {action, start, start + SecondsOf(action, costs)};
   }
@@ -157,6 +161,7 @@ double SecondsOf(const Action& action, const SimulationCosts& costs) {
   const StageCost& cost = costs.stages[action.stage];
   switch (action.kind) {
     case ActionKind::kForward:
+    case ActionKind::kSelfConditioning:
       return cost.forward_seconds;
     case ActionKind::kInputGradient:
       return cost.input_gradient_seconds;
@@ -173,8 +178,13 @@ double SecondsOf(const Action& action, const SimulationCosts& costs) {
   return 0;
 }
 
-double BoundarySeconds(const SimulationCosts& costs, int32_t stage) {
-  return costs.boundary_transfer_seconds.empty() ? costs.transfer_seconds : costs.boundary_transfer_seconds[stage];
+double HopSeconds(const Action& action, const SimulationCosts& costs) {
+  const bool forward = action.kind == ActionKind::kForward || action.kind == ActionKind::kSelfConditioning;
+  const int32_t boundary = forward ? action.stage - 1 : action.stage;
+  if (boundary < 0) {
+    return costs.feedback_transfer_seconds >= 0 ? costs.feedback_transfer_seconds : costs.transfer_seconds;
+  }
+  return costs.boundary_transfer_seconds.empty() ? costs.transfer_seconds : costs.boundary_transfer_seconds[boundary];
 }
 
 MemoryChange MemoryChangeOf(const Action& action, const SimulationCosts& costs) {
@@ -190,6 +200,8 @@ MemoryChange MemoryChangeOf(const Action& action, const SimulationCosts& costs) 
       return {.transient_bytes = cost.backward_transient_bytes, .freed_bytes = cost.weight_gradient_bytes};
     case ActionKind::kBackward:
       return {.transient_bytes = cost.backward_transient_bytes, .freed_bytes = cost.activation_bytes};
+    case ActionKind::kSelfConditioning:
+      return {.transient_bytes = cost.self_conditioning_transient_bytes};
     case ActionKind::kFrozen:
     case ActionKind::kReduce:
       break;

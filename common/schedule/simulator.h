@@ -22,7 +22,8 @@ struct StageCost {
   double reduce_seconds = 0;
   // On top of what is kept, while the action runs.
   double forward_transient_bytes = 0;
-  double backward_transient_bytes = 0;  // I, W and B
+  double backward_transient_bytes = 0;           // I, W and B
+  double self_conditioning_transient_bytes = 0;  // C, which takes as long as F and keeps nothing
 };
 
 // Of one frozen piece (E). A piece may start when the pieces that it reads have ended, and what lies on another rank
@@ -40,6 +41,8 @@ struct SimulationCosts {
   double transfer_seconds = 0;
   // By boundary, the one after stage s at s: replaces transfer_seconds where it is not empty (stages - 1 entries).
   std::vector<double> boundary_transfer_seconds;
+  // From the last stage's C to the first stage's F; negative: transfer_seconds.
+  double feedback_transfer_seconds = -1;
   std::vector<FrozenCost> frozen;
   // What each rank holds whatever it does (weights, gradients, optimizer, EMA, buffers); empty: nothing.
   std::vector<double> fixed_bytes;
@@ -75,7 +78,8 @@ absl::StatusOr<Simulation> SimulateValid(const Schedule& schedule, const Simulat
 // How long an action takes; a frozen one by its piece.
 double SecondsOf(const Action& action, const SimulationCosts& costs);
 
-// One hop over the boundary after stage `stage`, between ranks.
-double BoundarySeconds(const SimulationCosts& costs, int32_t stage);
+// What an action of a stage reads, between ranks: one hop over the boundary before the stage (F and C) or after it, or
+// the feedback (F of the first stage).
+double HopSeconds(const Action& action, const SimulationCosts& costs);
 
 }  // namespace atl::schedule

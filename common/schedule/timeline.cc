@@ -47,8 +47,7 @@ std::vector<Transfer> Transfers(const Schedule& schedule, const SimulationCosts&
         const FrozenCost& cost = costs.frozen[action.micro_batch];
         for (const int32_t piece : cost.reads) add(index.Frozen(piece), rank, cost.transfer_seconds);
       } else if (const auto producer = index.Producer(action)) {
-        const int32_t boundary = action.kind == ActionKind::kForward ? action.stage - 1 : action.stage;
-        add(*producer, rank, BoundarySeconds(costs, boundary));
+        add(*producer, rank, HopSeconds(action, costs));
       }
     }
   }

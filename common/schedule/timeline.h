@@ -27,7 +27,8 @@ struct Transfer {
   double end_seconds = 0;
 };
 
-// Of both passes and of frozen pieces, in order of start. `simulation` is of `schedule` under `costs`.
+// Of both passes, of C's and their feedback, and of frozen pieces, in order of start. `simulation` is of `schedule`
+// under `costs`.
 std::vector<Transfer> Transfers(const Schedule& schedule, const SimulationCosts& costs, const Simulation& simulation);
 
 // From `seconds` on, until the next point, a rank holds `bytes`.

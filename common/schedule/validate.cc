@@ -58,7 +58,7 @@ absl::Status CheckShape(const Schedule& schedule) {
         return InvalidAt("SCHEDULE_SHAPE", {rank, position}, action,
                          fmt::format("stage {} lies on rank {}", action.stage, schedule.rank_of_stage[action.stage]));
       }
-      if (HasMicroBatch(action.kind)) ++count[action.stage];
+      if (HasMicroBatch(action.kind) && action.kind != ActionKind::kSelfConditioning) ++count[action.stage];
     }
   }
   // Also bounds what the later checks allocate by the number of actions.
@@ -100,7 +100,10 @@ absl::Status MissingAction(const Schedule& schedule, int32_t stage, int32_t micr
   const auto& actions = schedule.ranks[rank];
   for (int32_t position = static_cast<int32_t>(actions.size()) - 1; position >= 0; --position) {
     const Action& action = actions[position];
-    if (!HasMicroBatch(action.kind) || action.stage != stage || action.micro_batch != micro_batch) continue;
+    if (!HasMicroBatch(action.kind) || action.kind == ActionKind::kSelfConditioning || action.stage != stage ||
+        action.micro_batch != micro_batch) {
+      continue;
+    }
     return InvalidAt("SCHEDULE_INCOMPLETE", {rank, position}, action,
                      done == Progress::kInputGradient ? "expected W of the micro-batch after it, found none"
                                                       : "expected a backward of the micro-batch after it, found none");
@@ -116,7 +119,7 @@ absl::Status CheckEachStage(const Schedule& schedule) {
   for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
     for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
       const Action& action = schedule.ranks[rank][position];
-      if (!HasMicroBatch(action.kind)) continue;
+      if (!HasMicroBatch(action.kind) || action.kind == ActionKind::kSelfConditioning) continue;
       Progress& done = progress[static_cast<size_t>(action.stage) * schedule.micro_batches + action.micro_batch];
       const bool weight = action.kind == ActionKind::kWeightGradient;
       const Progress needed = action.kind == ActionKind::kForward ? Progress::kNone
@@ -136,6 +139,41 @@ absl::Status CheckEachStage(const Schedule& schedule) {
   if (missing == progress.end()) return absl::OkStatus();
   const auto at = static_cast<int32_t>(missing - progress.begin());
   return MissingAction(schedule, at / schedule.micro_batches, at % schedule.micro_batches, *missing);
+}
+
+// No C at all, or one of every stage and micro-batch, before its F. Every F is there once: CheckEachStage saw to that.
+absl::Status CheckSelfConditioning(const Schedule& schedule) {
+  std::vector<int32_t> forward(static_cast<size_t>(schedule.stages) * schedule.micro_batches, -1);
+  std::vector<int32_t> seen(forward.size(), -1);  // positions on the stage's rank
+  bool any = false;
+  for (int32_t rank = 0; rank < schedule.rank_count(); ++rank) {
+    for (int32_t position = 0; position < static_cast<int32_t>(schedule.ranks[rank].size()); ++position) {
+      const Action& action = schedule.ranks[rank][position];
+      if (action.kind != ActionKind::kForward && action.kind != ActionKind::kSelfConditioning) continue;
+      const size_t at = static_cast<size_t>(action.stage) * schedule.micro_batches + action.micro_batch;
+      if (action.kind == ActionKind::kForward) {
+        forward[at] = position;
+        continue;
+      }
+      any = true;
+      if (seen[at] >= 0) {
+        return InvalidAt("SCHEDULE_ORDER", {rank, position}, action,
+                         fmt::format("expected C of the micro-batch once, found it at position {}, too", seen[at]));
+      }
+      if (forward[at] >= 0) {
+        return InvalidAt(
+            "SCHEDULE_ORDER", {rank, position}, action,
+            fmt::format("expected C of the micro-batch before its F, found F at position {}", forward[at]));
+      }
+      seen[at] = position;
+    }
+  }
+  const auto missing = std::find(seen.begin(), seen.end(), -1);
+  if (!any || missing == seen.end()) return absl::OkStatus();
+  const auto at = missing - seen.begin();
+  const int32_t rank = schedule.rank_of_stage[static_cast<int32_t>(at / schedule.micro_batches)];
+  return InvalidAt("SCHEDULE_INCOMPLETE", {rank, forward[at]}, schedule.ranks[rank][forward[at]],
+                   "expected C of the stage's micro-batch before it, as of others, found none");
 }
 
 // Every piece once, on whichever rank.
@@ -194,36 +232,46 @@ std::vector<ActionPlace> Select(const Schedule& schedule, int32_t rank, Selects 
   return places;
 }
 
+// One end of a lane: the actions of a stage that send on it or receive from it.
+struct LaneEnd {
+  int32_t stage = 0;
+  ActionKind kind = ActionKind::kForward;  // kInputGradient: or kBackward
+};
+
 // Lanes carry messages in order and without tags: both ends must name the micro-batches in the same order.
-absl::Status CheckLane(const Schedule& schedule, int32_t from_stage, int32_t to_stage, bool forward) {
-  const auto of_stage = [forward](int32_t stage) {
-    return [forward, stage](const Action& action) {
-      if (action.stage != stage) return false;
-      return forward ? action.kind == ActionKind::kForward
-                     : action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward;
+absl::Status CheckLane(const Schedule& schedule, std::string_view name, LaneEnd from, LaneEnd to) {
+  if (schedule.rank_of_stage[from.stage] == schedule.rank_of_stage[to.stage]) return absl::OkStatus();
+  const auto of = [](LaneEnd end) {
+    return [end](const Action& action) {
+      const bool gradient = end.kind == ActionKind::kInputGradient && action.kind == ActionKind::kBackward;
+      return action.stage == end.stage && (action.kind == end.kind || gradient);
     };
   };
-  const std::vector<ActionPlace> sends = Select(schedule, schedule.rank_of_stage[from_stage], of_stage(from_stage));
-  const std::vector<ActionPlace> receives = Select(schedule, schedule.rank_of_stage[to_stage], of_stage(to_stage));
+  const std::vector<ActionPlace> sends = Select(schedule, schedule.rank_of_stage[from.stage], of(from));
+  const std::vector<ActionPlace> receives = Select(schedule, schedule.rank_of_stage[to.stage], of(to));
   for (size_t i = 0; i < sends.size(); ++i) {
     const Action& sent = schedule.ranks[sends[i].rank][sends[i].position];
     const Action& received = schedule.ranks[receives[i].rank][receives[i].position];
     if (sent.micro_batch == received.micro_batch) continue;
     return InvalidAt("SCHEDULE_LANE_ORDER", receives[i], received,
                      fmt::format("expected micro-batch {} as message {} of the {} lane from rank {} (its {}), found {}",
-                                 sent.micro_batch, i, forward ? "forward" : "gradient", sends[i].rank, ToString(sent),
-                                 received.micro_batch));
+                                 sent.micro_batch, i, name, sends[i].rank, ToString(sent), received.micro_batch));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckLanes(const Schedule& schedule) {
+absl::Status CheckLanes(const Schedule& schedule, bool self_conditioned) {
+  constexpr ActionKind kForward = ActionKind::kForward;
+  constexpr ActionKind kGradient = ActionKind::kInputGradient;
+  constexpr ActionKind kConditioning = ActionKind::kSelfConditioning;
   for (int32_t stage = 0; stage + 1 < schedule.stages; ++stage) {
-    if (schedule.rank_of_stage[stage] == schedule.rank_of_stage[stage + 1]) continue;
-    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, stage, stage + 1, /*forward=*/true));
-    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, stage + 1, stage, /*forward=*/false));
+    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, "forward", {stage, kForward}, {stage + 1, kForward}));
+    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, "gradient", {stage + 1, kGradient}, {stage, kGradient}));
+    if (!self_conditioned) continue;
+    ATOLL_RETURN_IF_ERROR(CheckLane(schedule, "self-conditioning", {stage, kConditioning}, {stage + 1, kConditioning}));
   }
-  return absl::OkStatus();
+  if (!self_conditioned) return absl::OkStatus();
+  return CheckLane(schedule, "feedback", {schedule.stages - 1, kConditioning}, {0, kForward});
 }
 
 }  // namespace
@@ -231,10 +279,11 @@ absl::Status CheckLanes(const Schedule& schedule) {
 absl::Status Validate(const Schedule& schedule) {
   ATOLL_RETURN_IF_ERROR(CheckShape(schedule));
   ATOLL_RETURN_IF_ERROR(CheckEachStage(schedule));
+  ATOLL_RETURN_IF_ERROR(CheckSelfConditioning(schedule));
   ATOLL_RETURN_IF_ERROR(CheckFrozen(schedule));
   ATOLL_RETURN_IF_ERROR(CheckReductions(schedule));
-  ATOLL_RETURN_IF_ERROR(CheckLanes(schedule));
   const ActionIndex index(schedule);
+  ATOLL_RETURN_IF_ERROR(CheckLanes(schedule, index.self_conditioned()));
   const DependencyOrder order = OrderActions(schedule, index);
   return order.stuck.empty() ? absl::OkStatus() : DeadlockError(schedule, index, {}, order);
 }

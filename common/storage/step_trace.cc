@@ -21,8 +21,9 @@ constexpr std::string_view kRank = "-rank-";
 constexpr std::string_view kSuffix = ".json";
 
 std::optional<ActionKind> KindOf(std::string_view letter) {
-  for (const ActionKind kind : {ActionKind::kForward, ActionKind::kInputGradient, ActionKind::kWeightGradient,
-                                ActionKind::kBackward, ActionKind::kFrozen, ActionKind::kReduce}) {
+  for (const ActionKind kind :
+       {ActionKind::kForward, ActionKind::kInputGradient, ActionKind::kWeightGradient, ActionKind::kBackward,
+        ActionKind::kFrozen, ActionKind::kReduce, ActionKind::kSelfConditioning}) {
     if (letter.size() == 1 && letter[0] == schedule::KindLetter(kind)) return kind;
   }
   return std::nullopt;
@@ -106,7 +107,7 @@ absl::StatusOr<StepTrace> ParseStepTrace(std::string_view text, std::string_view
     std::string kind;
     action.Read("kind", &kind);
     const std::optional<ActionKind> known = KindOf(kind);
-    if (!known.has_value()) return action.Fail("kind", "one of F, I, W, B, E and R", kind);
+    if (!known.has_value()) return action.Fail("kind", "one of F, C, I, W, B, E and R", kind);
     traced->action.kind = *known;
     action.Read("stage", &traced->action.stage);
     action.Read("micro_batch", &traced->action.micro_batch);

@@ -32,7 +32,8 @@ StepTrace SomeTrace() {
           .start_monotonic = absl::Seconds(1000) + absl::Microseconds(7),
           .start_time = absl::FromUnixMicros(1'700'000'000'123'456),
           .step_duration = Ms(60),
-          .actions = {{{ActionKind::kForward, 1, 0}, Ms(5), Ms(6), Ms(20), Ms(21)},
+          .actions = {{{ActionKind::kSelfConditioning, 1, 0}, Ms(1), Ms(2), Ms(4), Ms(5)},
+                      {{ActionKind::kForward, 1, 0}, Ms(5), Ms(6), Ms(20), Ms(21)},
                       {{ActionKind::kFrozen, 0, 4}, Ms(22), Ms(22), Ms(25), Ms(25)},
                       {{ActionKind::kBackward, 1, 0}, Ms(30), Ms(31), Ms(50), Ms(52)}}};
 }
@@ -62,10 +63,10 @@ TEST(StepTraceTest, MalformedTracesAreRefusedByField) {
       {[](json& t) { t["rank"] = 2; }, "rank: expected one below 2, found 2"},
       {[](json& t) { t["ranks"] = 0; }, "ranks"},
       {[](json& t) { t["pipeline_ranks"] = 0; }, "pipeline_ranks"},
-      {[](json& t) { t["actions"][1]["kind"] = "X"; }, "actions[1].kind"},
+      {[](json& t) { t["actions"][2]["kind"] = "X"; }, "actions[2].kind"},
       {[](json& t) { t["actions"][0]["stage"] = -1; }, "actions[0].stage"},
-      {[](json& t) { t["actions"][2]["ready_us"] = 24'999; }, "actions[2]: expected times that do not run backwards"},
-      {[](json& t) { t["actions"][0]["end_us"] = 21'001; }, "actions[0]: expected times that do not run backwards"},
+      {[](json& t) { t["actions"][3]["ready_us"] = 24'999; }, "actions[3]: expected times that do not run backwards"},
+      {[](json& t) { t["actions"][1]["end_us"] = 21'001; }, "actions[1]: expected times that do not run backwards"},
       {[](json& t) { t["actions"] = "none"; }, "actions"},
   };
   for (const Case& c : cases) {

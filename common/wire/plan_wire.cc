@@ -4,6 +4,7 @@
 #include "common/base/status_macros.h"
 #include "common/planner/frozen_flow.h"
 #include "common/schedule/action.h"
+#include "common/schedule/self_conditioning.h"
 #include "common/spec/spec.h"
 #include "fmt/format.h"
 
@@ -42,6 +43,19 @@ absl::Status CheckBatch(const planner::Plan& plan) {
                                 most, plan.replicas, plan.micro_batches, spec::kMaxBatchSize, plan.micro_batch_size));
 }
 
+// A schedule, or why the text of `field` is none.
+absl::StatusOr<schedule::Schedule> ParseSchedule(std::string_view field, std::string_view text) {
+  auto schedule = schedule::ParseText(text);
+  if (schedule.ok()) return schedule;
+  return FieldError(field, "INVALID_SCHEDULE", std::string(schedule.status().message()));
+}
+
+absl::Status CheckSelfConditioned(const planner::Plan& plan) {
+  const absl::Status same = schedule::CheckSelfConditioned(plan.self_conditioned, plan.schedule);
+  if (same.ok()) return same;
+  return FieldError("self_conditioned_schedule", "PLAN_MISMATCH", std::string(same.message()));
+}
+
 // Unset names mean the default, as in a spec.
 spec::PrecisionSpec FromProto(const atlpb::plan::v1::Precision& proto) {
   spec::PrecisionSpec precision;
@@ -67,6 +81,7 @@ atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
     out->set_end_layer(stage.end_layer);
   }
   proto.set_schedule(schedule::ToText(plan.schedule));
+  proto.set_self_conditioned_schedule(schedule::ToText(plan.self_conditioned));
   proto.mutable_precision()->set_params(plan.precision.params);
   proto.mutable_precision()->set_compute(plan.precision.compute);
   proto.mutable_precision()->set_reduce(plan.precision.reduce);
@@ -91,6 +106,7 @@ atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
     out->set_samples(piece.samples);
   }
   proto.mutable_predicted()->set_iteration_seconds(plan.predicted.iteration_seconds);
+  proto.mutable_predicted()->set_self_conditioned_seconds(plan.predicted.self_conditioned_seconds);
   proto.mutable_predicted()->set_bubble(plan.predicted.bubble);
   proto.mutable_predicted()->mutable_peak_bytes()->Assign(plan.predicted.peak_bytes.begin(),
                                                           plan.predicted.peak_bytes.end());
@@ -105,11 +121,11 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   for (const auto& stage : proto.stages()) {
     plan.stages.push_back({.rank = stage.rank(), .first_layer = stage.first_layer(), .end_layer = stage.end_layer()});
   }
-  auto schedule = schedule::ParseText(proto.schedule());
-  if (!schedule.ok()) {
-    return FieldError("schedule", "INVALID_SCHEDULE", std::string(schedule.status().message()));
+  ATOLL_ASSIGN_OR_RETURN(plan.schedule, ParseSchedule("schedule", proto.schedule()));
+  if (!proto.self_conditioned_schedule().empty()) {
+    ATOLL_ASSIGN_OR_RETURN(plan.self_conditioned,
+                           ParseSchedule("self_conditioned_schedule", proto.self_conditioned_schedule()));
   }
-  plan.schedule = *std::move(schedule);
   plan.precision = FromProto(proto.precision());
   plan.reason = proto.reason();
   plan.replicas = proto.replicas() == 0 ? 1 : proto.replicas();
@@ -129,6 +145,7 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
                            .samples = piece.samples()});
   }
   plan.predicted.iteration_seconds = proto.predicted().iteration_seconds();
+  plan.predicted.self_conditioned_seconds = proto.predicted().self_conditioned_seconds();
   plan.predicted.bubble = proto.predicted().bubble();
   plan.predicted.peak_bytes.assign(proto.predicted().peak_bytes().begin(), proto.predicted().peak_bytes().end());
   if (plan.replicas < 1) return Mismatch("replicas", "at least", 1, plan.replicas);
@@ -145,6 +162,7 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   }
   ATOLL_RETURN_IF_ERROR(CheckBatch(plan));
   ATOLL_RETURN_IF_ERROR(CheckStages(plan));
+  if (plan.is_self_conditioned()) ATOLL_RETURN_IF_ERROR(CheckSelfConditioned(plan));
   ATOLL_RETURN_IF_ERROR(WithContext(planner::FrozenFlowOf(plan).status(), "frozen"));
   return plan;
 }

@@ -1,9 +1,12 @@
 #include "common/wire/plan_wire.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "common/base/errors.h"
 #include "common/schedule/generators.h"
+#include "common/schedule/self_conditioning.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace atl::wire {
@@ -37,6 +40,15 @@ planner::Plan TwoReplicas() {
   return plan;
 }
 
+// A plan whose model sees its own estimate in some steps.
+planner::Plan SelfConditioned() {
+  planner::Plan plan = TwoReplicas();
+  plan.self_conditioned =
+      schedule::AddSelfConditioning(plan.schedule, {.stages = {{}, {}}, .frozen = {{.seconds = 1}}});
+  plan.predicted.self_conditioned_seconds = 0.375;
+  return plan;
+}
+
 TEST(PlanWireTest, APlanSurvivesTheRoundTrip) {
   const auto back = FromProto(ToProto(TwoStages()));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -45,6 +57,11 @@ TEST(PlanWireTest, APlanSurvivesTheRoundTrip) {
   ASSERT_TRUE(replicas.ok()) << replicas.status();
   EXPECT_EQ(*replicas, TwoReplicas());
   EXPECT_EQ(replicas->rank_count(), 4);
+  EXPECT_FALSE(replicas->is_self_conditioned());
+  const auto self_conditioned = FromProto(ToProto(SelfConditioned()));
+  ASSERT_TRUE(self_conditioned.ok()) << self_conditioned.status();
+  EXPECT_EQ(*self_conditioned, SelfConditioned());
+  EXPECT_TRUE(self_conditioned->is_self_conditioned());
 }
 
 TEST(PlanWireTest, WhatDisagreesIsNamed) {
@@ -68,6 +85,34 @@ TEST(PlanWireTest, WhatDisagreesIsNamed) {
     ASSERT_FALSE(plan.ok()) << field;
     EXPECT_EQ(ErrorField(plan.status()), field) << plan.status();
   }
+}
+
+TEST(PlanWireTest, ASecondScheduleThatIsNotTheFirstAndCsIsNamed) {
+  const auto text = [](const schedule::Schedule& schedule) { return schedule::ToText(schedule); };
+  schedule::SimulationCosts costs{.stages = {{}, {}, {}}};
+  const schedule::Schedule three_stages = schedule::AddSelfConditioning(*schedule::Generate1F1B(3, 4), costs);
+  costs.stages.pop_back();
+  const schedule::Schedule five_micro_batches = schedule::AddSelfConditioning(*schedule::Generate1F1B(2, 5), costs);
+  const schedule::Schedule no_pieces = schedule::AddSelfConditioning(*schedule::Generate1F1B(2, 4), costs);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"0C0,what\n", "self_conditioned_schedule: schedule: rank 0, position 1: expected <stage>"},
+      {text(three_stages), "expected the schedule's 2 ranks, found 3"},
+      {text(five_micro_batches), "expected the schedule's 4 micro-batches, found 5"},
+      {text(no_pieces), "expected the schedule's 1 frozen pieces, found 0"},
+      {text(TwoStages().schedule), "expected a C of every stage and micro-batch, found none"},
+  };
+  for (const auto& [schedule, message] : cases) {
+    atlpb::plan::v1::Plan proto = ToProto(TwoStages());
+    proto.set_self_conditioned_schedule(schedule);
+    const absl::Status status = FromProto(proto).status();
+    EXPECT_EQ(ErrorField(status), "self_conditioned_schedule") << status;
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
+  }
+  // A C is missing: refused by what validates both, where there are pieces.
+  planner::Plan plan = SelfConditioned();
+  auto& rank = plan.self_conditioned.ranks[0];
+  rank.erase(std::find(rank.begin(), rank.end(), schedule::Action{schedule::ActionKind::kSelfConditioning, 0, 2}));
+  EXPECT_EQ(ErrorReason(FromProto(ToProto(plan)).status()), "SCHEDULE_INCOMPLETE");
 }
 
 TEST(PlanWireTest, PiecesThatDoNotFitTogetherAreRefused) {

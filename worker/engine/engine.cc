@@ -278,6 +278,7 @@ absl::Status Engine::Compute(const Action& action) {
     case ActionKind::kReduce:
       return BeginReduction(action.stage);
     case ActionKind::kFrozen:
+    case ActionKind::kSelfConditioning:
       return MakeError(absl::StatusCode::kUnimplemented, "ACTION_UNKNOWN",
                        fmt::format("engine: {} cannot run", ToString(action)));
   }
