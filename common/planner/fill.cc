@@ -22,6 +22,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kMoment = 1e-12;
 // Halvings of the interval in which the shortest target lies.
 constexpr int kTargets = 12;
+// How much longer an iteration may be in which no piece waits for another rank's: what a rank is late by in a real one
+// costs more.
+constexpr double kForIndependence = 1.01;
 
 // What a trainable action of the schedule needs, in the order of its rank.
 struct Step {
@@ -39,6 +42,9 @@ struct Rule {
   double depth_weight = 0;   // prefers layers whose component has much left
   double finish_weight = 0;  // prefers to end a layer
   bool last_rank_first = false;
+  // Every rank takes its own samples through all layers, as many as the time that it has: no piece waits for another
+  // rank's, so that a piece that comes late holds up nobody.
+  bool own_samples = false;
 };
 
 struct Segment {
@@ -50,6 +56,7 @@ struct Segment {
 
 struct LayerState {
   int32_t next = 0;  // sample; those before it have been given to a rank
+  int32_t end = 0;   // of the samples
   std::vector<Segment> segments;
 };
 
@@ -101,6 +108,10 @@ class Filler {
     return segment.done + TransferSeconds(profile_, bytes_per_sample * (segment.end - segment.first));
   }
   void FindLatestStarts(const schedule::Simulation& base);
+  // The first sample of every rank, and the batch: whole grains, in proportion to the time that ranks have until
+  // `target`.
+  std::vector<int32_t> Shares(double target) const;
+  std::vector<std::vector<LayerState>>& LayersFor(int32_t rank) { return layers_[layers_.size() > 1 ? rank : 0]; }
   // Samples from the first that have arrived at `rank` by now; lowers next_event_ to the next arrival after it.
   int32_t Arrived(const LayerState& source, int32_t rank, double bytes_per_sample);
   int32_t Available(int32_t component, int32_t layer, int32_t rank);
@@ -120,8 +131,8 @@ class Filler {
   std::vector<std::vector<std::vector<double>>> seconds_;  // [component][layer][samples], at slowdown 1
   std::vector<int32_t> grain_;                             // by component: sub-batches are multiples of it
 
-  // Of the run in hand.
-  std::vector<std::vector<LayerState>> layers_;
+  // Of the run in hand. Layers by component, for all ranks; or by rank, where each has its own samples.
+  std::vector<std::vector<std::vector<LayerState>>> layers_;
   std::vector<double> left_;  // by component: seconds of work not yet given to a rank
   std::vector<RankState> state_;
   std::vector<std::vector<double>> ends_;  // by rank and step, of those that have started
@@ -178,6 +189,25 @@ void Filler::FindLatestStarts(const schedule::Simulation& base) {
   }
 }
 
+std::vector<int32_t> Filler::Shares(double target) const {
+  int32_t grain = 1;
+  for (const int32_t of_component : grain_) grain = std::max(grain, of_component);
+  std::vector<double> time(ranks_, 0);  // of this rank and those before it
+  for (int32_t rank = 0; rank < ranks_; ++rank) {
+    double own = target;
+    for (const Step& step : steps_[rank]) own -= step.seconds;
+    time[rank] = (rank > 0 ? time[rank - 1] : 0) + std::max(0.0, own) / Slowdown(rank);
+  }
+  std::vector<int32_t> shares = {0};
+  for (int32_t rank = 0; rank + 1 < ranks_; ++rank) {
+    const double part = time.back() > 0 ? time[rank] / time.back() : (rank + 1.0) / ranks_;
+    const auto grains = static_cast<int32_t>(std::lround(part * request_.batch / grain));
+    shares.push_back(std::min(grains * grain, request_.batch));
+  }
+  shares.push_back(request_.batch);
+  return shares;
+}
+
 int32_t Filler::Arrived(const LayerState& source, int32_t rank, double bytes_per_sample) {
   int32_t arrived = 0;
   for (const Segment& segment : source.segments) {
@@ -194,9 +224,10 @@ int32_t Filler::Arrived(const LayerState& source, int32_t rank, double bytes_per
 int32_t Filler::Available(int32_t component, int32_t layer, int32_t rank) {
   const FrozenComponentProfile& profile = profile_.frozen[component];
   const double bytes = profile.layers[layer].input_bytes;
-  if (layer > 0) return Arrived(layers_[component][layer - 1], rank, bytes);
-  int32_t available = request_.batch;
-  for (const int32_t read : profile.reads) available = std::min(available, Arrived(layers_[read].back(), rank, bytes));
+  const auto& layers = LayersFor(rank);
+  if (layer > 0) return Arrived(layers[component][layer - 1], rank, bytes);
+  int32_t available = layers[component][layer].end;
+  for (const int32_t read : profile.reads) available = std::min(available, Arrived(layers[read].back(), rank, bytes));
   return available;
 }
 
@@ -221,11 +252,12 @@ int32_t Filler::LargestFitting(int32_t component, int32_t layer, int32_t rank, i
 
 Candidate Filler::Choose(int32_t rank, double window, int32_t most, const Rule& rule) {
   Candidate best;
-  for (size_t c = 0; c < layers_.size(); ++c) {
+  const auto& layers = LayersFor(rank);
+  for (size_t c = 0; c < layers.size(); ++c) {
     const auto component = static_cast<int32_t>(c);
-    for (int32_t layer = 0; layer < static_cast<int32_t>(layers_[c].size()); ++layer) {
-      const LayerState& state = layers_[c][layer];
-      const int32_t rest = request_.batch - state.next;
+    for (int32_t layer = 0; layer < static_cast<int32_t>(layers[c].size()); ++layer) {
+      const LayerState& state = layers[c][layer];
+      const int32_t rest = state.end - state.next;
       if (rest == 0) continue;
       const int32_t available = std::min(Available(component, layer, rank) - state.next, most);
       if (available <= 0) continue;
@@ -259,7 +291,7 @@ void Filler::RunStep(int32_t rank) {
 }
 
 void Filler::RunPiece(int32_t rank, const Candidate& candidate) {
-  LayerState& layer = layers_[candidate.component][candidate.layer];
+  LayerState& layer = LayersFor(rank)[candidate.component][candidate.layer];
   const FrozenPiece piece{.component = candidate.component,
                           .first_layer = candidate.layer,
                           .end_layer = candidate.layer + 1,
@@ -302,9 +334,9 @@ bool Filler::Start(int32_t rank, double target, const Rule& rule) {
   if (!request_.in_bubbles && now_ + kMoment < base_seconds_) return false;
   int32_t most = request_.batch;
   if (overtime_ && done) {
-    // Shared by all ranks, in whole grains.
+    // Shared by all ranks.
     window = kNever;
-    most = (request_.batch + ranks_ - 1) / ranks_;
+    if (!rule.own_samples) most = (request_.batch + ranks_ - 1) / ranks_;
   }
   const Candidate candidate = Choose(rank, window, most, rule);
   if (candidate.component < 0) return false;
@@ -313,10 +345,15 @@ bool Filler::Start(int32_t rank, double target, const Rule& rule) {
 }
 
 Placement Filler::Place(double target, const Rule& rule) {
-  layers_.clear();
+  const std::vector<int32_t> shares = rule.own_samples ? Shares(target) : std::vector<int32_t>{0, request_.batch};
+  layers_.assign(shares.size() - 1, {});
+  for (size_t share = 0; share < layers_.size(); ++share) {
+    for (const FrozenComponentProfile& component : profile_.frozen) {
+      layers_[share].emplace_back(component.layers.size(), LayerState{.next = shares[share], .end = shares[share + 1]});
+    }
+  }
   left_.assign(profile_.frozen.size(), 0);
   for (size_t c = 0; c < profile_.frozen.size(); ++c) {
-    layers_.emplace_back(profile_.frozen[c].layers.size());
     for (const auto& by_samples : seconds_[c]) left_[c] += by_samples.back();
   }
   state_.assign(ranks_, {});
@@ -338,17 +375,21 @@ Placement Filler::Place(double target, const Rule& rule) {
       now_ = next_event_;
       continue;
     }
-    const bool left = std::any_of(layers_.begin(), layers_.end(), [&](const auto& layers) {
-      return std::any_of(layers.begin(), layers.end(),
-                         [&](const LayerState& layer) { return layer.next < request_.batch; });
-    });
+    bool left = false;
+    for (const auto& components : layers_) {
+      for (const auto& layers : components) {
+        left = left || std::any_of(layers.begin(), layers.end(),
+                                   [](const LayerState& layer) { return layer.next < layer.end; });
+      }
+    }
     // Nothing more fits the target: the rest runs after the flush.
     if (!left || overtime_) return std::move(placement_);
     overtime_ = true;
   }
 }
 
-std::vector<Rule> Rules() {
+std::vector<Rule> Rules(bool own_samples) {
+  if (own_samples) return {{.own_samples = true}, {.depth_weight = 0.5, .own_samples = true}};
   std::vector<Rule> rules;
   for (const double least_efficiency : {0.0, 0.5, 0.7, 0.8, 0.9}) {
     for (const double depth_weight : {0.0, 0.05, 0.5}) {
@@ -400,34 +441,38 @@ absl::StatusOr<Fill> FillBubbles(const FillRequest& request, const Profile& prof
   ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation base, schedule::SimulateValid(request.schedule, request.costs));
   Filler filler(request, profile, base);
   const double least = filler.base_seconds();
-  std::optional<Placement> best;
-  int32_t tries = 0;
-  const auto attempt = [&](double target, const Rule& rule) {
-    Placement placement = filler.Place(target, rule);
-    ++tries;
-    const double end = placement.end;
-    if (!best.has_value() || end < best->end) best = std::move(placement);
-    return end;
-  };
-  const std::vector<Rule> rules = Rules();
   // All ranks busy with frozen work after the flush is the longest that is of use.
   const double most = least + filler.frozen_seconds();
-  for (size_t i = 0; i < rules.size() && tries < request.effort * kTargets; ++i) {
-    // Shorter targets than what the best rule so far has met.
-    double low = least;
-    double high = best.has_value() ? best->end : most;
-    if (attempt(low, rules[i]) <= low) break;
-    for (int step = 0; step < kTargets && high - low > 1e-4 * least; ++step) {
-      const double target = (low + high) / 2;
-      const double end = attempt(target, rules[i]);
-      if (end <= target) {
-        high = std::min(high, end);
-      } else {
-        low = target;
+  const auto shortest = [&](const std::vector<Rule>& rules) {
+    std::optional<Placement> best;
+    int32_t tries = 0;
+    const auto attempt = [&](double target, const Rule& rule) {
+      Placement placement = filler.Place(target, rule);
+      ++tries;
+      const double end = placement.end;
+      if (!best.has_value() || end < best->end) best = std::move(placement);
+      return end;
+    };
+    for (size_t i = 0; i < rules.size() && tries < request.effort * kTargets; ++i) {
+      // Shorter targets than what the best rule so far has met.
+      double low = least;
+      double high = best.has_value() ? best->end : most;
+      if (attempt(low, rules[i]) <= low) break;
+      for (int step = 0; step < kTargets && high - low > 1e-4 * least; ++step) {
+        const double target = (low + high) / 2;
+        const double end = attempt(target, rules[i]);
+        if (end <= target) {
+          high = std::min(high, end);
+        } else {
+          low = target;
+        }
       }
     }
-  }
-  return Finish(request, *best);
+    return *std::move(best);
+  };
+  const Placement best = shortest(Rules(/*own_samples=*/false));
+  const Placement own = shortest(Rules(/*own_samples=*/true));
+  return Finish(request, own.end <= kForIndependence * best.end ? own : best);
 }
 
 }  // namespace atl::planner

@@ -49,7 +49,10 @@ struct Fill {
 // Time left is until the latest start with which the iteration still ends by a target, not until the end of the gap: a
 // gap may grow into slack that follows, and small gaps into one. The shortest target that all frozen work meets is
 // searched for; what cannot meet it runs after the flush, shared by all ranks. Inputs from other ranks are charged
-// latency and bandwidth; the outputs must reach the rank of the first stage. Every rank can read the batch itself.
+// latency and bandwidth; the outputs must reach their readers. Every rank can read the batch itself.
+//
+// Where that makes the iteration at most 1 % longer, every rank takes its own samples through all layers instead: a
+// rank that is late then holds up no other's pieces.
 absl::StatusOr<Fill> FillBubbles(const FillRequest& request, const Profile& profile);
 
 }  // namespace atl::planner

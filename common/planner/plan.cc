@@ -54,7 +54,7 @@ std::string Reason(const PlanRequest& request, const Search& search, size_t best
     reason += fmt::format(", with frozen work in {} pieces, {}", plan.frozen.size(), cache);
   }
   if (IsAuto(request)) {
-    reason += fmt::format("; {:.4g} ms per iteration, the shortest of {} plans, or within 1 % of it with less memory",
+    reason += fmt::format("; {:.4g} ms per iteration, the shortest of {} plans, or as short with less memory",
                           1000 * plan.predicted.iteration_seconds, search.tried());
   }
   return reason;
@@ -76,7 +76,7 @@ Candidate RowOf(const Found& found) {
 
 std::string WhyNot(const PlanRequest& request, const Plan& best, const Plan& other) {
   const double longer = other.predicted.iteration_seconds / best.predicted.iteration_seconds - 1;
-  if (longer > 0.01) return fmt::format("{:.1f} % longer", 100 * longer);
+  if (longer > 0.001) return fmt::format("{:.1f} % longer", 100 * longer);
   if (!IsAuto(request)) {
     return longer < 0 ? fmt::format("not asked for: {:.1f} % shorter", -100 * longer) : "not asked for, as long";
   }

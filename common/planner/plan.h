@@ -98,8 +98,9 @@ struct PlanChoice {
 
 // A valid plan with the shortest predicted iteration among what the request leaves open: schedule, replicas and
 // micro-batches where they are "auto" or 0, stages with schedule "auto" (else 0 means as many as are useful), and what
-// is recomputed. Among plans within 1 % of the shortest, an "auto" schedule is the one that holds the least memory:
-// where frozen work covers the bubble, a schedule with a larger bubble and fewer activations costs nothing.
+// is recomputed. Among plans as short as the shortest (within 0.1 %; within 1 % where there is frozen work), an "auto"
+// schedule is the one that holds the least memory: where frozen work covers the bubble, a schedule with a larger bubble
+// and fewer activations costs nothing.
 //
 // INVALID_ARGUMENT with the field: stages more than the layers or than the ranks hold, or not a multiple of what the
 // schedule puts on a rank; a batch that micro-batches and replicas do not divide; an unknown schedule; a profile that

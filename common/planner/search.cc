@@ -15,8 +15,10 @@ namespace {
 
 using schedule::GeneratorInfo;
 
-// Plans whose iterations differ by less are equal, and memory decides.
-constexpr double kTie = 1.01;
+// Plans that are longer by less than this are as short, and memory decides: with frozen work, whose pieces the run time
+// still moves, and without, where only rounding lies between equals.
+constexpr double kTieWithFrozen = 1.01;
+constexpr double kTie = 1.001;
 // More micro-batches than this per rank of a pipeline shorten the ramp by little.
 constexpr int32_t kMicroBatchesPerRank = 8;
 constexpr int32_t kFewMicroBatches = 32;
@@ -152,7 +154,7 @@ void Search::Add(const std::vector<Shape>& shapes) {
   std::sort(order.begin(), order.end());
   double shortest = std::numeric_limits<double>::infinity();
   for (const auto& [least, i] : order) {
-    if (least > shortest * kTie) break;
+    if (least > shortest * kTieWithFrozen) break;
     absl::StatusOr<Outline> outline = evaluator_.Work(shapes[i]);
     if (outline.ok()) {
       shortest = std::min(shortest, outline->estimate_seconds);
@@ -241,7 +243,7 @@ absl::StatusOr<size_t> Search::Best(bool memory_decides) {
   }
   if (!best.has_value()) return too_large_.empty() ? refused_ : MemoryError();
   if (!memory_decides) return *best;
-  const double within = Seconds(found_[*best]) * kTie;
+  const double within = Seconds(found_[*best]) * (request_.profile.frozen.empty() ? kTie : kTieWithFrozen);
   for (size_t i = 0; i < found_.size(); ++i) {
     if (!found_[i].complete || Seconds(found_[i]) > within) continue;
     if (PeakBytes(found_[i].plan) < PeakBytes(found_[*best].plan)) best = i;

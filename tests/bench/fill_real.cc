@@ -241,9 +241,15 @@ absl::Status RunRank(const RealSettings& settings, const Plans& plans, int block
 
 struct FilledStep {
   double seconds = 0;
-  double frozen = 0;
+  double frozen = 0;  // of both ranks, as are …
   double trained = 0;
+  double cpu_seconds = 0;
 };
+
+std::string ToString(const FilledStep& step) {
+  return fmt::format("{:.4f} s (frozen {:.4f}, trained {:.4f}, processors {:.4f})", step.seconds, step.frozen,
+                     step.trained, step.cpu_seconds);
+}
 
 absl::StatusOr<FilledStep> StepBoth(const Children& children, const std::string& command) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<Answer> answers, AskAll(All(children), command));
@@ -255,6 +261,7 @@ absl::StatusOr<FilledStep> StepBoth(const Children& children, const std::string&
     double frozen = 0;
     double trained = 0;
     words >> frozen >> trained;
+    step.cpu_seconds += answer.cpu_seconds;
     step.frozen += frozen;
     step.trained += trained;
   }
@@ -289,8 +296,8 @@ absl::Status RealCase(const RealSettings& settings) {
     if (round % 2 != 0) {
       ATOLL_ASSIGN_OR_RETURN(filled, StepBoth(children, "filled"));
     }
-    fmt::print(stderr, "{}: round {:2}: filled {:.4f} s, apart {:.4f} s, r {:.3f}\n", name, round, filled.seconds,
-               apart.seconds, apart.frozen / apart.trained);
+    fmt::print(stderr, "{}: round {:2}: filled {}, apart {}, r {:.3f}\n", name, round, ToString(filled),
+               ToString(apart), apart.frozen / apart.trained);
     if (round < 0) continue;
     ratios.push_back(apart.seconds / filled.seconds);
     filled_seconds.push_back(filled.seconds);
