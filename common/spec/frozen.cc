@@ -14,7 +14,6 @@ namespace atl::spec {
 namespace {
 
 constexpr int32_t kMostComponents = 64;
-constexpr int32_t kMostLayers = 1024;
 constexpr int32_t kMostWidth = 65536;
 
 std::string Text(const SampleShape& shape) {
@@ -57,7 +56,7 @@ absl::Status ValidateSource(const std::string& path, const FrozenSpec& component
                       fmt::format("expected either layers or torchscript files, found {} and {}",
                                   component.layers.size(), component.torchscript.size()));
   }
-  ATOLL_RETURN_IF_ERROR(Range(path + ".layers", FrozenLayerCount(component), 1, kMostLayers));
+  ATOLL_RETURN_IF_ERROR(Range(path + ".layers", FrozenLayerCount(component), 1, kMostFrozenLayers));
   for (size_t i = 0; i < component.layers.size(); ++i) {
     ATOLL_RETURN_IF_ERROR(ValidateLayer(fmt::format("{}.layers[{}]", path, i), component.layers[i]));
   }

@@ -12,6 +12,8 @@
 
 namespace atl::spec {
 
+inline constexpr int32_t kMostFrozenLayers = 1024;  // of one component
+
 // Of one sample: [channels, height, width], [features], or empty for a class.
 using SampleShape = std::vector<int32_t>;
 

@@ -1,10 +1,14 @@
 #include "common/wire/plan_wire.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/planner/frozen_flow.h"
 #include "common/schedule/action.h"
 #include "common/schedule/self_conditioning.h"
+#include "common/spec/frozen.h"
 #include "common/spec/spec.h"
 #include "fmt/format.h"
 
@@ -54,6 +58,36 @@ absl::Status CheckSelfConditioned(const planner::Plan& plan) {
   const absl::Status same = schedule::CheckSelfConditioned(plan.self_conditioned, plan.schedule);
   if (same.ok()) return same;
   return FieldError("self_conditioned_schedule", "PLAN_MISMATCH", std::string(same.message()));
+}
+
+// What is asked of every layer by number: those of the stages, and of each frozen component.
+absl::Status CheckLayers(const planner::Plan& plan) {
+  int32_t before = -1;
+  for (size_t i = 0; i < plan.recomputed_layers.size(); ++i) {
+    const int32_t layer = plan.recomputed_layers[i];
+    if (layer <= before || layer >= plan.layer_count()) {
+      return FieldError(
+          fmt::format("recomputed_layers[{}]", i), "PLAN_MISMATCH",
+          fmt::format("expected a layer above {} and below {}, found {}", before, plan.layer_count(), layer));
+    }
+    before = layer;
+  }
+  for (size_t c = 0; c < plan.components.size(); ++c) {
+    const int32_t layers = plan.components[c].layers;
+    if (layers >= 1 && layers <= spec::kMostFrozenLayers) continue;
+    return FieldError(fmt::format("components[{}].layers", c), "PLAN_MISMATCH",
+                      fmt::format("expected 1 to {}, found {}", spec::kMostFrozenLayers, layers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrediction(const planner::Prediction& predicted) {
+  const bool finite = std::isfinite(predicted.iteration_seconds) && std::isfinite(predicted.self_conditioned_seconds) &&
+                      std::isfinite(predicted.bubble) &&
+                      std::all_of(predicted.peak_bytes.begin(), predicted.peak_bytes.end(),
+                                  [](double bytes) { return std::isfinite(bytes); });
+  if (finite) return absl::OkStatus();
+  return FieldError("predicted", "PLAN_MISMATCH", "expected finite numbers, found others");
 }
 
 // Unset names mean the default, as in a spec.
@@ -131,6 +165,7 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   plan.replicas = proto.replicas() == 0 ? 1 : proto.replicas();
   plan.recomputed_layers.assign(proto.recomputed_layers().begin(), proto.recomputed_layers().end());
   for (const auto& component : proto.components()) {
+    if (component.reads() < 0) return Mismatch("components.reads", "at least", 0, component.reads());
     plan.components.push_back({.layers = component.layers(),
                                .reads = component.reads() - 1,
                                .to_first_stage = component.to_first_stage(),
@@ -163,6 +198,8 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
   ATOLL_RETURN_IF_ERROR(CheckBatch(plan));
   ATOLL_RETURN_IF_ERROR(CheckStages(plan));
   if (plan.is_self_conditioned()) ATOLL_RETURN_IF_ERROR(CheckSelfConditioned(plan));
+  ATOLL_RETURN_IF_ERROR(CheckLayers(plan));
+  ATOLL_RETURN_IF_ERROR(CheckPrediction(plan.predicted));
   ATOLL_RETURN_IF_ERROR(WithContext(planner::FrozenFlowOf(plan).status(), "frozen"));
   return plan;
 }

@@ -1,7 +1,9 @@
 #include "common/wire/plan_wire.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "common/base/errors.h"
 #include "common/schedule/generators.h"
@@ -66,6 +68,8 @@ TEST(PlanWireTest, APlanSurvivesTheRoundTrip) {
 
 TEST(PlanWireTest, WhatDisagreesIsNamed) {
   using Proto = atlpb::plan::v1::Plan;
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   const std::vector<std::pair<std::function<void(Proto&)>, std::string>> cases = {
       {[](Proto& p) { p.set_schedule("0F0,what\n"); }, "schedule"},
       {[](Proto& p) { p.set_schedule(""); }, "schedule"},
@@ -77,6 +81,16 @@ TEST(PlanWireTest, WhatDisagreesIsNamed) {
       {[](Proto& p) { p.mutable_stages(1)->set_rank(0); }, "stages[1].rank"},
       {[](Proto& p) { p.mutable_stages(1)->set_first_layer(5); }, "stages[1].first_layer"},
       {[](Proto& p) { p.mutable_stages(0)->set_end_layer(0); }, "stages[0].end_layer"},
+      {[](Proto& p) { p.add_recomputed_layers(8); }, "recomputed_layers[0]"},
+      {[](Proto& p) { p.add_recomputed_layers(-1); }, "recomputed_layers[0]"},
+      {[](Proto& p) { p.add_recomputed_layers(3), p.add_recomputed_layers(3); }, "recomputed_layers[1]"},
+      {[](Proto& p) { p.mutable_components(0)->set_reads(kLeast); }, "components.reads"},
+      {[](Proto& p) { p.mutable_components(0)->set_layers(0); }, "components[0].layers"},
+      // As many layers as pieces say, and more than could be looked at.
+      {[](Proto& p) { p.mutable_components(0)->set_layers(kMost), p.mutable_frozen(0)->set_end_layer(kMost); },
+       "components[0].layers"},
+      {[](Proto& p) { p.mutable_predicted()->set_bubble(std::nan("")); }, "predicted"},
+      {[](Proto& p) { p.mutable_predicted()->add_peak_bytes(HUGE_VAL); }, "predicted"},
   };
   for (const auto& [change, field] : cases) {
     Proto proto = ToProto(TwoStages());
