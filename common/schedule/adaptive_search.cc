@@ -89,9 +89,11 @@ bool Searcher::AddStart(const Block& block) {
   return true;
 }
 
-// Blocks of the shortest period; those with the smallest steps with longer periods, too, for limits below theirs.
+// Blocks of the shortest period; those with the smallest steps with longer periods, too, for limits below theirs. No
+// more than will be compacted: many ranks have thousands of blocks, each an order of megabytes.
 void Searcher::CollectStarts() {
   for (Block& block : AllBlocks(problem_.rank_count())) {
+    if (starts_.size() >= static_cast<size_t>(std::max(effort_.compactions, 1))) return;
     if (AddStart(block) || block.slots.back()[kF1] > kLean * problem_.rank_count()) continue;
     const int32_t longest = block.slots[0][kI0] + kKinds + 1;
     const std::string name = block.name;
@@ -193,10 +195,10 @@ Found Searcher::Run(const std::vector<NamedOrder>& known) {
   for (const NamedOrder& start : known) {
     if (Fits(problem_, start.order) && seen_.insert(start.order).second) starts_.push_back(start);
   }
-  const size_t known_count = starts_.size();
-  CollectStarts();
   candidates_.resize(starts_.size());
-  for (size_t start = 0; start < known_count; ++start) Consider(start, {}, starts_[start].order);
+  for (size_t start = 0; start < starts_.size(); ++start) Consider(start, {}, starts_[start].order);
+  if (!AtFloor()) CollectStarts();
+  candidates_.resize(starts_.size());
   TryStarts();
   std::vector<size_t> by_score(starts_.size());
   for (size_t i = 0; i < by_score.size(); ++i) by_score[i] = i;

@@ -11,7 +11,7 @@
 namespace atl::schedule::adaptive {
 
 struct Effort {
-  int32_t compactions = 1000;  // at most this many candidates are compacted (and at least one per start)
+  int32_t compactions = 1000;  // at most this many candidates are compacted, and as many starts looked at
   int32_t moves = 6000;        // at most this many moves are tried by the local search
   int64_t nodes = 400'000;     // of the branch and bound that settles small problems
 };

@@ -274,6 +274,17 @@ TEST(Adaptive, EveryLimitFromTheLeastUpwardsHasASchedule) {
   }
 }
 
+// Of the thousands of blocks that many ranks have, no more are made than are looked at: none where a fixed schedule
+// cannot be beaten.
+TEST(Adaptive, StartsAreAsFewAsAreLookedAt) {
+  const SimulationCosts costs = EqualStages(8, 1, 1, 1);
+  for (const int32_t candidates : {5, 20}) {
+    const AdaptiveSchedule found = Find(16, costs, std::vector<double>(8, 11), {.candidates = candidates, .moves = 0});
+    EXPECT_THAT(found.reason, HasSubstr(fmt::format("best of {} starts and {} candidates", candidates, candidates)));
+  }
+  EXPECT_THAT(Find(16, costs, std::vector<double>(8, 16)).reason, HasSubstr("best of 3 starts and 0 candidates"));
+}
+
 TEST(Adaptive, BadCountsAndCostsAreRefused) {
   const SimulationCosts costs = EqualStages(2, 1, 1, 1);
   EXPECT_EQ(ErrorReason(FindAdaptive(4, costs, {}).status()), "SCHEDULE_COUNTS");

@@ -1,4 +1,9 @@
 // Schedules that repeat one micro-batch's building block (arXiv 2405.15362), on V placement. Pure.
+//
+// For the fixed schedules, V-Half and V-Min: what they are does not depend on costs, and stays what it is. The adaptive
+// search has blocks and a compaction of its own (adaptive_blocks.h, adaptive_compaction.h), whose weight gradients have
+// slots of their own and which fills waits by measured seconds: under unit costs they make other schedules of these
+// blocks.
 #pragma once
 
 #include <cstdint>
