@@ -95,6 +95,12 @@ TEST(MakePlan, RefusesWithTheField) {
        "expected a multiple of the 2 stages that zbv puts on every rank, found 3"},
       {[](PlanRequest* r) { r->pipeline = {.schedule = "zbv", .stages = 6}; }, "pipeline.stages",
        "expected 0 (2 per rank) to 4"},
+      {[](PlanRequest* r) { r->pipeline = {.stages = 2, .replicas = 2}; }, "pipeline.stages",
+       "expected 0 (1 per rank) to 1 (the ranks of the island over 2 replicas, 1 stages each), found 2"},
+      {[](PlanRequest* r) { r->pipeline = {.schedule = "zbv", .stages = 4, .replicas = 2}; }, "pipeline.stages",
+       "to 2 (the ranks of the island over 2 replicas, 2 stages each), found 4"},
+      {[](PlanRequest* r) { r->ranks = 4, r->pipeline = {.schedule = "auto", .stages = 4, .replicas = 4}; },
+       "pipeline.stages", "to 1 (the ranks of the island over 4 replicas, 1 stages each), found 4"},
       {[](PlanRequest* r) { r->ranks = 0; }, "ranks", "found 0"},
       {[](PlanRequest* r) { r->profile.layers.clear(); }, "", "expected the costs of at least one layer"},
   };

@@ -72,11 +72,15 @@ double FillingShare(const Shape& shape, const Outline& with_zbv) {
 
 absl::Status CheckStages(const PlanRequest& request, const GeneratorInfo& generator) {
   const spec::PipelineSpec& pipeline = request.pipeline;
-  const int64_t most = int64_t{request.ranks} * generator.stages_per_rank;
+  const int32_t ranks = request.ranks / std::max(1, pipeline.replicas);  // of one pipeline, at most
+  const int64_t most = int64_t{ranks} * generator.stages_per_rank;
   if (pipeline.stages < 0 || pipeline.stages > most) {
-    return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
-                      fmt::format("expected 0 ({} per rank) to {} (the ranks of the island, {} stages each), found {}",
-                                  generator.stages_per_rank, most, generator.stages_per_rank, pipeline.stages));
+    return FieldError(
+        "pipeline.stages", "STAGES_OUT_OF_RANGE",
+        fmt::format("expected 0 ({} per rank) to {} (the ranks of the island{}, {} stages each), found {}",
+                    generator.stages_per_rank, most,
+                    pipeline.replicas > 1 ? fmt::format(" over {} replicas", pipeline.replicas) : "",
+                    generator.stages_per_rank, pipeline.stages));
   }
   if (pipeline.stages % generator.stages_per_rank != 0) {
     return FieldError("pipeline.stages", "STAGES_OUT_OF_RANGE",
