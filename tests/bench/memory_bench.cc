@@ -21,7 +21,6 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/planner/plan.h"
-#include "common/schedule/simulator.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/pipeline_ranks.h"
@@ -103,18 +102,14 @@ absl::Status ComparePrediction(const Case& bench) {
                          }));
   ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, MergeAndShare(ranks));
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, profile));
-  const schedule::SimulationCosts costs = planner::CostsOf(plan, profile);
-  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation, schedule::Simulate(plan.schedule, costs));
   double largest = 0;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ATOLL_ASSIGN_OR_RETURN(const std::string line, ranks[rank]->Receive());
     Memory memory;
     std::istringstream(line) >> memory.before >> memory.peak;
-    const double predicted = costs.fixed_bytes[rank] + simulation.peak_activation_bytes[rank];
-    fmt::print(stderr,
-               "{} rank {}: predicted {:.0f} + {:.0f} = {:.0f} bytes, measured {:.0f}, of them {:.0f} between steps\n",
-               bench.name, rank, costs.fixed_bytes[rank], simulation.peak_activation_bytes[rank], predicted,
-               memory.peak, memory.before);
+    const double predicted = plan.predicted.peak_bytes[rank];
+    fmt::print(stderr, "{} rank {}: predicted {:.0f} bytes, measured {:.0f}, of them {:.0f} between steps\n", bench.name,
+               rank, predicted, memory.peak, memory.before);
     largest = std::max(largest, std::abs(predicted - memory.peak) / memory.peak);
   }
   PrintFigure(bench.name, "error_fraction", largest, "ratio");
