@@ -42,7 +42,7 @@ done
 /usr/bin/python3 deploy/bundle/relocate.py '$ORIGIN/../lib' "${programs[@]/#/$home/libexec/}"
 
 # What the loader finds for the programs and for UCX's modules, which it loads by name from a folder beside it.
-ucx=$(dirname "$(ldconfig -p | awk '$1 == "libuct.so.0" { print $NF; exit }')")/ucx
+ucx=$(dirname "$(/sbin/ldconfig -p | awk '$1 == "libuct.so.0" { print $NF; exit }')")/ucx
 [ -d "$ucx" ] || die "expected UCX's modules in $ucx, found none"
 copy() {  # LIBRARY NAME FOLDER
   strip --strip-unneeded -o "$home/lib/$3$2" "$1"
@@ -74,10 +74,17 @@ END
 }
 torch=$(ask "__version__ = ['\"]([0-9]+\.[0-9]+)")
 cuda=$(ask "^cuda\b.*= ['\"]([0-9]+)")
-newest() { find "$home/libexec" "$home/lib" -type f "${@:2}" -exec objdump -T {} + 2>/dev/null | grep -o "$1_[0-9][0-9.]*" | sed 's/.*_//' | sort -Vu | tail -n 1; }
+newest() {  # SYMBOL PREFIX, then conditions of find
+  find "$home/libexec" "$home/lib" -type f "${@:2}" -exec objdump -T {} + 2>/dev/null |
+    grep -o "$1_[0-9][0-9.]*" | sed 's/.*_//' | sort -Vu | tail -n 1
+}
 glibc=$(newest GLIBC -not -path '*/fallback/*')
 glibcxx=$(newest GLIBCXX -not -path '*/fallback/*')
-fill() { sed -e "s/@TORCH@/$torch/g" -e "s/@CUDA@/$cuda/g" -e "s/@GLIBC@/$glibc/g" -e "s/@GLIBCXX@/$glibcxx/g" "$1" >"$2"; }
+system=$(. /etc/os-release && echo "$PRETTY_NAME")
+fill() {
+  sed -e "s/@TORCH@/$torch/g" -e "s/@CUDA@/$cuda/g" -e "s/@GLIBC@/$glibc/g" -e "s/@GLIBCXX@/$glibcxx/g" \
+    -e "s|@SYSTEM@|$system|g" "$1" >"$2"
+}
 fill deploy/bundle/atoll-env "$home/bin/atoll-env"
 fill deploy/bundle/README.md "$home/README.md"
 chmod +x "$home/bin/atoll-env"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what sees CUDA (the NCCL transport, its tests, the worker, the GPU checks) with the cuda preset, and runs it. Needs no GPU: then
-# the device test skips, and the worker must start and say that there is no device.
+# Builds what sees CUDA (the NCCL transport, its tests, the worker, the GPU checks) with the cuda preset, and runs it.
+# Needs no GPU: then the device test skips, and the worker must start and say that there is no device.
 #
 #   tests/cuda_build.sh [--transport-only]     --transport-only leaves out what holds minutes of LibTorch code
 set -euo pipefail

@@ -23,7 +23,7 @@ def version(text):
 def check_glibc(needed):
     found = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
     if version(found) < version(needed):
-        die(f"this machine's C library: expected glibc {needed} or newer (Debian 12, Ubuntu 24.04), found {found}")
+        die(f"this machine's C library: expected glibc {needed} or newer, found {found}")
 
 
 def torch_folder(wanted, cuda):

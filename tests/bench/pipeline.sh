@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What two pipeline ranks are worth on this machine: against one process, and against torch.distributed.pipelining; and how
 # well a measured profile predicts an iteration. One JSON object per line on standard output; the course of it on standard
-# error. Wants two quiet cores; about five minutes.
+# error. Wants two quiet cores; five minutes for the comparisons, two to three for the predictions.
 #
-#   tests/bench/pipeline.sh                      both
+#   tests/bench/pipeline.sh                          both
 #   tests/bench/pipeline.sh peers [ARGUMENT...]      the comparisons; arguments go to pipeline_bench, e.g. --pairs 5
 #   tests/bench/pipeline.sh predicted [ARGUMENT...]  the predictions; arguments go to predicted_bench, e.g.
 #                                                    --case predicted-v-m8
@@ -13,7 +13,9 @@ build=${ATOLL_BUILD:-build/release}
 what=${1:-both}
 [ $# -eq 0 ] || shift
 case $what in
-  both | peers | predicted) ;;
+  peers | predicted) ;;
+  both)  # two programs, whose arguments differ
+    [ $# -eq 0 ] || { echo "pipeline.sh: expected no argument after 'both', found '$1'" >&2; exit 2; } ;;
   *) echo "pipeline.sh: unknown argument '$what'; expected peers or predicted" >&2; exit 2 ;;
 esac
 if [ ! -x "$build/bin/pipeline_bench" ] || [ ! -x "$build/bin/predicted_bench" ]; then

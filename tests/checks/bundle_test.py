@@ -53,7 +53,9 @@ class RelocateTest(unittest.TestCase):
         self.assertIn("expected a 64-bit", self.relocate().stderr)
 
 
-class FindTorchTest(unittest.TestCase):
+class WithTorch(unittest.TestCase):
+    """Has a folder of Python packages, and writes a PyTorch into it."""
+
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
@@ -64,6 +66,7 @@ class FindTorchTest(unittest.TestCase):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             file.write(data)
+        return path
 
     def torch(self, version="2.11.0+cu130", cuda="'13.0'", library=b"NSt7__cxx1112basic_string"):
         self.write("torch/__init__.py", b"raise RuntimeError('nobody imports it')\n")
@@ -71,8 +74,11 @@ class FindTorchTest(unittest.TestCase):
         self.write("torch/version.py", text.encode())
         self.write("torch/lib/libc10.so", library)
 
+
+class FindTorchTest(WithTorch):
     def find(self, torch="2.11", cuda="13", glibc="2.17", glibcxx="3.4"):
-        return run(sys.executable, "-B", os.path.join(BUNDLE, "find_torch.py"), torch, cuda, glibc, glibcxx, "/fallback",
+        # -S: a PyTorch of this machine is not seen.
+        return run(sys.executable, "-BS", os.path.join(BUNDLE, "find_torch.py"), torch, cuda, glibc, glibcxx, "/fallback",
                    env={**os.environ, "PYTHONPATH": self.site})
 
     def refused(self, message, **wanted):
@@ -109,6 +115,50 @@ class FindTorchTest(unittest.TestCase):
         self.refused("expected the C++11 ABI")
         self.torch()
         self.refused("expected glibc 9.9 or newer", glibc="9.9")
+
+
+class EnvironmentTest(WithTorch):
+    """atoll-env in a bundle whose programs only say which libraries they were given."""
+
+    def setUp(self):
+        super().setUp()
+        with open(os.path.join(BUNDLE, "atoll-env"), encoding="utf-8") as file:
+            script = file.read()
+        for name, value in {"TORCH": "2.11", "CUDA": "13", "GLIBC": "2.17", "GLIBCXX": "3.4"}.items():
+            script = script.replace(f"@{name}@", value)
+        self.script("bin/atoll-env", script)
+        with open(os.path.join(BUNDLE, "find_torch.py"), "rb") as file:
+            self.write("libexec/find_torch.py", file.read())
+        for program in ("atoll", "atoll-coordinator", "atoll-worker", "atoll-router"):
+            self.script(f"libexec/{program}", '#!/bin/sh\necho "${LD_LIBRARY_PATH-none}"\n')
+            os.symlink("atoll-env", os.path.join(self.site, "bin", program))
+
+    def script(self, path, text):
+        os.chmod(self.write(path, text.encode()), 0o755)
+
+    def start(self, program, *arguments):
+        environment = {**os.environ, "PYTHONPATH": self.site, "ATOLL_PYTHON": sys.executable}
+        environment.pop("LD_LIBRARY_PATH", None)
+        return run(os.path.join(self.site, "bin", program), *arguments, env=environment)
+
+    def test_what_starts_workers_gets_libtorch_and_nothing_else_asks_for_it(self):
+        self.torch()
+        lib = os.path.join(self.site, "torch", "lib")
+        for command in (("atoll", "up", "--detach"), ("atoll", "profile", "job.yaml"),
+                        ("atoll", "--output", "json", "profile", "job.yaml"), ("atoll-worker",), ("atoll-router",)):
+            started = self.start(*command)
+            self.assertEqual((started.returncode, started.stdout), (0, lib + "\n"), (command, started.stderr))
+        for command in (("atoll", "jobs", "list"), ("atoll", "plan", "job.yaml", "--profile", "p.json"),
+                        ("atoll-coordinator",)):
+            started = self.start(*command)
+            self.assertEqual((started.returncode, started.stdout), (0, "none\n"), (command, started.stderr))
+
+    def test_without_the_right_pytorch_only_they_are_refused(self):
+        self.torch(version="2.9.1+cu130")
+        self.assertEqual(self.start("atoll", "jobs", "list").returncode, 0)
+        refused = self.start("atoll", "profile", "job.yaml")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("expected version 2.11 for CUDA 13, found 2.9.1", refused.stderr)
 
 
 if __name__ == "__main__":

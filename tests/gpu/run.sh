@@ -29,7 +29,7 @@ for name in "${names[@]}"; do
 done
 
 results=$(mktemp)
-trap 'rm -f "$results"' EXIT
+trap 'rm -f "$results" "$results.one"' EXIT
 failed=() skipped=() passed=()
 for name in "${names[@]}"; do
   status=0
@@ -53,13 +53,16 @@ done
 import json, sys
 steps = {}
 for line in open(sys.argv[1]):
+    if not line.startswith("{"):
+        continue  # said by a library
     row = json.loads(line)
     if row["metric"] == "step":
         steps[row["case"]] = row["value"]
 for ours in ("dit-b2-fp32", "dit-b2-bf16"):
     for theirs in ("eager", "compile"):
         if ours in steps and f"{ours}-{theirs}" in steps:
-            print(json.dumps({"case": ours, "metric": f"time_ratio_{theirs}", "value": steps[ours] / steps[f"{ours}-{theirs}"], "unit": "1"}))
+            ratio = steps[ours] / steps[f"{ours}-{theirs}"]
+            print(json.dumps({"case": ours, "metric": f"time_ratio_{theirs}", "value": ratio, "unit": "1"}))
 END
 
 echo "gpu: ${#passed[@]} passed, ${#failed[@]} failed, ${#skipped[@]} SKIPPED${skipped[*]:+: ${skipped[*]}}" >&2
