@@ -112,8 +112,8 @@ TEST_P(TransportContract, LanesDoNotWaitForEachOther) {
   island_->Run(2, [](RankSeat& seat) {
     std::vector<Lane> lanes;
     for (int32_t chunk = 0; chunk < 4; ++chunk) {
-      for (const LaneKind kind :
-           {LaneKind::kForward, LaneKind::kGradient, LaneKind::kFrozen, LaneKind::kControl, LaneKind::kReduce}) {
+      for (const LaneKind kind : {LaneKind::kForward, LaneKind::kGradient, LaneKind::kFrozen, LaneKind::kControl,
+                                  LaneKind::kReduce, LaneKind::kSelfConditioning}) {
         lanes.push_back({0, 1, chunk, kind});
       }
     }

@@ -99,20 +99,24 @@ std::vector<Action> ActionsOf(const schedule::Schedule& schedule, int32_t pipeli
   return merged;
 }
 
+Engine::Line::Line(const schedule::Schedule& schedule, int32_t pipeline_rank)
+    : actions(WithoutPieces(ActionsOf(schedule, pipeline_rank))),
+      pieces_before(PiecesBefore(ActionsOf(schedule, pipeline_rank))),
+      gaps(actions.size()) {}
+
 Engine::Engine(const planner::Plan& plan, int32_t rank, StageCompute* compute, transport::Transport* transport,
                Clock* clock, EngineOptions options)
     : plan_(plan),
       schedule_(plan.schedule),
       rank_(rank),
       replica_(rank / std::max(plan.schedule.rank_count(), 1)),
-      actions_(WithoutPieces(ActionsOf(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1)))),
-      pieces_before_(PiecesBefore(ActionsOf(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1)))),
       compute_(compute),
       transport_(transport),
       clock_(clock),
       options_(options),
       frozen_(plan, rank, options.frozen, transport, clock, options.timeout),
-      gaps_(actions_.size()) {}
+      plain_(plan.schedule, rank % std::max(plan.schedule.rank_count(), 1)),
+      self_conditioned_(plan.self_conditioned, rank % std::max(plan.schedule.rank_count(), 1)) {}
 
 Engine::~Engine() = default;
 
@@ -132,8 +136,8 @@ absl::Status Engine::End(absl::Status status) {
   return status;
 }
 
-absl::Status Engine::RunIteration(bool frozen) {
-  return End(RunActions(frozen));
+absl::Status Engine::RunIteration(Iteration iteration) {
+  return End(RunActions(iteration));
 }
 
 absl::Status Engine::RunFrozen() {
@@ -160,17 +164,22 @@ absl::Status Engine::CheckRanks() const {
   return absl::OkStatus();
 }
 
-absl::Status Engine::RunActions(bool frozen) {
+absl::Status Engine::RunActions(const Iteration& iteration) {
   started_ = clock_->Monotonic();
   timings_.clear();
   ATOLL_RETURN_IF_ERROR(CheckRanks());
-  timings_.reserve(actions_.size());
+  line_ = iteration.self_conditioned ? &self_conditioned_ : &plain_;
+  if (iteration.self_conditioned && (line_->actions.empty() || options_.self_conditioning == nullptr)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "SELF_CONDITIONING_MISSING",
+                     "engine: expected a plan with a self-conditioned schedule, and what computes it; found none");
+  }
+  timings_.reserve(line_->actions.size());
   next_to_post_ = 0;
   idle_since_ = absl::ZeroDuration();
   holds_.assign(static_cast<size_t>(schedule_.stages) * schedule_.micro_batches, 1);
   ATOLL_RETURN_IF_ERROR(PostReceives(0));
-  ATOLL_RETURN_IF_ERROR(frozen_.Begin(frozen));
-  for (size_t position = 0; position < actions_.size(); ++position) {
+  ATOLL_RETURN_IF_ERROR(frozen_.Begin(iteration.frozen));
+  for (size_t position = 0; position < line_->actions.size(); ++position) {
     ATOLL_RETURN_IF_ERROR(RunPieces(position));
     ATOLL_RETURN_IF_ERROR(RunAction(position));
   }
@@ -185,12 +194,12 @@ absl::Status Engine::RunActions(bool frozen) {
 
 absl::Status Engine::RunPieces(size_t position) {
   const bool receives = !receives_.empty();
-  const bool place = pieces_before_[position] > (position == 0 ? 0 : pieces_before_[position - 1]);
+  const bool place = line_->pieces_before[position] > (position == 0 ? 0 : line_->pieces_before[position - 1]);
   bool ran = false;
   while (frozen_.next().has_value()) {
     // A piece that missed its place takes the next one, or a gap that holds it: not the time of an action that is
     // ready.
-    const bool due = place && frozen_.done() < pieces_before_[position];
+    const bool due = place && frozen_.done() < line_->pieces_before[position];
     if (!options_.move_pieces) {
       if (!due) break;
       ATOLL_RETURN_IF_ERROR(frozen_.AwaitNext());
@@ -199,7 +208,7 @@ absl::Status Engine::RunPieces(size_t position) {
     const bool held_up = options_.move_pieces && receives && ran;
     if (arrived && (!due || held_up)) break;
     ATOLL_ASSIGN_OR_RETURN(const bool ready, frozen_.NextReady());
-    const bool fits = frozen_.NextDuration() <= idle_since_ + gaps_[position] - Now();
+    const bool fits = frozen_.NextDuration() <= idle_since_ + line_->gaps[position] - Now();
     if (ready && (due || fits)) {
       ATOLL_RETURN_IF_ERROR(RunPiece());
       ran = true;
@@ -243,13 +252,13 @@ void Engine::AwaitReceivesBriefly() {
 }
 
 absl::Status Engine::RunAction(size_t position) {
-  const Action& action = actions_[position];
+  const Action& action = line_->actions[position];
   ATOLL_RETURN_IF_ERROR(WithContext(AwaitReceives(position), ToString(action)));
   ActionTiming timing{.action = action, .ready = Now()};
   // What the next action reads may depend on this one having run (the gradient of this very micro-batch): it cannot
   // arrive before, and its buffers may not exist yet.
-  const bool ahead = position + 1 < actions_.size() && (actions_[position + 1].stage != action.stage ||
-                                                        actions_[position + 1].micro_batch != action.micro_batch);
+  const Action* next = position + 1 < line_->actions.size() ? &line_->actions[position + 1] : nullptr;
+  const bool ahead = next != nullptr && (next->stage != action.stage || next->micro_batch != action.micro_batch);
   if (ahead) ATOLL_RETURN_IF_ERROR(PostReceives(position + 1));
   timing.start = Now();
   ATOLL_RETURN_IF_ERROR(WithContext(Compute(action), ToString(action)));
@@ -275,20 +284,33 @@ absl::Status Engine::Compute(const Action& action) {
       return compute_->WeightGradient(action.stage, action.micro_batch);
     case ActionKind::kBackward:
       return compute_->Backward(action.stage, action.micro_batch);
+    case ActionKind::kSelfConditioning:
+      return options_.self_conditioning->EstimateForward(action.stage, action.micro_batch);
     case ActionKind::kReduce:
       return BeginReduction(action.stage);
     case ActionKind::kFrozen:
-    case ActionKind::kSelfConditioning:
       return MakeError(absl::StatusCode::kUnimplemented, "ACTION_UNKNOWN",
                        fmt::format("engine: {} cannot run", ToString(action)));
   }
   return absl::OkStatus();
 }
 
+bool Engine::ReadsEstimate(const Action& action) const {
+  if (action.stage > 0) return action.kind == ActionKind::kSelfConditioning;
+  return action.kind == ActionKind::kForward && line_ == &self_conditioned_;
+}
+
 absl::Status Engine::PostReceives(size_t position) {
-  if (position != next_to_post_ || position >= actions_.size()) return absl::OkStatus();
+  if (position != next_to_post_ || position >= line_->actions.size()) return absl::OkStatus();
   ++next_to_post_;
-  const Action& action = actions_[position];
+  const Action& action = line_->actions[position];
+  if (ReadsEstimate(action)) {
+    const auto lane = LaneBefore(plan_, replica_, action.stage, LaneKind::kSelfConditioning);
+    if (!lane.has_value()) return absl::OkStatus();
+    SelfConditioningCompute* const compute = options_.self_conditioning;
+    ATOLL_ASSIGN_OR_RETURN(auto buffers, compute->EstimateInputs(action.stage, action.micro_batch));
+    return ReceiveAll(*lane, action, Sizes(compute->EstimateInputOf(action.stage), false), buffers);
+  }
   if (action.kind == ActionKind::kForward) {
     const auto lane = LaneBefore(plan_, replica_, action.stage, LaneKind::kForward);
     if (!lane.has_value()) return absl::OkStatus();
@@ -318,7 +340,7 @@ absl::Status Engine::AwaitReceives(size_t position) {
   for (const auto& work : receives_) {
     ATOLL_RETURN_IF_ERROR(work->Wait(options_.timeout));
     if (const auto ended = work->EndedAt()) {
-      gaps_[position] = std::max(absl::ZeroDuration(), *ended - started_ - idle_since_);
+      line_->gaps[position] = std::max(absl::ZeroDuration(), *ended - started_ - idle_since_);
     }
   }
   receives_.clear();
@@ -327,6 +349,15 @@ absl::Status Engine::AwaitReceives(size_t position) {
 
 absl::Status Engine::PassOn(const Action& action) {
   const int32_t stage = action.stage;
+  if (action.kind == ActionKind::kSelfConditioning) {
+    const int32_t next = (stage + 1) % schedule_.stages;
+    const auto lane = LaneBefore(plan_, replica_, next, LaneKind::kSelfConditioning);
+    SelfConditioningCompute* const compute = options_.self_conditioning;
+    if (!lane.has_value()) return compute->HandOverEstimate(stage, action.micro_batch);
+    ATOLL_ASSIGN_OR_RETURN(auto buffers, compute->EstimateOutputs(stage, action.micro_batch));
+    const Boundary& boundary = next == 0 ? compute->EstimateInputOf(0) : compute_->OutputOf(stage);
+    return SendAll(*lane, action, Sizes(boundary, false), buffers);
+  }
   if (action.kind == ActionKind::kForward && stage + 1 < schedule_.stages) {
     const auto lane = LaneBefore(plan_, replica_, stage + 1, LaneKind::kForward);
     if (!lane.has_value()) return compute_->HandOver(stage, action.micro_batch);
@@ -346,7 +377,7 @@ absl::Status Engine::SendAll(const Lane& lane, const Action& action, const std::
                              const std::vector<std::span<const std::byte>>& buffers) {
   ATOLL_RETURN_IF_ERROR(CheckBuffers(action, lane, sizes, buffers));
   if (buffers.empty()) return absl::OkStatus();
-  ++holds_[static_cast<size_t>(action.stage) * schedule_.micro_batches + action.micro_batch];
+  if (action.kind != ActionKind::kSelfConditioning) ++holds_[HoldOf(action.stage, action.micro_batch)];
   SendInFlight& send = sends_.emplace_back(SendInFlight{action, {}});
   for (const std::span<const std::byte> buffer : buffers) {
     ATOLL_ASSIGN_OR_RETURN(auto work, transport_->Send(lane, buffer));
@@ -367,16 +398,23 @@ absl::Status Engine::CollectSends(bool wait) {
       const absl::Status status = work->Wait(options_.timeout);
       if (!status.ok()) return WithContext(status, fmt::format("sends of {}", ToString(send->action)));
     }
-    const Action& action = send->action;
-    if (action.kind == ActionKind::kForward) {
-      compute_->ReleaseOutputs(action.stage, action.micro_batch);
-    } else {
-      compute_->ReleaseInputGradients(action.stage, action.micro_batch);
-    }
-    ReleaseIfDone(action.stage, action.micro_batch);
+    Release(send->action);
     send = sends_.erase(send);
   }
   return absl::OkStatus();
+}
+
+void Engine::Release(const Action& sent) {
+  if (sent.kind == ActionKind::kSelfConditioning) {
+    options_.self_conditioning->ReleaseEstimate(sent.stage, sent.micro_batch);
+    return;
+  }
+  if (sent.kind == ActionKind::kForward) {
+    compute_->ReleaseOutputs(sent.stage, sent.micro_batch);
+  } else {
+    compute_->ReleaseInputGradients(sent.stage, sent.micro_batch);
+  }
+  ReleaseIfDone(sent.stage, sent.micro_batch);
 }
 
 absl::Status Engine::BeginReduction(int32_t stage) {
@@ -398,9 +436,7 @@ absl::Status Engine::AdvanceReductions(bool wait) {
 }
 
 void Engine::ReleaseIfDone(int32_t stage, int32_t micro_batch) {
-  if (--holds_[static_cast<size_t>(stage) * schedule_.micro_batches + micro_batch] == 0) {
-    compute_->Release(stage, micro_batch);
-  }
+  if (--holds_[HoldOf(stage, micro_batch)] == 0) compute_->Release(stage, micro_batch);
 }
 
 }  // namespace atl::engine

@@ -18,6 +18,7 @@
 #include "worker/engine/frozen_run.h"
 #include "worker/engine/lanes.h"
 #include "worker/engine/reduction.h"
+#include "worker/engine/self_conditioning_compute.h"
 #include "worker/engine/stage_compute.h"
 #include "worker/transport/transport.h"
 
@@ -39,8 +40,18 @@ struct EngineOptions {
   absl::Duration timeout = absl::Seconds(60);
   // What runs frozen pieces; may be null on a plan without them.
   FrozenCompute* frozen = nullptr;
+  // What runs the extra forward; may be null where no iteration is self-conditioned.
+  SelfConditioningCompute* self_conditioning = nullptr;
   // Whether pieces may leave their place. Not on a device, whose waits order its stream while this thread runs ahead.
   bool move_pieces = true;
+};
+
+// What all ranks decide alike of one iteration.
+struct Iteration {
+  // Whether the plan's self-conditioned schedule runs, the one with the extra forward, or the other.
+  bool self_conditioned = false;
+  // Whether frozen pieces run.
+  bool frozen = true;
 };
 
 // What a rank runs of its line of the schedule: an I and its W side by side become one B where nobody waits for the
@@ -63,14 +74,14 @@ class Engine {
   // completed. Receives are posted just before first need: one action ahead, so that they overlap the action before. A
   // reduction is begun in its place and goes on between later actions.
   //
-  // Frozen pieces (unless `frozen` is false: then they are left out) keep their order among themselves, and so do all
-  // other actions; only what comes between what moves. A piece runs in its place, or earlier: while the next action
-  // waits for inputs that, going by the last iteration, are further away than the piece takes. Where its own inputs are
-  // missing, or a piece before it has just made an action wait whose inputs are there, that action goes first, and the
-  // piece takes the next place of a piece, or a gap that holds it.
+  // Frozen pieces keep their order among themselves, and so do all other actions; only what comes between what moves. A
+  // piece runs in its place, or earlier: while the next action waits for inputs that, going by the last iteration of
+  // the same schedule, are further away than the piece takes. Where its own inputs are missing, or a piece before it
+  // has just made an action wait whose inputs are there, that action goes first, and the piece takes the next place of
+  // a piece, or a gap that holds it.
   //
   // On error nothing is retried: the transport is aborted with it and the caller ends the attempt. Blocks.
-  absl::Status RunIteration(bool frozen = true);
+  absl::Status RunIteration(Iteration iteration = {});
   // Frozen pieces alone, one after the other: before the first iteration of an attempt. Errors as above.
   absl::Status RunFrozen();
 
@@ -82,6 +93,15 @@ class Engine {
   absl::Duration drain() const { return drain_; }
 
  private:
+  // One of the plan's schedules, as this rank runs it.
+  struct Line {
+    Line(const schedule::Schedule& schedule, int32_t pipeline_rank);
+    std::vector<schedule::Action> actions;  // without pieces
+    std::vector<size_t> pieces_before;      // by action: the pieces of this rank that come before it in the plan
+    // By action: how long after the action before it its inputs came in the last iteration of this schedule; 0 where
+    // that is not known.
+    std::vector<absl::Duration> gaps;
+  };
   using Works = std::vector<std::unique_ptr<transport::Work>>;
   struct SendInFlight {
     schedule::Action action;  // that computed what is sent
@@ -91,7 +111,7 @@ class Engine {
   absl::Status CheckRanks() const;
   // Aborts the transport with an error.
   absl::Status End(absl::Status status);
-  absl::Status RunActions(bool frozen);
+  absl::Status RunActions(const Iteration& iteration);
   // Before the action at `position`: pieces whose place has come, and others while it waits for its inputs.
   absl::Status RunPieces(size_t position);
   absl::Status RunPiece();
@@ -102,6 +122,9 @@ class Engine {
   void AwaitReceivesBriefly();
   absl::Status RunAction(size_t position);
   absl::Status Compute(const schedule::Action& action);
+  // Whether what enters the action's stage comes from the extra forward: C's inputs, and the feedback of the first
+  // stage's F.
+  bool ReadsEstimate(const schedule::Action& action) const;
   // Posts the receives that the action at `position` needs, if it is there and they are not posted yet.
   absl::Status PostReceives(size_t position);
   absl::Status ReceiveAll(const transport::Lane& lane, const schedule::Action& action,
@@ -113,6 +136,11 @@ class Engine {
   // Collects sends that have completed; with `wait`, all of them.
   absl::Status CollectSends(bool wait);
   absl::Status BeginReduction(int32_t stage);
+  // What `sent` computed has been sent.
+  void Release(const schedule::Action& sent);
+  size_t HoldOf(int32_t stage, int32_t micro_batch) const {
+    return static_cast<size_t>(stage) * schedule_.micro_batches + micro_batch;
+  }
   // Lets reductions go on; with `wait`, to their end.
   absl::Status AdvanceReductions(bool wait);
   void ReleaseIfDone(int32_t stage, int32_t micro_batch);
@@ -122,23 +150,22 @@ class Engine {
   const schedule::Schedule& schedule_;
   const int32_t rank_;     // of the island
   const int32_t replica_;  // its pipeline
-  const std::vector<schedule::Action> actions_;
-  const std::vector<size_t> pieces_before_;  // by action: the pieces of this rank that come before it in the plan
   StageCompute* const compute_;
   transport::Transport* const transport_;
   Clock* const clock_;
   const EngineOptions options_;
 
   FrozenRun frozen_;
-  // By action: how long after the action before it its inputs came in the last iteration; 0 where that is not known.
-  std::vector<absl::Duration> gaps_;
+  Line plain_;
+  Line self_conditioned_;
+  Line* line_ = &plain_;  // of the iteration under way
   absl::Duration started_;
   absl::Duration idle_since_;  // the end of the last action that is no piece, since started_
   size_t next_to_post_ = 0;    // the first action whose receives are not posted
   Works receives_;             // of the action that runs next
   std::vector<SendInFlight> sends_;
   std::list<Reduction> reductions_;  // under way, in the order of the plan
-  // By (stage, micro-batch): sends under way, plus one until its gradients are done.
+  // By (stage, micro-batch): sends under way but those of C, plus one until its gradients are done.
   std::vector<int32_t> holds_;
   std::vector<ActionTiming> timings_;
   absl::Duration drain_;

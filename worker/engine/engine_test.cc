@@ -13,6 +13,7 @@
 
 #include "common/base/errors.h"
 #include "common/schedule/generators.h"
+#include "common/schedule/self_conditioning.h"
 #include "worker/engine/fake_stage_compute.h"
 #include "worker/transport/loopback/loopback_transport.h"
 
@@ -27,7 +28,8 @@ using ::testing::HasSubstr;
 // One island over the loopback transport, a thread per rank.
 struct Island {
   explicit Island(Schedule of, EngineOptions options = {}, int32_t replicas = 1)
-      : plan{.replicas = replicas, .micro_batches = of.micro_batches, .schedule = std::move(of)} {
+      : Island(planner::Plan{.replicas = replicas, .micro_batches = of.micro_batches, .schedule = of}, options) {}
+  explicit Island(planner::Plan of, EngineOptions options = {}) : plan(std::move(of)) {
     transports = transport::MakeLoopbackTransports(plan.rank_count());
     std::vector<std::string> addresses;
     for (const auto& transport : transports) addresses.push_back(transport->Address());
@@ -38,6 +40,7 @@ struct Island {
     for (int32_t rank = 0; rank < plan.rank_count(); ++rank) {
       const int32_t replica = rank / schedule.rank_count();
       computes.push_back(std::make_unique<FakeStageCompute>(schedule.stages, replica * schedule.micro_batches));
+      options.self_conditioning = computes[rank].get();
       engines.push_back(
           std::make_unique<Engine>(plan, rank, computes[rank].get(), transports[rank].get(), Clock::Real(), options));
     }
@@ -50,9 +53,9 @@ struct Island {
     for (std::thread& thread : threads) thread.join();
   }
 
-  std::vector<absl::Status> Iterate() {
+  std::vector<absl::Status> Iterate(Iteration iteration = {}) {
     std::vector<absl::Status> statuses(engines.size());
-    OnEveryRank([&](int32_t rank) { statuses[rank] = engines[rank]->RunIteration(); });
+    OnEveryRank([&](int32_t rank) { statuses[rank] = engines[rank]->RunIteration(iteration); });
     return statuses;
   }
 
@@ -66,10 +69,14 @@ struct Island {
 };
 
 // Weight gradients of one process that runs the stages one after the other: [stage][micro-batch].
-std::vector<std::vector<FakeValues>> PlainGradients(int32_t stages, int32_t micro_batches, int32_t first_batch = 0) {
+std::vector<std::vector<FakeValues>> PlainGradients(int32_t stages, int32_t micro_batches, int32_t first_batch = 0,
+                                                    bool self_conditioned = false) {
   std::vector<std::vector<FakeValues>> gradients(stages, std::vector<FakeValues>(micro_batches));
   for (int32_t m = 0; m < micro_batches; ++m) {
-    std::vector<FakeValues> inputs{FakeBatch(first_batch + m)};
+    const FakeValues batch = FakeBatch(first_batch + m);
+    FakeValues estimate = batch;
+    for (int32_t stage = 0; stage < stages; ++stage) estimate = FakeForward(stage, estimate);
+    std::vector<FakeValues> inputs{self_conditioned ? FakeConditioned(batch, estimate.tokens) : batch};
     for (int32_t stage = 0; stage < stages; ++stage) inputs.push_back(FakeForward(stage, inputs.back()));
     FakeValues gradient = FakeLossGradient(inputs.back());
     for (int32_t stage = stages - 1; stage >= 0; --stage) {
@@ -80,8 +87,8 @@ std::vector<std::vector<FakeValues>> PlainGradients(int32_t stages, int32_t micr
   return gradients;
 }
 
-void ExpectPlainGradients(Island& island) {
-  const auto expected = PlainGradients(island.schedule.stages, island.schedule.micro_batches);
+void ExpectPlainGradients(Island& island, bool self_conditioned = false) {
+  const auto expected = PlainGradients(island.schedule.stages, island.schedule.micro_batches, 0, self_conditioned);
   for (int32_t stage = 0; stage < island.schedule.stages; ++stage) {
     for (int32_t m = 0; m < island.schedule.micro_batches; ++m) {
       EXPECT_EQ((island.ComputeOf(stage).weight_gradients[{stage, m}]), expected[stage][m])
@@ -105,13 +112,14 @@ Schedule WithReductions(Schedule schedule) {
 }
 
 // Every replica holds its own micro-batches' gradients joined with the others' in replica order.
-void ExpectReducedGradients(Island& island) {
+void ExpectReducedGradients(Island& island, bool self_conditioned = false) {
   const int32_t micro_batches = island.schedule.micro_batches;
   for (int32_t stage = 0; stage < island.schedule.stages; ++stage) {
     FakeGradients expected{};
     for (int32_t replica = 0; replica < island.plan.replicas; ++replica) {
       FakeGradients own{};
-      const auto plain = PlainGradients(island.schedule.stages, micro_batches, replica * micro_batches);
+      const auto plain =
+          PlainGradients(island.schedule.stages, micro_batches, replica * micro_batches, self_conditioned);
       for (const FakeValues& gradient : plain[stage]) FakeAccumulate(gradient, own);
       for (size_t i = 0; i < own.size(); ++i) expected[i] = replica == 0 ? own[i] : FakeJoin(expected[i], own[i]);
     }
@@ -321,6 +329,153 @@ TEST(Engine, AReductionThatASilentReplicaHoldsUpTimesOut) {
   absl::Status status = island.engines[0]->RunIteration();  // replica 1 never runs
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0: reduction of stage 0"));
+}
+
+// ---- Self-conditioning.
+
+// Every C as late as it can be on one rank: right before the F that would wait for it, the C's of its micro-batch in
+// between coming first on the ranks that hold them. `ahead`: micro-batches whose C's come before anything else.
+planner::Plan WithEstimates(const Schedule& schedule, int32_t ahead, int32_t replicas = 1) {
+  planner::Plan plan{.replicas = replicas, .micro_batches = schedule.micro_batches, .schedule = schedule};
+  plan.self_conditioned = schedule;
+  for (std::vector<Action>& line : plan.self_conditioned.ranks) {
+    std::vector<int32_t> stages;
+    for (const Action& action : line) {
+      if (action.kind == ActionKind::kForward && action.micro_batch == 0) stages.push_back(action.stage);
+    }
+    std::sort(stages.begin(), stages.end());
+    std::vector<Action> merged;
+    int32_t next = 0;
+    const auto estimate_until = [&](int32_t end) {
+      const int32_t first = next;
+      next = std::max(next, std::min(end, schedule.micro_batches));
+      for (const int32_t stage : stages) {
+        for (int32_t m = first; m < next; ++m) merged.push_back({ActionKind::kSelfConditioning, stage, m});
+      }
+    };
+    estimate_until(ahead);
+    for (const Action& action : line) {
+      if (action.kind == ActionKind::kForward) estimate_until(action.micro_batch + ahead);
+      merged.push_back(action);
+    }
+    line = merged;
+  }
+  const absl::Status valid = schedule::Validate(plan.self_conditioned);
+  EXPECT_TRUE(valid.ok()) << valid << "\n" << schedule::ToText(plan.self_conditioned);
+  return plan;
+}
+
+// C's where the planner puts them at equal costs.
+planner::Plan Planned(const Schedule& schedule) {
+  schedule::SimulationCosts costs{
+      .stages = std::vector<schedule::StageCost>(
+          static_cast<size_t>(schedule.stages),
+          {.forward_seconds = 1, .input_gradient_seconds = 1, .weight_gradient_seconds = 1}),
+      .transfer_seconds = 0.1};
+  return {.micro_batches = schedule.micro_batches,
+          .schedule = schedule,
+          .self_conditioned = schedule::AddSelfConditioning(schedule, costs)};
+}
+
+void ExpectEstimatesReleased(Island& island, int times) {
+  for (int32_t stage = 0; stage < island.schedule.stages; ++stage) {
+    const int32_t next = (stage + 1) % island.schedule.stages;
+    const bool sends = island.schedule.rank_of_stage[next] != island.schedule.rank_of_stage[stage];
+    for (int32_t m = 0; m < island.schedule.micro_batches; ++m) {
+      EXPECT_EQ((island.ComputeOf(stage).released_estimates[{stage, m}]), sends ? times : 0)
+          << "stage " << stage << ", micro-batch " << m;
+    }
+  }
+}
+
+TEST(SelfConditioning, TheFirstStageSeesWhatTheLastMadeOfTheMicroBatch) {
+  for (const std::string_view name : schedule::GeneratorNames()) {
+    for (int32_t ranks = 1; ranks <= 4; ++ranks) {
+      for (const int32_t micro_batches : {1, 2, 3, 8}) {
+        SCOPED_TRACE(std::string(name) + " " + std::to_string(ranks) + " x " + std::to_string(micro_batches));
+        const Schedule schedule = *schedule::Generate(name, ranks, micro_batches);
+        for (const planner::Plan& plan : {WithEstimates(schedule, micro_batches), Planned(schedule)}) {
+          SCOPED_TRACE(schedule::ToText(plan.self_conditioned));
+          Island island(plan);
+          for (const absl::Status& status : island.Iterate({.self_conditioned = true})) {
+            ASSERT_TRUE(status.ok()) << status;
+          }
+          ExpectPlainGradients(island, /*self_conditioned=*/true);
+          ExpectEstimatesReleased(island, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(SelfConditioning, TheEstimateChangesWhatIsComputed) {
+  Island island(WithEstimates(*schedule::Generate1F1B(2, 1), 1));
+  for (const absl::Status& status : island.Iterate({.self_conditioned = true})) ASSERT_TRUE(status.ok()) << status;
+  EXPECT_NE((island.ComputeOf(0).weight_gradients[{0, 0}]), PlainGradients(2, 1)[0][0]);
+}
+
+TEST(SelfConditioning, BothSchedulesOfAPlanRunInAnyOrder) {
+  std::vector<planner::Plan> plans = {WithEstimates(*schedule::Generate1F1B(4, 8), 4),
+                                      WithEstimates(*schedule::Generate1F1B(1, 3), 1),
+                                      WithEstimates(*schedule::GenerateGPipe(2, 5), 2)};
+  for (const char* text : kHandWritten) plans.push_back(WithEstimates(*schedule::ParseText(text), 8));
+  for (const planner::Plan& plan : plans) {
+    SCOPED_TRACE(schedule::ToText(plan.self_conditioned));
+    Island island(plan);
+    int times = 0;
+    for (const bool self_conditioned : {false, true, true, false, true}) {
+      for (auto& compute : island.computes) compute->ran.clear(), compute->released.clear();
+      for (auto& compute : island.computes)
+        compute->released_outputs.clear(), compute->released_input_gradients.clear();
+      for (const absl::Status& status : island.Iterate({.self_conditioned = self_conditioned})) {
+        ASSERT_TRUE(status.ok()) << status;
+      }
+      ExpectPlainGradients(island, self_conditioned);
+      ExpectEstimatesReleased(island, times += self_conditioned ? 1 : 0);
+      const Schedule& ran = self_conditioned ? plan.self_conditioned : plan.schedule;
+      for (int32_t rank = 0; rank < plan.rank_count(); ++rank) {
+        const std::vector<Action> line = ActionsOf(ran, rank);
+        EXPECT_EQ(island.computes[rank]->ran, line);
+        ASSERT_EQ(island.engines[rank]->timings().size(), line.size());
+        for (size_t i = 0; i < line.size(); ++i) EXPECT_EQ(island.engines[rank]->timings()[i].action, line[i]);
+      }
+    }
+  }
+}
+
+TEST(SelfConditioning, EveryReplicaFeedsBackItsOwn) {
+  for (const int32_t replicas : {1, 2, 3}) {
+    Island island(WithEstimates(WithReductions(*schedule::Generate1F1B(3, 4)), 2, replicas));
+    for (const absl::Status& status : island.Iterate({.self_conditioned = true})) ASSERT_TRUE(status.ok()) << status;
+    ExpectReducedGradients(island, /*self_conditioned=*/true);
+  }
+}
+
+TEST(SelfConditioning, WithoutAScheduleOrWhatComputesItIsRefused) {
+  const planner::Plan without{.schedule = *schedule::Generate1F1B(1, 2)};
+  const planner::Plan with = WithEstimates(without.schedule, 1);
+  FakeStageCompute compute(1);
+  const auto run = [&](const planner::Plan& plan, EngineOptions options) {
+    return Engine(plan, 0, &compute, nullptr, Clock::Real(), options).RunIteration({.self_conditioned = true});
+  };
+  EXPECT_TRUE(run(with, {.self_conditioning = &compute}).ok());
+  EXPECT_EQ(ErrorReason(run(without, {.self_conditioning = &compute})), "SELF_CONDITIONING_MISSING");
+  EXPECT_EQ(ErrorReason(run(with, {})), "SELF_CONDITIONING_MISSING");
+}
+
+TEST(LanesOf, SelfConditioningHasALaneIntoEveryStageTheFirstOneFromTheLast) {
+  const auto estimates = [](const planner::Plan& plan) {
+    std::vector<transport::Lane> lanes = LanesOf(plan);
+    std::erase_if(lanes, [](const auto& lane) { return lane.kind != transport::LaneKind::kSelfConditioning; });
+    return lanes;
+  };
+  constexpr auto kKind = transport::LaneKind::kSelfConditioning;
+  EXPECT_EQ(estimates(WithEstimates(*schedule::Generate1F1B(3, 2), 2)),
+            (std::vector<transport::Lane>{{2, 0, 0, kKind}, {0, 1, 1, kKind}, {1, 2, 2, kKind}}));
+  // In a V first and last stage share a rank; the two in the middle do, too.
+  EXPECT_EQ(estimates(WithEstimates(*schedule::ParseText("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0"), 1)),
+            (std::vector<transport::Lane>{{0, 1, 1, kKind}, {1, 0, 3, kKind}}));
+  EXPECT_TRUE(estimates({.schedule = *schedule::Generate1F1B(3, 2)}).empty());
 }
 
 class WrongBuffers : public FakeStageCompute {

@@ -21,6 +21,12 @@ const Boundary& MiddleBoundary() {
   return *kBoundary;
 }
 
+const Boundary& FeedbackBoundary() {
+  static const auto* const kBoundary =
+      new Boundary{{{.name = "feedback", .shape = {1}, .dtype = "int64", .needs_gradient = false, .bytes = 8}}};
+  return *kBoundary;
+}
+
 uint64_t Mix(uint64_t a, uint64_t b, uint64_t c) {
   return (a * 0x9E3779B97F4A7C15u + b) * 0xBF58476D1CE4E5B9u + c;
 }
@@ -44,6 +50,10 @@ FakeValues FakeInputGradient(int32_t stage, const FakeValues& input, const FakeV
 
 FakeValues FakeBatch(int32_t micro_batch) {
   return {1000u + static_cast<uint64_t>(micro_batch), static_cast<uint32_t>(micro_batch), 7};
+}
+
+FakeValues FakeConditioned(const FakeValues& batch, uint64_t feedback) {
+  return {Mix(batch.tokens, feedback, 8), batch.mask, batch.conditioning};
 }
 
 FakeValues FakeLossGradient(const FakeValues& output) {
@@ -94,7 +104,11 @@ absl::StatusOr<std::vector<std::span<std::byte>>> FakeStageCompute::OutputGradie
 absl::Status FakeStageCompute::Forward(int32_t stage, int32_t micro_batch) {
   if (absl::Status status = Record(ActionKind::kForward, stage, micro_batch); !status.ok()) return status;
   Slot& slot = At(stage, micro_batch);
-  if (stage == 0) slot.input = FakeBatch(first_batch_ + micro_batch);
+  if (stage == 0) {
+    slot.input = FakeBatch(first_batch_ + micro_batch);
+    const auto feedback = estimate_inputs_.extract({0, micro_batch});
+    if (!feedback.empty()) slot.input = FakeConditioned(slot.input, feedback.mapped().tokens);
+  }
   slot.output = FakeForward(stage, slot.input);
   if (stage + 1 == stages_) slot.output_gradient = FakeLossGradient(slot.output);
   return absl::OkStatus();
@@ -198,6 +212,47 @@ absl::Status FakeStageCompute::EndReduce(int32_t stage) {
 void FakeStageCompute::Release(int32_t stage, int32_t micro_batch) {
   ++released[{stage, micro_batch}];
   slots_.erase({stage, micro_batch});
+}
+
+const Boundary& FakeStageCompute::EstimateInputOf(int32_t stage) const {
+  return stage == 0 ? FeedbackBoundary() : MiddleBoundary();
+}
+
+absl::StatusOr<std::vector<std::span<std::byte>>> FakeStageCompute::EstimateInputs(int32_t stage, int32_t micro_batch) {
+  FakeValues& input = estimate_inputs_[{stage, micro_batch}];
+  if (stage == 0) return std::vector<std::span<std::byte>>{BytesOf(input.tokens)};
+  return std::vector<std::span<std::byte>>{BytesOf(input.tokens), BytesOf(input.mask), BytesOf(input.conditioning)};
+}
+
+absl::Status FakeStageCompute::EstimateForward(int32_t stage, int32_t micro_batch) {
+  if (absl::Status status = Record(ActionKind::kSelfConditioning, stage, micro_batch); !status.ok()) return status;
+  FakeValues input = FakeBatch(first_batch_ + micro_batch);
+  if (stage > 0) {
+    const auto received = estimate_inputs_.extract({stage, micro_batch});
+    if (received.empty()) return absl::InternalError("an extra forward before its inputs");
+    input = received.mapped();
+  }
+  estimate_outputs_[{stage, micro_batch}] = FakeForward(stage, input);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::span<const std::byte>>> FakeStageCompute::EstimateOutputs(int32_t stage,
+                                                                                          int32_t micro_batch) {
+  FakeValues& output = estimate_outputs_[{stage, micro_batch}];
+  if (stage + 1 == stages_) return std::vector<std::span<const std::byte>>{BytesOf(output.tokens)};
+  return std::vector<std::span<const std::byte>>{BytesOf(output.tokens), BytesOf(output.mask),
+                                                 BytesOf(output.conditioning)};
+}
+
+absl::Status FakeStageCompute::HandOverEstimate(int32_t stage, int32_t micro_batch) {
+  const auto output = estimate_outputs_.extract({stage, micro_batch});
+  estimate_inputs_[{(stage + 1) % stages_, micro_batch}] = output.mapped();
+  return absl::OkStatus();
+}
+
+void FakeStageCompute::ReleaseEstimate(int32_t stage, int32_t micro_batch) {
+  ++released_estimates[{stage, micro_batch}];
+  estimate_outputs_.erase({stage, micro_batch});
 }
 
 }  // namespace atl::engine

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/schedule/action.h"
+#include "worker/engine/self_conditioning_compute.h"
 #include "worker/engine/stage_compute.h"
 
 namespace atl::engine {
@@ -31,6 +32,8 @@ struct FakeValues {
 FakeValues FakeForward(int32_t stage, const FakeValues& input);
 FakeValues FakeInputGradient(int32_t stage, const FakeValues& input, const FakeValues& output_gradient);
 FakeValues FakeBatch(int32_t micro_batch);
+// The batch as the first stage's F sees it beside what the last stage's C made of it.
+FakeValues FakeConditioned(const FakeValues& batch, uint64_t feedback);
 FakeValues FakeLossGradient(const FakeValues& output);
 
 // The gradients of a stage: a few numbers, changed by each weight gradient, so that its micro-batches' order shows.
@@ -40,7 +43,7 @@ void FakeAccumulate(const FakeValues& weight_gradient, FakeGradients& gradients)
 uint64_t FakeJoin(uint64_t a, uint64_t b);
 
 // Not thread-safe, as StageCompute asks. Records what was asked of it.
-class FakeStageCompute : public StageCompute {
+class FakeStageCompute : public StageCompute, public SelfConditioningCompute {
  public:
   // `first_batch`: of the batches that the first stage reads, the number of micro-batch 0's.
   explicit FakeStageCompute(int32_t stages, int32_t first_batch = 0) : stages_(stages), first_batch_(first_batch) {}
@@ -63,6 +66,12 @@ class FakeStageCompute : public StageCompute {
   absl::Status SumOwnPart(int32_t stage) override;
   absl::Status EndReduce(int32_t stage) override;
   void Release(int32_t stage, int32_t micro_batch) override;
+  const Boundary& EstimateInputOf(int32_t stage) const override;
+  absl::StatusOr<std::vector<std::span<std::byte>>> EstimateInputs(int32_t stage, int32_t micro_batch) override;
+  absl::Status EstimateForward(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<std::vector<std::span<const std::byte>>> EstimateOutputs(int32_t stage, int32_t micro_batch) override;
+  absl::Status HandOverEstimate(int32_t stage, int32_t micro_batch) override;
+  void ReleaseEstimate(int32_t stage, int32_t micro_batch) override;
 
   // Weight gradients by (stage, micro-batch), as W or B left them.
   std::map<std::pair<int32_t, int32_t>, FakeValues> weight_gradients;
@@ -72,6 +81,7 @@ class FakeStageCompute : public StageCompute {
   std::map<std::pair<int32_t, int32_t>, int> released;
   std::map<std::pair<int32_t, int32_t>, int> released_outputs;
   std::map<std::pair<int32_t, int32_t>, int> released_input_gradients;
+  std::map<std::pair<int32_t, int32_t>, int> released_estimates;
   std::vector<int32_t> reduced;  // stages, in the order of their EndReduce
   size_t live_peak = 0;
   // Asked before each action runs; its error is the action's.
@@ -97,6 +107,9 @@ class FakeStageCompute : public StageCompute {
   const int32_t stages_;
   const int32_t first_batch_;
   std::map<std::pair<int32_t, int32_t>, Slot> slots_;
+  // Of C: at stage 0 the feedback, in `tokens`.
+  std::map<std::pair<int32_t, int32_t>, FakeValues> estimate_inputs_;
+  std::map<std::pair<int32_t, int32_t>, FakeValues> estimate_outputs_;
   std::map<int32_t, Reducing> reducing_;
 };
 

@@ -194,7 +194,7 @@ TEST(FrozenRunTest, PiecesOnSeveralRanksMakeWhatOneRankWould) {
       }
       // The last iteration of a run has none.
       island.Batch(900);
-      for (const absl::Status& status : island.Each([](Engine& e) { return e.RunIteration(/*frozen=*/false); })) {
+      for (const absl::Status& status : island.Each([](Engine& e) { return e.RunIteration({.frozen = false}); })) {
         ASSERT_TRUE(status.ok()) << status;
       }
       for (const auto& frozen : island.frozen) EXPECT_TRUE(frozen->values.empty());
@@ -289,7 +289,9 @@ class ScriptedTransport : public transport::Transport {
   absl::StatusOr<std::unique_ptr<transport::Work>> Receive(const transport::Lane& lane,
                                                            std::span<std::byte> bytes) override {
     // A boundary is three tensors, which arrive together.
-    const size_t tensors = lane.kind == transport::LaneKind::kForward ? 3 : 1;
+    const bool boundary =
+        lane.kind == transport::LaneKind::kForward || lane.kind == transport::LaneKind::kSelfConditioning;
+    const size_t tensors = boundary ? 3 : 1;
     const size_t message = posted_[lane.kind]++ / tensors;
     return std::make_unique<ScriptedWork>(clock_, started_ + arrivals[lane.kind].at(message));
   }
@@ -349,10 +351,16 @@ struct LastRank {
     return absl::OkStatus();
   }
 
+  void SelfCondition(const std::string& text) {
+    plan.self_conditioned = *schedule::ParseText(text);
+    engine = std::make_unique<Engine>(plan, 1, compute.get(), &transport, &clock,
+                                      EngineOptions{.frozen = frozen.get(), .self_conditioning = compute.get()});
+  }
+
   // The order in which actions ran, with their starts in ms.
-  std::string Run() {
+  std::string Run(Iteration iteration = {}) {
     transport.StartIteration();
-    const absl::Status status = engine->RunIteration();
+    const absl::Status status = engine->RunIteration(iteration);
     EXPECT_TRUE(status.ok()) << status;
     std::string text;
     for (const ActionTiming& timing : engine->timings()) {
@@ -434,6 +442,22 @@ TEST(PieceRuleTest, AReadyActionGoesBeforeAPieceWhoseInputsAreMissing) {
   rank.transport.arrivals[transport::LaneKind::kFrozen] = {absl::Milliseconds(33)};
   EXPECT_EQ(rank.Run(), "1F0@30 1B0@40 1F1@100 1B1@110 E0@120 E1@140");
   EXPECT_EQ(rank.Run(), "1F0@30 1B0@40 E0@50 E1@70 1F1@100 1B1@110");  // the gap is known now
+}
+
+TEST(PieceRuleTest, TheGapsOfOneScheduleSayNothingOfTheOther) {
+  LastRank rank("1F0,1B0,1F1,1B1,E0,E1");
+  rank.SelfCondition("0C0,0C1,0F0,0F1,0B0,0B1\n1C0,1C1,1F0,1B0,1F1,1B1,E0,E1\n");
+  rank.transport.arrivals[transport::LaneKind::kSelfConditioning] = {absl::Milliseconds(5), absl::Milliseconds(70)};
+  rank.ForwardsArrive(90, 100);
+  const Iteration self_conditioned{.self_conditioned = true};
+  EXPECT_EQ(rank.Run(self_conditioned), "1C0@5 1C1@70 1F0@90 1B0@100 1F1@110 1B1@120 E0@130 E1@150");
+  // The gap before C1 holds both; before F0 of the other schedule there is one too, of which nothing is known yet.
+  EXPECT_EQ(rank.Run(self_conditioned), "1C0@5 E0@15 E1@35 1C1@70 1F0@90 1B0@100 1F1@110 1B1@120");
+  rank.ForwardsArrive(30, 100);
+  EXPECT_EQ(rank.Run(), "1F0@30 1B0@40 1F1@100 1B1@110 E0@120 E1@140");
+  EXPECT_EQ(rank.Run(), "E0@0 1F0@30 1B0@40 E1@50 1F1@100 1B1@110");
+  rank.ForwardsArrive(90, 100);
+  EXPECT_EQ(rank.Run(self_conditioned), "1C0@5 E0@15 E1@35 1C1@70 1F0@90 1B0@100 1F1@110 1B1@120");
 }
 
 TEST(PieceRuleTest, OnADeviceEverythingKeepsItsPlace) {

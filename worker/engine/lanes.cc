@@ -12,12 +12,13 @@ int32_t RankOf(const planner::Plan& plan, int32_t replica, int32_t stage) {
 }
 
 std::optional<Lane> LaneBefore(const planner::Plan& plan, int32_t replica, int32_t stage, LaneKind kind) {
-  if (stage == 0 || stage == plan.schedule.stages) return std::nullopt;
-  const int32_t before = RankOf(plan, replica, stage - 1);
+  const bool feedback = stage == 0 && kind == LaneKind::kSelfConditioning;
+  if ((stage == 0 && !feedback) || stage == plan.schedule.stages) return std::nullopt;
+  const int32_t before = RankOf(plan, replica, feedback ? plan.schedule.stages - 1 : stage - 1);
   const int32_t after = RankOf(plan, replica, stage);
   if (before == after) return std::nullopt;
-  if (kind == LaneKind::kForward) return Lane{before, after, stage, kind};
-  return Lane{after, before, stage, kind};
+  if (kind == LaneKind::kGradient) return Lane{after, before, stage, kind};
+  return Lane{before, after, stage, kind};
 }
 
 Lane ReduceLane(const planner::Plan& plan, int32_t stage, int32_t from_replica, int32_t to_replica) {
@@ -31,6 +32,11 @@ std::vector<Lane> LanesOf(const planner::Plan& plan) {
       for (const LaneKind kind : {LaneKind::kForward, LaneKind::kGradient}) {
         if (const std::optional<Lane> lane = LaneBefore(plan, replica, stage, kind)) lanes.push_back(*lane);
       }
+    }
+  }
+  for (int32_t replica = 0; replica < plan.replicas && plan.is_self_conditioned(); ++replica) {
+    for (int32_t stage = 0; stage < plan.schedule.stages; ++stage) {
+      if (const auto lane = LaneBefore(plan, replica, stage, LaneKind::kSelfConditioning)) lanes.push_back(*lane);
     }
   }
   for (int32_t stage = 0; stage < plan.schedule.stages; ++stage) {

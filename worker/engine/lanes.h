@@ -17,8 +17,9 @@ std::vector<transport::Lane> LanesOf(const planner::Plan& plan);
 // The island's rank that holds `stage` of `replica`.
 int32_t RankOf(const planner::Plan& plan, int32_t replica, int32_t stage);
 
-// The lane through the boundary before `stage` of `replica`, one each way (kForward, kGradient); none before the first
-// stage, behind the last, and where both sides lie on one rank.
+// The lane through the boundary before `stage` of `replica`, one each way (kForward, kGradient) and one for the extra
+// forward of self-conditioned steps (kSelfConditioning), whose stage before the first is the last; otherwise none
+// before the first stage, behind the last, and where both sides lie on one rank.
 std::optional<transport::Lane> LaneBefore(const planner::Plan& plan, int32_t replica, int32_t stage,
                                           transport::LaneKind kind);
 

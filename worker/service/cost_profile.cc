@@ -62,11 +62,12 @@ std::string ProfileKey(const ProfiledThing& thing) {
   const spec::ModelSpec& model = options.model;
   const spec::PrecisionSpec& precision = options.training.precision;
   const std::string text =
-      fmt::format("{} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} | {} {} {} | {} | {} | {}",
+      fmt::format("{} {} {} {} {} {}{} | {} {} {} {} {} | {} {} {} {} | {} {} {} | {} | {} | {}",
                   static_cast<int>(options.objective), model.patch, model.width, model.depth, model.heads,
-                  model.mlp_ratio, options.channels, options.height, options.width, options.classes, options.clusters,
-                  precision.params, precision.compute, precision.reduce, precision.ema, options.device, options.threads,
-                  thing.ranks, fmt::join(thing.micro_batch_sizes, ","), thing.device_name, thing.build);
+                  model.mlp_ratio, model.self_conditioning ? " self-conditioned" : "", options.channels, options.height,
+                  options.width, options.classes, options.clusters, precision.params, precision.compute,
+                  precision.reduce, precision.ema, options.device, options.threads, thing.ranks,
+                  fmt::join(thing.micro_batch_sizes, ","), thing.device_name, thing.build);
   return storage::Sha256(text).substr(0, 32);
 }
 

@@ -193,6 +193,7 @@ absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
   index.height = learnt[1];
   index.width = learnt[2];
   index.latent = spec::FrozenWithOutput(grant.spec.frozen, "latent").has_value();
+  index.self_conditioning = grant.spec.model.self_conditioning;
   index.classes = manifest.classes;
   index.experts = grant.spec.experts;
   index.cluster_rows = ClusterRows(grant);

@@ -386,6 +386,13 @@ TEST_F(PublishTask, WritesEmaWeightsUnderCanonicalNamesAndTheIndexLast) {
   EXPECT_EQ(*store_->Read(folder + "/router/" + storage::kConfigFile), "{\"name\": \"train_router\"}\n");
 }
 
+TEST_F(PublishTask, TheIndexOfASelfConditionedModelSaysSo) {
+  spec_.model.self_conditioning = true;
+  const auto artifacts = RunTask(PublishContext());
+  ASSERT_TRUE(artifacts.ok()) << artifacts.status();
+  EXPECT_TRUE(storage::ParseModelIndex(*store_->Read((*artifacts)[0].uri), "model_index.json")->self_conditioning);
+}
+
 TEST_F(PublishTask, FrozenComponentsLeaveLatentsAndClassEmbeddingsWithTheirCondition) {
   spec_.frozen = {{.name = "encoder", .output = "latent", .layers = {{.kind = "convolution", .width = 5, .stride = 2}}},
                   {.name = "labels",

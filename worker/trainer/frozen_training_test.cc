@@ -8,6 +8,7 @@
 #include "common/planner/frozen_flow.h"
 #include "gmock/gmock.h"
 #include "worker/trainer/batch_feed.h"
+#include "worker/trainer/gradient_testing.h"
 #include "worker/trainer/rank_frozen.h"
 #include "worker/trainer/trainer.h"
 #include "worker/trainer/trainer_testing.h"
@@ -93,6 +94,24 @@ TEST(FrozenTrainingTest, FilledBubblesEqualTheSamePiecesOneAfterAnotherBitForBit
     for (size_t i = 0; i < 5; ++i) EXPECT_EQ(filled.results[i].loss, expected.results[i].loss);
   }
   ExpectSameState(expected, Train(options, OneAfterAnother(options, 2), 5, &store));
+}
+
+TEST(FrozenTrainingTest, SelfConditionedStepsEstimateTheLatents) {
+  storage::TemporaryStore store;
+  TrainerOptions options = LatentOptions();
+  options.model.self_conditioning = true;
+  const Trained expected = Train(options, SelfConditioned(OneAfterAnother(options, 1)), 6, &store);
+  options.training.self_conditioning_rate = 0;
+  EXPECT_NE(Train(options, OneAfterAnother(options, 1), 6, &store).results[5].loss, expected.results[5].loss);
+  options.training.self_conditioning_rate = 0.5;
+  for (const int32_t stages : {1, 2, 4}) {
+    SCOPED_TRACE(stages);
+    const Trained filled = Train(options, SelfConditioned(Filled(options, stages)), 6, &store);
+    ExpectSameState(expected, filled);
+    for (size_t i = 0; i < 6; ++i) EXPECT_EQ(filled.results[i].loss, expected.results[i].loss);
+    const Trained half = Train(options, SelfConditioned(Filled(options, stages)), 3, &store);
+    ExpectSameState(expected, Train(options, SelfConditioned(Filled(options, stages)), 6, &store, &half));
+  }
 }
 
 TEST(FrozenTrainingTest, AResumedRunMakesItsOutputsAgainBitForBit) {

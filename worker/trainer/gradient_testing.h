@@ -11,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "common/schedule/action.h"
+#include "common/schedule/self_conditioning.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/batch_feed.h"
 #include "worker/trainer/plain_dit.h"
@@ -19,18 +20,54 @@
 
 namespace atl::trainer {
 
-// Stock autograd over the same micro-batches: each replica's accumulated apart, then added in replica order.
-inline Parameters PlainGradients(const TrainerOptions& options, const planner::Plan& plan, const Parameters& values) {
+// The plan, and for its self-conditioned steps every C before anything else: stage by stage on a rank.
+inline planner::Plan SelfConditioned(planner::Plan plan) {
+  plan.self_conditioned = plan.schedule;
+  for (std::vector<schedule::Action>& actions : plan.self_conditioned.ranks) {
+    std::set<int32_t> stages;
+    for (const schedule::Action& action : actions) {
+      if (action.kind == schedule::ActionKind::kForward) stages.insert(action.stage);
+    }
+    std::vector<schedule::Action> estimates;
+    for (const int32_t stage : stages) {
+      for (int32_t m = 0; m < plan.schedule.micro_batches; ++m) {
+        estimates.push_back({schedule::ActionKind::kSelfConditioning, stage, m});
+      }
+    }
+    actions.insert(actions.begin(), estimates.begin(), estimates.end());
+  }
+  const absl::Status valid = schedule::Validate(plan.self_conditioned);
+  EXPECT_TRUE(valid.ok()) << valid;
+  return plan;
+}
+
+// The plan, and for its self-conditioned steps C's where the planner puts them at equal costs.
+inline planner::Plan WithPlannedEstimates(planner::Plan plan) {
+  schedule::SimulationCosts costs{.transfer_seconds = 0.1};
+  costs.stages.assign(
+      static_cast<size_t>(plan.schedule.stages),
+      {.forward_seconds = 1, .input_gradient_seconds = 1, .weight_gradient_seconds = 1, .reduce_seconds = 0.1});
+  plan.self_conditioned = schedule::AddSelfConditioning(plan.schedule, costs);
+  return plan;
+}
+
+// Stock autograd over the same micro-batches: each replica's accumulated apart, then added in replica order. On a plan
+// with a self-conditioned schedule every micro-batch's estimate is made first.
+inline Parameters PlainGradients(const TrainerOptions& options, const planner::Plan& plan, const Parameters& values,
+                                 int64_t cursor = 32) {
   at::set_num_threads(1);
   Parameters gradients;
   for (int32_t replica = 0; replica < plan.replicas; ++replica) {
     const PlainDit dit(ConfigOf(options), values);
     StrokeData data(160, options.height, 5);
     BatchFeed feed(options, plan, replica, &data);
-    feed.Begin(32);
+    feed.Begin(cursor);
     for (int32_t m = 0; m < plan.micro_batches; ++m) {
       const MicroBatch& batch = **feed.Get(m);
-      const at::Tensor out = dit.Run(batch.noised.x_t, batch.noised.t, batch.noised.classes);
+      const model::NoisedBatch& noised = batch.noised;
+      at::Tensor estimate;
+      if (plan.is_self_conditioned()) estimate = dit.Estimate(noised.x_t, noised.t, noised.classes);
+      const at::Tensor out = dit.Run(noised.x_t, noised.t, noised.classes, estimate);
       const at::Tensor loss = options.objective == Objective::kVelocity ? at::mse_loss(out, batch.noised.target)
                                                                         : at::cross_entropy_loss(out, batch.clusters);
       (loss / (plan.micro_batches * plan.replicas)).backward();
@@ -46,7 +83,8 @@ inline Parameters PlainGradients(const TrainerOptions& options, const planner::P
   return gradients;
 }
 
-// One iteration of the engine on every rank of the island: the gradients by replica.
+// One iteration of the engine on every rank of the island, self-conditioned where the plan has a schedule for it: the
+// gradients by replica.
 inline std::vector<Parameters> PipelineGradients(const TrainerOptions& options, const planner::Plan& plan,
                                                  const Parameters& values) {
   std::vector<Parameters> by_rank(static_cast<size_t>(plan.rank_count()));
@@ -61,8 +99,8 @@ inline std::vector<Parameters> PipelineGradients(const TrainerOptions& options, 
     }
     feed.Begin(32);
     stages.Begin();
-    engine::Engine engine(plan, rank, &stages, transport, Clock::Real(), {});
-    const absl::Status status = engine.RunIteration();
+    engine::Engine engine(plan, rank, &stages, transport, Clock::Real(), {.self_conditioning = &stages});
+    const absl::Status status = engine.RunIteration({.self_conditioned = plan.is_self_conditioned()});
     ASSERT_TRUE(status.ok()) << status;
     for (const RankStages::Stage& stage : stages.stages()) {
       for (const model::NamedTensor& p : model::NamedParameters(stage.layers)) {

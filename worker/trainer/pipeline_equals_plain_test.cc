@@ -105,28 +105,34 @@ TrainerOptions TinyOptions() {
 constexpr int32_t kMicroBatches[] = {1, 2, 3, 5, 8};
 
 // What a schedule is to be equal to; computed once for all of them.
-const Parameters& TinyPlainGradients(const Parameters& values, int32_t micro_batches, int32_t replicas) {
-  static auto* const known = new std::map<std::pair<int32_t, int32_t>, Parameters>;
-  Parameters& gradients = (*known)[{micro_batches, replicas}];
+const Parameters& TinyPlainGradients(const TrainerOptions& options, const Parameters& values, int32_t micro_batches,
+                                     int32_t replicas) {
+  static auto* const known = new std::map<std::tuple<bool, int32_t, int32_t>, Parameters>;
+  Parameters& gradients = (*known)[{options.model.self_conditioning, micro_batches, replicas}];
   if (gradients.empty()) {
-    const TrainerOptions options = TinyOptions();
-    const schedule::Schedule one = *schedule::GenerateGPipe(1, micro_batches);
-    gradients = PlainGradients(options, PlanAround(options, one, 2, replicas), values);
+    planner::Plan one = PlanAround(options, *schedule::GenerateGPipe(1, micro_batches), 2, replicas);
+    if (options.model.self_conditioning) one = SelfConditioned(one);
+    gradients = PlainGradients(options, one, values);
   }
   return gradients;
 }
 
-// With and without replicas, with and without recomputation.
+// With and without replicas, recomputation and an estimate.
 void ExpectScheduleEqualsPlain(const schedule::Schedule& schedule) {
-  const TrainerOptions options = TinyOptions();
-  const Parameters values = RandomParameters(ConfigOf(options));
-  for (const int32_t replicas : {1, 2}) {
-    const Parameters& plain = TinyPlainGradients(values, schedule.micro_batches, replicas);
-    planner::Plan plan = PlanAround(options, schedule, 2, replicas);
-    for (const bool recompute : {false, true}) {
-      SCOPED_TRACE(std::to_string(replicas) + " replicas, recompute " + (recompute ? "on" : "off"));
-      if (recompute) plan.recomputed_layers = AllLayers(plan);
-      for (const Parameters& of_replica : PipelineGradients(options, plan, values)) ExpectBitEqual(plain, of_replica);
+  for (const bool self_conditioning : {false, true}) {
+    TrainerOptions options = TinyOptions();
+    options.model.self_conditioning = self_conditioning;
+    const Parameters values = RandomParameters(ConfigOf(options));
+    for (const int32_t replicas : {1, 2}) {
+      const Parameters& plain = TinyPlainGradients(options, values, schedule.micro_batches, replicas);
+      planner::Plan plan = PlanAround(options, schedule, 2, replicas);
+      if (self_conditioning) plan = SelfConditioned(plan);
+      for (const bool recompute : {false, true}) {
+        SCOPED_TRACE(
+            fmt::format("{} replicas, recompute {}, self-conditioning {}", replicas, recompute, self_conditioning));
+        if (recompute) plan.recomputed_layers = AllLayers(plan);
+        for (const Parameters& of_replica : PipelineGradients(options, plan, values)) ExpectBitEqual(plain, of_replica);
+      }
     }
   }
 }

@@ -25,7 +25,8 @@ inline model::DitConfig ConfigOf(const TrainerOptions& options) {
           .depth = options.model.depth,
           .heads = options.model.heads,
           .mlp_ratio = options.model.mlp_ratio,
-          .outputs = options.objective == Objective::kCluster ? options.clusters : 0};
+          .outputs = options.objective == Objective::kCluster ? options.clusters : 0,
+          .self_conditioning = options.model.self_conditioning};
 }
 
 // Weights away from zero, so that every gate is open and every parameter gets a gradient.
@@ -47,8 +48,12 @@ class PlainDit {
   }
   const Parameters& parameters() const { return parameters_; }
 
-  at::Tensor Run(const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes) const {
-    at::Tensor tokens = LinearOf("embed.patch", Patches(x)) + Positions();
+  // A self-conditioned model reads `estimate`; zeros where it is undefined.
+  at::Tensor Run(const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes,
+                 const at::Tensor& estimate = {}) const {
+    at::Tensor in = x;
+    if (config_.self_conditioning) in = at::cat({x, estimate.defined() ? estimate : at::zeros_like(x)}, 1);
+    at::Tensor tokens = LinearOf("embed.patch", Patches(in)) + Positions();
     const at::Tensor frequency = at::exp(at::arange(128, at::kDouble) * (-std::log(10000.0) / 128.0)).to(at::kFloat);
     const at::Tensor angle = (t * 1000.0).unsqueeze(1) * frequency;
     const at::Tensor time =
@@ -59,6 +64,12 @@ class PlainDit {
     const at::Tensor out = Modulated(tokens, m[0], m[1]);
     if (config_.outputs > 0) return LinearOf("head.out", out.mean(1));
     return Image(LinearOf("head.out", out));
+  }
+
+  // The clean sample that the model points to when it has no estimate: what it is then given.
+  at::Tensor Estimate(const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes) const {
+    const at::NoGradGuard no_grad;
+    return x - t.view({-1, 1, 1, 1}) * Run(x, t, classes);
   }
 
  private:
@@ -86,9 +97,9 @@ class PlainDit {
   }
   at::Tensor Patches(const at::Tensor& x) const {
     const int64_t p = config_.patch;
-    return x.reshape({x.size(0), config_.channels, config_.height / p, p, config_.width_pixels / p, p})
+    return x.reshape({x.size(0), x.size(1), config_.height / p, p, config_.width_pixels / p, p})
         .permute({0, 2, 4, 1, 3, 5})
-        .reshape({x.size(0), config_.tokens(), config_.channels * p * p});
+        .reshape({x.size(0), config_.tokens(), x.size(1) * p * p});
   }
   at::Tensor Image(const at::Tensor& x) const {
     const int64_t p = config_.patch;

@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/planner/frozen_flow.h"
 #include "common/schedule/accumulation.h"
+#include "common/schedule/self_conditioning.h"
 #include "fmt/format.h"
 
 namespace atl::trainer {
@@ -82,6 +83,16 @@ absl::Status CheckPlan(const planner::Plan& plan, int64_t layers, int32_t rank, 
   ATOLL_RETURN_IF_ERROR(CheckReductions(plan));
   ATOLL_RETURN_IF_ERROR(planner::FrozenFlowOf(plan).status());
   return schedule::AccumulatesInOrder(plan.schedule);
+}
+
+absl::Status CheckSelfConditioning(const planner::Plan& plan, bool needed) {
+  if (!plan.is_self_conditioned()) {
+    if (!needed) return absl::OkStatus();
+    return Invalid("expected a schedule for self-conditioned steps; found none");
+  }
+  // Then sums, pieces and reductions have one order in both.
+  ATOLL_RETURN_IF_ERROR(schedule::CheckSelfConditioned(plan.self_conditioned, plan.schedule));
+  return WithContext(schedule::Validate(plan.self_conditioned), "self-conditioned schedule");
 }
 
 }  // namespace atl::trainer

@@ -13,4 +13,8 @@ namespace atl::trainer {
 // replicas without reductions; gradients that do not accumulate in the order of plain training.
 absl::Status CheckPlan(const planner::Plan& plan, int64_t layers, int32_t rank, bool has_transport);
 
+// OK, or INVALID_ARGUMENT likewise: a schedule for self-conditioned steps that is `needed` and not there, or that does
+// more than add C's to the plan's schedule.
+absl::Status CheckSelfConditioning(const planner::Plan& plan, bool needed);
+
 }  // namespace atl::trainer

@@ -31,6 +31,15 @@ engine::Boundary BoundaryOf(const model::DitConfig& config, int64_t n) {
   return boundary;
 }
 
+// The velocity of a micro-batch, as the head makes it.
+engine::Boundary FeedbackOf(const model::DitConfig& config, int64_t n) {
+  return {{{.name = "velocity",
+            .shape = {n, config.channels, config.height, config.width_pixels},
+            .dtype = std::string(model::DtypeName(at::kFloat)),
+            .needs_gradient = false,
+            .bytes = n * config.channels * config.height * config.width_pixels * static_cast<int64_t>(sizeof(float))}}};
+}
+
 template <typename Byte>
 std::vector<std::span<Byte>> Bytes(const std::vector<at::Tensor>& tensors) {
   std::vector<std::span<Byte>> spans;
@@ -112,7 +121,8 @@ RankStages::RankStages(const TrainerOptions& options, const model::DitConfig& co
       compute_(model::ComputeType(config)),
       micro_batches_(plan.micro_batches * plan.replicas),
       last_stage_(static_cast<int32_t>(plan.stages.size()) - 1),
-      feed_(feed) {
+      feed_(feed),
+      feedback_(FeedbackOf(config, plan.micro_batch_size)) {
   for (int32_t s = 0; s <= last_stage_; ++s) {
     const planner::StagePlacement& placement = plan.stages[static_cast<size_t>(s)];
     if (placement.rank != rank % plan.schedule.rank_count()) continue;
@@ -144,7 +154,8 @@ StepLoss RankStages::Loss() const {
 std::vector<at::Tensor> RankStages::Allocate(const engine::Boundary& boundary) const {
   std::vector<at::Tensor> tensors;
   for (const engine::BoundaryTensor& tensor : boundary.tensors) {
-    tensors.push_back(at::empty(tensor.shape, at::TensorOptions().dtype(compute_).device(options_.device)));
+    const at::ScalarType dtype = tensor.dtype == model::DtypeName(at::kFloat) ? at::kFloat : compute_;
+    tensors.push_back(at::empty(tensor.shape, at::TensorOptions().dtype(dtype).device(options_.device)));
   }
   return tensors;
 }
@@ -166,11 +177,21 @@ absl::StatusOr<std::vector<std::span<std::byte>>> RankStages::OutputGradientBuff
   });
 }
 
+absl::StatusOr<model::Flow> RankStages::BatchFlow(int32_t micro_batch) {
+  ATOLL_ASSIGN_OR_RETURN(const MicroBatch* batch, feed_->Get(micro_batch));
+  model::Flow flow{{"x", batch->noised.x_t}, {"t", batch->noised.t}, {"class", batch->noised.classes}};
+  if (batch->condition.defined()) flow.push_back({"condition", batch->condition});
+  return flow;
+}
+
 absl::StatusOr<model::Flow> RankStages::InputFlow(const Stage& stage, int32_t micro_batch) {
   if (stage.index == 0) {
-    ATOLL_ASSIGN_OR_RETURN(const MicroBatch* batch, feed_->Get(micro_batch));
-    model::Flow flow{{"x", batch->noised.x_t}, {"t", batch->noised.t}, {"class", batch->noised.classes}};
-    if (batch->condition.defined()) flow.push_back({"condition", batch->condition});
+    ATOLL_ASSIGN_OR_RETURN(model::Flow flow, BatchFlow(micro_batch));
+    const auto feedback = estimate_inputs_.extract({0, micro_batch});
+    if (!feedback.empty()) {
+      const at::Tensor& velocity = feedback.mapped().front();
+      flow.push_back({"estimate", model::EstimateOf(model::Get(flow, "x"), model::Get(flow, "t"), velocity)});
+    }
     return flow;
   }
   std::vector<at::Tensor> inputs = std::exchange(RunOf(stage.index, micro_batch).inputs, {});
@@ -288,6 +309,54 @@ void RankStages::ReleaseInputGradients(int32_t stage, int32_t micro_batch) {
 
 void RankStages::Release(int32_t stage, int32_t micro_batch) {
   runs_.erase({stage, micro_batch});
+}
+
+absl::StatusOr<std::vector<std::span<std::byte>>> RankStages::EstimateInputs(int32_t stage, int32_t micro_batch) {
+  return CatchTensorErrors("estimate buffers", [&]() -> absl::StatusOr<std::vector<std::span<std::byte>>> {
+    return Bytes<std::byte>(estimate_inputs_[{stage, micro_batch}] = Allocate(EstimateInputOf(stage)));
+  });
+}
+
+absl::Status RankStages::EstimateForward(int32_t index, int32_t micro_batch) {
+  return CatchTensorErrors("self-conditioning", [&]() -> absl::Status {
+    const at::NoGradGuard no_graph;
+    const Stage& stage = StageAt(index);
+    model::Flow flow;
+    if (index == 0) {
+      ATOLL_ASSIGN_OR_RETURN(flow, BatchFlow(micro_batch));
+    } else {
+      auto inputs = estimate_inputs_.extract({index, micro_batch});
+      for (size_t i = 0; i < stage.input.tensors.size(); ++i) {
+        flow.push_back({stage.input.tensors[i].name, std::move(inputs.mapped()[i])});
+      }
+    }
+    // As in F, layer by layer, so that what a layer read goes when it has run.
+    for (const LayerRun& layers : stage.runs) flow = RunLayers(stage, layers, std::move(flow));
+    std::vector<at::Tensor>& outputs = estimate_outputs_[{index, micro_batch}];
+    if (index == last_stage_) {
+      outputs.push_back(model::Get(flow, "out").contiguous());
+      return absl::OkStatus();
+    }
+    for (const engine::BoundaryTensor& tensor : stage.output.tensors) {
+      outputs.push_back(model::Get(flow, tensor.name).contiguous());
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::vector<std::span<const std::byte>>> RankStages::EstimateOutputs(int32_t stage,
+                                                                                    int32_t micro_batch) {
+  return Bytes<const std::byte>(estimate_outputs_[{stage, micro_batch}]);
+}
+
+absl::Status RankStages::HandOverEstimate(int32_t stage, int32_t micro_batch) {
+  const int32_t next = stage == last_stage_ ? 0 : stage + 1;
+  estimate_inputs_[{next, micro_batch}] = std::move(estimate_outputs_.extract({stage, micro_batch}).mapped());
+  return absl::OkStatus();
+}
+
+void RankStages::ReleaseEstimate(int32_t stage, int32_t micro_batch) {
+  estimate_outputs_.erase({stage, micro_batch});
 }
 
 absl::StatusOr<engine::ReduceBuffers> RankStages::BeginReduce(int32_t index, int32_t replica, int32_t replicas) {

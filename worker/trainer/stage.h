@@ -13,6 +13,7 @@
 #include "common/model/dit.h"
 #include "common/model/ops.h"
 #include "common/planner/plan.h"
+#include "worker/engine/self_conditioning_compute.h"
 #include "worker/engine/stage_compute.h"
 #include "worker/trainer/batch_feed.h"
 
@@ -35,8 +36,12 @@ struct StepLoss {
 // Memory of a (stage, micro-batch): from F to I the graph, without the outputs once they are sent; from I to W what the
 // weight gradients read; then nothing.
 //
+// The extra forward of a self-conditioned step runs the same layers with zeros as estimate and keeps nothing but what
+// the next stage reads. The feedback is the last stage's velocity; the first stage, which knows x_t and t, makes of it
+// the estimate of the clean sample that its F reads. Without feedback F reads zeros.
+//
 // Called by the engine's one thread. LibTorch's exceptions end here: INTERNAL, or RESOURCE_EXHAUSTED without memory.
-class RankStages : public engine::StageCompute {
+class RankStages : public engine::StageCompute, public engine::SelfConditioningCompute {
  public:
   // Builds the layers of this rank's stages. `rank` is the island's. `feed` may be null on a rank with neither first
   // nor last stage.
@@ -82,6 +87,15 @@ class RankStages : public engine::StageCompute {
   absl::Status EndReduce(int32_t stage) override;
   void Release(int32_t stage, int32_t micro_batch) override;
 
+  const engine::Boundary& EstimateInputOf(int32_t stage) const override {
+    return stage == 0 ? feedback_ : InputOf(stage);
+  }
+  absl::StatusOr<std::vector<std::span<std::byte>>> EstimateInputs(int32_t stage, int32_t micro_batch) override;
+  absl::Status EstimateForward(int32_t stage, int32_t micro_batch) override;
+  absl::StatusOr<std::vector<std::span<const std::byte>>> EstimateOutputs(int32_t stage, int32_t micro_batch) override;
+  absl::Status HandOverEstimate(int32_t stage, int32_t micro_batch) override;
+  void ReleaseEstimate(int32_t stage, int32_t micro_batch) override;
+
  private:
   // A graph: from its leaves to its roots. Without roots it is yet to be computed from the leaves.
   struct Part {
@@ -107,6 +121,8 @@ class RankStages : public engine::StageCompute {
   const Stage& StageAt(int32_t stage) const;
   Run& RunOf(int32_t stage, int32_t micro_batch) { return runs_[{stage, micro_batch}]; }
   std::vector<at::Tensor> Allocate(const engine::Boundary& boundary) const;
+  // What the first stage reads of a micro-batch, but for an estimate.
+  absl::StatusOr<model::Flow> BatchFlow(int32_t micro_batch);
   absl::StatusOr<model::Flow> InputFlow(const Stage& stage, int32_t micro_batch);
   absl::Status ComputeLoss(int32_t micro_batch, const at::Tensor& out, Run& run);
   void RunBackward(const Stage& stage, Run& run, model::WeightGradientQueue* queue);
@@ -116,8 +132,12 @@ class RankStages : public engine::StageCompute {
   const int32_t micro_batches_;  // of all replicas
   const int32_t last_stage_;
   BatchFeed* const feed_;
+  const engine::Boundary feedback_;
   std::vector<Stage> stages_;
   std::map<std::pair<int32_t, int32_t>, Run> runs_;
+  // Of the extra forward, by (stage, micro-batch): what enters it, at stage 0 the feedback, and what leaves it.
+  std::map<std::pair<int32_t, int32_t>, std::vector<at::Tensor>> estimate_inputs_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<at::Tensor>> estimate_outputs_;
   std::map<int32_t, Reducing> reducing_;
   std::vector<at::Tensor> losses_;
   std::vector<at::Tensor> correct_;

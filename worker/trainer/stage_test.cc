@@ -19,8 +19,9 @@ constexpr int64_t kTokens = 16 * kSamples;  // 8 x 8 pixels in patches of 2
 // Embedding, one block, head: each a stage of its own, all on one rank, driven by hand.
 class ThreeStages {
  public:
-  explicit ThreeStages(std::vector<int32_t> recomputed_layers = {}) {
+  explicit ThreeStages(std::vector<int32_t> recomputed_layers = {}, bool self_conditioning = false) {
     options_.model = {.patch = 2, .width = kWidth, .depth = 1, .heads = 4, .mlp_ratio = 4.0};
+    options_.model.self_conditioning = self_conditioning;
     planner::Plan plan = PlanAround(options_, *schedule::ParseText("0F0,1F0,2F0,2B0,1B0,0B0"), kSamples);
     plan.recomputed_layers = std::move(recomputed_layers);
     at::set_num_threads(1);
@@ -36,6 +37,10 @@ class ThreeStages {
     Expect(stages_->Forward(stage, 0));
     if (stage < 2) Expect(stages_->HandOver(stage, 0));
   }
+  void Estimate(int32_t stage) {
+    Expect(stages_->EstimateForward(stage, 0));
+    Expect(stages_->HandOverEstimate(stage, 0));
+  }
   void InputGradient(int32_t stage) {
     Expect(stages_->InputGradient(stage, 0));
     if (stage > 0) Expect(stages_->HandOverGradient(stage, 0));
@@ -47,8 +52,11 @@ class ThreeStages {
     WeightGradient(stage);
     Release(stage);
   }
-  void WholeMicroBatch() {
+  void WholeMicroBatch(bool estimate = false) {
     Begin();
+    for (const int32_t stage : {0, 1, 2}) {
+      if (estimate) Estimate(stage);
+    }
     for (const int32_t stage : {0, 1, 2}) Forward(stage);
     for (const int32_t stage : {2, 1, 0}) BackwardOf(stage);
     stages_->Begin();  // forgets the loss
@@ -72,6 +80,24 @@ TEST(StageMemoryTest, NothingOfAMicroBatchIsLeftAfterItsWeightGradient) {
     for (int i = 0; i < 3; ++i) stages.WholeMicroBatch();
     EXPECT_EQ(meter.live_bytes(), live);
   }
+}
+
+TEST(StageMemoryTest, TheExtraForwardKeepsWhatTheNextStageReadsAndInTheEndTheVelocity) {
+  MemoryMeter meter;
+  ThreeStages stages({}, /*self_conditioning=*/true);
+  stages.WholeMicroBatch(/*estimate=*/true);
+  const int64_t live = meter.live_bytes();
+  stages.WholeMicroBatch(/*estimate=*/true);
+  EXPECT_EQ(meter.live_bytes(), live);  // F took the estimate
+  stages.Begin();
+  stages.Estimate(0);
+  const int64_t after_embedding = meter.live_bytes();
+  stages.Estimate(1);
+  // The block's tokens instead of the embedding's; the conditioning is the same memory.
+  EXPECT_EQ(meter.live_bytes(), after_embedding);
+  stages.Estimate(2);
+  const int64_t velocity = 8 * 8 * kSamples * kFloat;
+  EXPECT_EQ(meter.live_bytes() - after_embedding, velocity - (kTokens + kSamples) * kWidth * kFloat);
 }
 
 TEST(StageMemoryTest, BetweenIAndWLivesJustWhatWReads) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/model/dit.h"
@@ -32,7 +33,7 @@ class TrainerImpl : public Trainer {
         feed_(options, plan_, replica_, data, frozen_.get()),
         stages_(options, ConfigOf(options, plan.precision), plan, rank, &feed_),
         optimizer_(Parameters(), options.training),
-        engine_(plan_, rank, &stages_, transport, clock, EngineOptionsOf(options, frozen_.get())) {}
+        engine_(plan_, rank, &stages_, transport, clock, EngineOptionsOf(options, frozen_.get(), &stages_)) {}
 
   absl::Status Load(const storage::CheckpointReader& checkpoint) override {
     ATOLL_RETURN_IF_ERROR(LoadState(checkpoint, Manifest(), &optimizer_));
@@ -49,7 +50,7 @@ class TrainerImpl : public Trainer {
       if (prepares) frozen_->Prepare(samples_consumed_ + BatchSize());
       feed_.Begin(samples_consumed_);
       stages_.Begin();
-      ATOLL_RETURN_IF_ERROR(engine_.RunIteration(prepares));
+      ATOLL_RETURN_IF_ERROR(engine_.RunIteration({.self_conditioned = SelfConditioned(), .frozen = prepares}));
       if (prepares) frozen_->Advance();
       ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
       StepResult result;
@@ -87,8 +88,19 @@ class TrainerImpl : public Trainer {
   }
 
  private:
-  static engine::EngineOptions EngineOptionsOf(const TrainerOptions& options, engine::FrozenCompute* frozen) {
-    return {.timeout = options.timeout, .frozen = frozen, .move_pieces = options.device == "cpu"};
+  static engine::EngineOptions EngineOptionsOf(const TrainerOptions& options, engine::FrozenCompute* frozen,
+                                               engine::SelfConditioningCompute* self_conditioning) {
+    return {.timeout = options.timeout,
+            .frozen = frozen,
+            .self_conditioning = self_conditioning,
+            .move_pieces = options.device == "cpu"};
+  }
+
+  // Whether the model sees its own estimate in the step to come: one coin, on every rank the same, after a resume too.
+  bool SelfConditioned() const {
+    if (!options_.model.self_conditioning) return false;
+    const CounterRandom coin(options_.seed, RandomPurpose::kSelfConditioning, static_cast<uint64_t>(step_), 0);
+    return coin.Uniform() < options_.training.self_conditioning_rate;
   }
 
   int64_t BatchSize() const { return int64_t{plan_.replicas} * plan_.micro_batches * plan_.micro_batch_size; }
@@ -201,6 +213,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   ATOLL_RETURN_IF_ERROR(ValidatePrecision(plan.precision));
   ATOLL_RETURN_IF_ERROR(model::Validate(config));
   ATOLL_RETURN_IF_ERROR(CheckPlan(plan, model::LayerCount(config), rank, transport != nullptr));
+  ATOLL_RETURN_IF_ERROR(
+      CheckSelfConditioning(plan, options.model.self_conditioning && options.training.self_conditioning_rate > 0));
   return CatchTensorErrors("create trainer", [&]() -> absl::StatusOr<std::unique_ptr<Trainer>> {
     TuneProcess(options.threads);
     std::unique_ptr<RankFrozen> frozen;

@@ -51,7 +51,8 @@ model::DitConfig ConfigOf(const TrainerOptions& options, const spec::PrecisionSp
           .heads = options.model.heads,
           .mlp_ratio = options.model.mlp_ratio,
           .outputs = options.objective == Objective::kCluster ? options.clusters : 0,
-          .compute = precision.compute};
+          .compute = precision.compute,
+          .self_conditioning = options.model.self_conditioning};
 }
 
 absl::Status ValidatePrecision(const spec::PrecisionSpec& precision) {

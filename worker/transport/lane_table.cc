@@ -22,6 +22,8 @@ const char* KindName(LaneKind kind) {
       return "control";
     case LaneKind::kReduce:
       return "reduce";
+    case LaneKind::kSelfConditioning:
+      return "self-conditioning";
   }
   return "unknown";
 }
@@ -32,7 +34,7 @@ absl::Status CheckLane(const Lane& lane, int32_t rank_count) {
     return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_LANE_INVALID",
                      fmt::format("lane {}: expected ranks in [0, {})", ToString(lane), rank_count));
   }
-  if (lane.chunk < 0 || lane.kind > LaneKind::kReduce) {
+  if (lane.chunk < 0 || lane.kind > LaneKind::kSelfConditioning) {
     return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_LANE_INVALID",
                      fmt::format("lane {}: expected a chunk of at least 0 and a known kind, found chunk {}, kind {}",
                                  ToString(lane), lane.chunk, static_cast<int>(lane.kind)));

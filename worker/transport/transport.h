@@ -25,16 +25,17 @@
 namespace atl::transport {
 
 enum class LaneKind : uint8_t {
-  kForward = 0,   // boundary tensors along the model
-  kGradient = 1,  // their gradients, back
-  kFrozen = 2,    // inputs and outputs of frozen components
-  kControl = 3,   // norms, small agreements
-  kReduce = 4,    // gradients, between replicas
+  kForward = 0,           // boundary tensors along the model
+  kGradient = 1,          // their gradients, back
+  kFrozen = 2,            // inputs and outputs of frozen components
+  kControl = 3,           // norms, small agreements
+  kReduce = 4,            // gradients, between replicas
+  kSelfConditioning = 5,  // boundary tensors of the extra forward; into chunk 0 what the last stage made of it
 };
 
 // A lane carries messages in order from one rank to another (on host transports also to itself). (from, to, chunk,
-// kind) names it; `chunk` is the stage that the message enters (kForward) or leaves (kGradient), or whose gradients it
-// holds (kReduce). Order within a lane is the order of posting, on both sides.
+// kind) names it; `chunk` is the stage that the message enters (kForward, kSelfConditioning) or leaves (kGradient), or
+// whose gradients it holds (kReduce). Order within a lane is the order of posting, on both sides.
 struct Lane {
   int32_t from = 0;
   int32_t to = 0;
