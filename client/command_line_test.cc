@@ -1,27 +1,16 @@
 // The command line as a whole, in process, against services of the test.
-#include <unistd.h>
-
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "absl/synchronization/mutex.h"
-#include "atoll/job/v1/job_service.grpc.pb.h"
-#include "atoll/model/v1/model_service.grpc.pb.h"
-#include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "client/app.h"
 #include "client/cluster_file.h"
+#include "client/command_line_testing.h"
 #include "client/files.h"
-#include "common/base/errors.h"
 #include "common/dataset/image_codec.h"
 #include "common/planner/profile.h"
-#include "common/rpc/server.h"
-#include "common/rpc/status.h"
 #include "common/schedule/generators.h"
-#include "common/storage/blob_store.h"
 #include "common/storage/profile_file.h"
-#include "common/storage/step_trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -32,211 +21,6 @@ namespace {
 using atlpb::job::v1::Job;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr char kSpec[] = "model_name: digits\ndataset: digits\nexperts: 2\ntraining: {steps: 40}\n";
-
-grpc::Status Error(absl::StatusCode code, const char* reason, const char* message) {
-  return rpc::ToGrpc(MakeError(code, reason, message));
-}
-
-// Knows one job, "j1", which ends after its second version. The first stream of a watch breaks after one version.
-class FakeJobs : public atlpb::job::v1::JobService::Service {
- public:
-  grpc::Status SubmitJob(grpc::ServerContext*, const atlpb::job::v1::SubmitJobRequest* request,
-                         atlpb::job::v1::SubmitJobResponse* response) override {
-    absl::MutexLock lock(&mutex_);
-    if (refusals_-- > 0) return Error(absl::StatusCode::kUnavailable, "STARTING", "not yet");
-    submitted_.push_back(*request);
-    *response->mutable_job() = JobAt(1);
-    *response->mutable_job()->mutable_spec() = request->spec();
-    return grpc::Status::OK;
-  }
-  grpc::Status GetJob(grpc::ServerContext*, const atlpb::job::v1::GetJobRequest* request,
-                      atlpb::job::v1::GetJobResponse* response) override {
-    if (request->job_id() != "j1") return Error(absl::StatusCode::kNotFound, "JOB_UNKNOWN", "there is no job 'x'");
-    *response->mutable_job() = JobAt(1);
-    return grpc::Status::OK;
-  }
-  grpc::Status ListJobs(grpc::ServerContext*, const atlpb::job::v1::ListJobsRequest* request,
-                        atlpb::job::v1::ListJobsResponse* response) override {
-    *response->add_jobs() = JobAt(1);
-    if (request->page_token().empty()) response->set_next_page_token("second");
-    return grpc::Status::OK;
-  }
-  grpc::Status CancelJob(grpc::ServerContext*, const atlpb::job::v1::CancelJobRequest*,
-                         atlpb::job::v1::CancelJobResponse*) override {
-    return Error(absl::StatusCode::kFailedPrecondition, "JOB_ENDED", "job j1 has succeeded");
-  }
-  grpc::Status DeleteJob(grpc::ServerContext*, const atlpb::job::v1::DeleteJobRequest*,
-                         atlpb::job::v1::DeleteJobResponse*) override {
-    return grpc::Status::OK;
-  }
-  grpc::Status WatchJob(grpc::ServerContext*, const atlpb::job::v1::WatchJobRequest* request,
-                        grpc::ServerWriter<atlpb::job::v1::WatchJobResponse>* writer) override {
-    atlpb::job::v1::WatchJobResponse response;
-    if (request->after_revision() == 0) {
-      *response.mutable_job() = JobAt(1);
-      writer->Write(response);
-      return Error(absl::StatusCode::kUnavailable, "STOPPING", "the coordinator stops");
-    }
-    absl::MutexLock lock(&mutex_);
-    *response.mutable_job() = JobAt(2);
-    response.mutable_job()->set_state(outcome_);
-    if (outcome_ == Job::STATE_FAILED) response.mutable_job()->set_message("no such labels");
-    writer->Write(response);
-    return grpc::Status::OK;
-  }
-
-  static Job JobAt(int64_t revision) {
-    Job job;
-    job.set_job_id("j1");
-    job.set_state(Job::STATE_RUNNING);
-    job.set_revision(revision);
-    job.mutable_spec()->set_model_name("digits");
-    auto* task = job.add_tasks();
-    task->set_task_id("j1/train_expert-0");
-    task->set_kind(atlpb::job::v1::TASK_KIND_TRAIN_EXPERT);
-    task->set_state(atlpb::job::v1::Task::STATE_LEASED);
-    return job;
-  }
-
-  absl::Mutex mutex_;
-  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  Job::State outcome_ ABSL_GUARDED_BY(mutex_) = Job::STATE_SUCCEEDED;
-  std::vector<atlpb::job::v1::SubmitJobRequest> submitted_ ABSL_GUARDED_BY(mutex_);
-};
-
-// One model of two versions; generation 4.
-class FakeModels : public atlpb::model::v1::ModelService::Service {
- public:
-  grpc::Status ListModels(grpc::ServerContext*, const atlpb::model::v1::ListModelsRequest*,
-                          atlpb::model::v1::ListModelsResponse* response) override {
-    *response->add_models() = Digits();
-    return grpc::Status::OK;
-  }
-  grpc::Status GetModel(grpc::ServerContext*, const atlpb::model::v1::GetModelRequest*,
-                        atlpb::model::v1::GetModelResponse* response) override {
-    *response->mutable_model() = Digits();
-    return grpc::Status::OK;
-  }
-  grpc::Status SetServingVersion(grpc::ServerContext*, const atlpb::model::v1::SetServingVersionRequest* request,
-                                 atlpb::model::v1::SetServingVersionResponse* response) override {
-    if (request->expected_generation() != 4) {
-      return Error(absl::StatusCode::kAborted, "GENERATION_CHANGED", "expected generation 4");
-    }
-    *response->mutable_model() = Digits();
-    response->mutable_model()->set_serving_version(request->version());
-    return grpc::Status::OK;
-  }
-
-  static atlpb::model::v1::Model Digits() {
-    atlpb::model::v1::Model model;
-    model.set_name("digits");
-    model.set_serving_version("v2");
-    model.set_serving_generation(4);
-    model.add_versions()->set_version("v2");
-    model.add_versions()->set_version("v1");
-    return model;
-  }
-};
-
-// Draws 2 x 2 images whose first pixel is the class; serves at most three per request, and nothing at first.
-class FakeSampler : public atlpb::sample::v1::SampleService::Service {
- public:
-  grpc::Status GetSamplerInfo(grpc::ServerContext*, const atlpb::sample::v1::GetSamplerInfoRequest*,
-                              atlpb::sample::v1::GetSamplerInfoResponse* response) override {
-    absl::MutexLock lock(&mutex_);
-    if (not_yet_-- > 0) return Error(absl::StatusCode::kFailedPrecondition, "NO_MODEL", "no model yet");
-    response->set_model("digits");
-    response->set_version("v2");
-    response->set_experts(2);
-    response->set_classes(4);
-    response->set_max_images_per_request(3);
-    return grpc::Status::OK;
-  }
-  grpc::Status Sample(grpc::ServerContext*, const atlpb::sample::v1::SampleRequest* request,
-                      grpc::ServerWriter<atlpb::sample::v1::SampleResponse>* writer) override {
-    for (int i = request->classes_size() - 1; i >= 0; --i) {
-      atlpb::sample::v1::SampleResponse response;
-      auto* image = response.mutable_image();
-      image->set_index(i);
-      image->set_class_label(request->classes(i));
-      image->set_seed(request->seeds(i));
-      image->set_channels(1);
-      image->set_height(2);
-      image->set_width(2);
-      const dataset::Image pixels{
-          .channels = 1, .height = 2, .width = 2, .pixels = {static_cast<uint8_t>(request->classes(i)), 0, 0, 0}};
-      image->set_data(*dataset::EncodePng(pixels));
-      writer->Write(response);
-    }
-    absl::MutexLock lock(&mutex_);
-    if (incomplete_) return grpc::Status::OK;
-    atlpb::sample::v1::SampleResponse response;
-    response.mutable_done()->set_version("v2");
-    response.mutable_done()->mutable_routing()->add_chosen(request->classes_size());
-    response.mutable_done()->mutable_routing()->set_image_steps(request->classes_size());
-    writer->Write(response);
-    return grpc::Status::OK;
-  }
-
-  absl::Mutex mutex_;
-  int not_yet_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool incomplete_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-struct Outcome {
-  int code = -1;
-  std::string out;
-  std::string err;
-};
-
-class CommandLineTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "/command_line_test." + std::to_string(getpid());
-    std::filesystem::remove_all(folder_);
-    auto server = rpc::Server::Start({.services = {{"jobs", &jobs_}, {"models", &models_}, {"sampler", &sampler_}}});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    ASSERT_TRUE(WriteFile(SpecPath(), kSpec).ok());
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string SpecPath() const { return folder_ + "/job.yaml"; }
-
-  // With the services' address in the environment.
-  Outcome Run(const std::vector<std::string>& arguments) {
-    std::map<std::string, std::string> environment = {{"HOME", folder_},
-                                                      {"ATOLL_COORDINATOR", server_->address()},
-                                                      {"ATOLL_ROUTER", server_->address()},
-                                                      {"ATOLL_BLOB_STORE", "file://" + folder_ + "/blobs"}};
-    return RunWith(arguments, environment);
-  }
-  static Outcome RunWith(const std::vector<std::string>& arguments, std::map<std::string, std::string> environment) {
-    std::ostringstream out;
-    std::ostringstream err;
-    Session session;
-    session.out = &out;
-    session.err = &err;
-    session.width = 0;
-    session.env = [environment](const std::string& name) {
-      const auto found = environment.find(name);
-      return found == environment.end() ? "" : found->second;
-    };
-    Outcome outcome;
-    outcome.code = RunAtoll(arguments, session);
-    outcome.out = out.str();
-    outcome.err = err.str();
-    return outcome;
-  }
-
-  FakeJobs jobs_;
-  FakeModels models_;
-  FakeSampler sampler_;
-  std::unique_ptr<rpc::Server> server_;
-  std::string folder_;
-};
 
 TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
@@ -256,6 +40,8 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"jobs", "wach", "--help"}, "did you mean 'watch'?"},
       {{"jobs", "list", "--timeout", "nan"}, "--timeout: expected a number, found nan"},
       {{"sample", "--out", "x.png", "--wait", "nan"}, "--wait: expected a number, found nan"},
+      {{"plan", "x", "--ranks", "2", "--device-memory", "nan"}, "--device-memory: expected a number, found nan"},
+      {{"plan", "x", "--ranks", "2", "--transfer", "nan"}, "--transfer: expected a number, found nan"},
       {{"sample", "--out", "x.png", "--threshold", "NaN"}, "--threshold: expected a number, found NaN"},
       {{"sample", "--out", "x.png", "--seed", "-1"}, "--seed"},
       {{"sample", "--out", "x.jpg"}, "--out: expected FILE.png or a folder, found 'x.jpg'"},
@@ -281,6 +67,10 @@ TEST_F(CommandLineTest, HelpTeachesWithExamplesAndExitCodes) {
     EXPECT_THAT(help.out, HasSubstr("Usage: atoll")) << command;
   }
   EXPECT_EQ(Run({"--version"}).code, 0);
+  const std::string profile = Run({"profile", "--help"}).out;
+  for (const char* default_value : {"=1 ", "=10\n", "=expert\n", "=cpu ", "=text "}) {
+    EXPECT_THAT(profile, HasSubstr(default_value));
+  }
 }
 
 TEST_F(CommandLineTest, SubmitSendsEveryFieldAndPrintsTheId) {
@@ -429,7 +219,7 @@ TEST_F(CommandLineTest, AddressesComeFromFlagsThenClusterThenEnvironment) {
 
 TEST_F(CommandLineTest, WhatIsNoAddressIsRefusedHere) {
   for (const char* address :
-       {"localhost:99999", "localhost:0", "localhost", ":4000", "host:40x", "a:b:4000", "host:"}) {
+       {"localhost:99999", "localhost:0", "localhost", ":4000", "host:40x", "a:b:4000", "host:", "[:4000", "[]:4000"}) {
     const Outcome outcome = Run({"jobs", "list", "--coordinator", address});
     EXPECT_EQ(outcome.code, 3) << address;
     EXPECT_THAT(outcome.err,
@@ -447,87 +237,6 @@ TEST_F(CommandLineTest, AReaderThatHasGoneIsNoErrorAndAFullDiskIsOne) {
   EXPECT_THAT(err.str(), HasSubstr("cannot write the output"));
   session.reader_gone = [] { return true; };
   EXPECT_EQ(RunAtoll({"version"}, session), 0);
-}
-
-// Two ranks of one boot; rank 1 began 2 ms later.
-std::vector<storage::StepTrace> TracesOf(int64_t step) {
-  std::vector<storage::StepTrace> traces;
-  const auto ms = [](int64_t n) { return absl::Milliseconds(n); };
-  for (const int32_t rank : {0, 1}) {
-    storage::StepTrace trace{.task_id = "j1/train_expert-0", .attempt = 2, .step = step, .rank = rank, .ranks = 2};
-    trace.pipeline_ranks = 2;
-    trace.generator = "1f1b";
-    trace.boot_id = "boot";
-    trace.start_monotonic = absl::Seconds(5) + ms(2 * rank);
-    trace.start_time = absl::FromUnixSeconds(1'700'000'000);
-    trace.step_duration = ms(100 - 2 * rank);
-    trace.actions = {{{schedule::ActionKind::kForward, rank, 0}, ms(18 * rank), ms(18 * rank), ms(38), ms(38)},
-                     {{schedule::ActionKind::kBackward, rank, 0}, ms(58), ms(58), ms(88), ms(88)}};
-    traces.push_back(trace);
-  }
-  return traces;
-}
-
-TEST_F(CommandLineTest, TraceShowsTheLatestWholeStepOfTheLatestAttempt) {
-  const auto store = *storage::BlobStore::Open("file://" + folder_ + "/blobs");
-  const auto write = [&](const char* attempt, const storage::StepTrace& trace) {
-    const std::string prefix = store->UriOf(std::string("jobs/j1/train_expert-0/") + attempt);
-    ASSERT_TRUE(store->Write(storage::StepTraceUri(prefix, trace.step, trace.rank), storage::ToJson(trace)).ok());
-  };
-  Outcome outcome = Run({"jobs", "trace", "j1"});
-  EXPECT_EQ(outcome.code, 4);
-  EXPECT_THAT(outcome.err, HasSubstr("expected traces of j1/train_expert-0, found none"));
-  EXPECT_THAT(outcome.err, HasSubstr("[TRACE_UNKNOWN]"));
-
-  for (const auto& trace : TracesOf(30)) write("1-1", trace);
-  for (const auto& trace : TracesOf(10)) write("1-2", trace);
-  write("1-2", TracesOf(20)[0]);  // rank 1 has not written its own yet
-  outcome = Run({"jobs", "trace", "j1"});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("step     10, 100.00 ms"));
-  EXPECT_THAT(outcome.out, HasSubstr("1f1b over 2 ranks"));
-  EXPECT_THAT(outcome.out, HasSubstr("0     2        68.00 ms  68.0 %"));
-  EXPECT_THAT(outcome.out, HasSubstr("rank 0: FFFF"));
-  EXPECT_THAT(outcome.out, HasSubstr("rank 1: ..."));
-  EXPECT_THAT(outcome.out, HasSubstr("BB==="));
-
-  outcome = Run({"jobs", "trace", "j1", "--task", "expert 0", "--step", "30", "--output", "json"});
-  const auto json = nlohmann::json::parse(outcome.out);
-  ASSERT_EQ(json.at("ranks").size(), 2u);
-  EXPECT_EQ(json.at("ranks")[1].at("aligned_start_us"), 2000);
-  EXPECT_EQ(json.at("ranks")[1].at("step"), 30);
-
-  outcome = Run({"jobs", "trace", "j1", "--format", "svg"});
-  EXPECT_THAT(outcome.out, HasSubstr("<svg "));
-  EXPECT_THAT(outcome.out, HasSubstr("j1/train_expert-0, step 10"));
-  EXPECT_THAT(outcome.out, HasSubstr("norm and optimizer 11.0 %"));
-  const std::string path = folder_ + "/trace.json";
-  outcome = Run({"jobs", "trace", "j1", "--format", "chrome", "--out", path});
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  const auto chrome = nlohmann::json::parse(*ReadFile(path));
-  const auto events = [&](const char* phase) {
-    const auto& all = chrome.at("traceEvents");
-    return std::count_if(all.begin(), all.end(), [&](const auto& event) { return event.at("ph") == phase; });
-  };
-  EXPECT_EQ(events("X"), 6) << "two actions and what follows them, twice";
-  EXPECT_EQ(events("s"), 2) << "rank 1 waited for its input, rank 0 for its gradient";
-
-  outcome = Run({"jobs", "trace", "j1", "--step", "11"});
-  EXPECT_EQ(outcome.code, 4);
-  EXPECT_THAT(outcome.err, HasSubstr("expected a step that left traces (10, 20, 30), found 11"));
-  outcome = Run({"jobs", "trace", "j1", "--step", "20"});
-  EXPECT_EQ(outcome.code, 8);
-  EXPECT_THAT(outcome.err, HasSubstr("step 20: expected the traces of 2 ranks, found only rank 0 [TRACE_INCOMPLETE]"));
-  outcome = Run({"jobs", "trace", "j1", "--task", "train_expert-7"});
-  EXPECT_EQ(outcome.code, 4);
-  EXPECT_THAT(outcome.err, HasSubstr("expected a task that trains (j1/train_expert-0), found 'train_expert-7'"));
-
-  const std::string torn = storage::StepTraceUri(store->UriOf("jobs/j1/train_expert-0/1-2"), 10, 1);
-  ASSERT_TRUE(store->Write(torn, storage::ToJson(TracesOf(10)[1]).substr(0, 200)).ok());
-  outcome = Run({"jobs", "trace", "j1"});
-  EXPECT_EQ(outcome.code, 8);
-  EXPECT_THAT(outcome.err, HasSubstr(torn + ": expected a JSON object"));
 }
 
 TEST_F(CommandLineTest, PlanComparesEverySchedule) {

@@ -219,8 +219,10 @@ void AddPlanCommand(CLI::App* app, Session* session) {
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
   command->add_option("--profile", flags->profile, "Measured costs, as atoll profile writes them; default: counted");
   command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
+      ->check(NotNan())
       ->check(CLI::NonNegativeNumber);
   command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")
+      ->check(NotNan())
       ->check(CLI::NonNegativeNumber);
   command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
       ->check(CLI::IsMember({"text", "csv", "json", "svg"}));

@@ -184,7 +184,9 @@ absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindLearntShape(session, flags.image, spec));
   const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
   std::vector<int> sizes = flags.sizes;
-  if (sizes.empty()) sizes = {std::max(training.batch_size / std::max(spec.pipeline.micro_batches, 1), 1)};
+  if (sizes.empty()) {
+    sizes = planner::SizesToProfile(training.batch_size, spec.pipeline.micro_batches, flags.ranks);
+  }
   ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, Measure(flags, spec, shape, sizes));
   const std::string json = storage::ToJson(profile);
   if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, json));
@@ -205,18 +207,28 @@ void AddProfileCommand(CLI::App* app, Session* session) {
   command->add_option("--threads", flags->threads, "Compute threads of each")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--micro-batch-sizes", flags->sizes, "Samples per micro-batch; default: the job's")
+  command
+      ->add_option("--micro-batch-sizes", flags->sizes,
+                   "Samples per micro-batch; default: all that a plan of the job on these ranks may use")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--set", flags->set, "Replaces one field; repeatable")
       ->type_name("FIELD=VALUE")
       ->allow_extra_args(false);
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
-  command->add_option("--classes", flags->classes, "Classes of the model")->check(CLI::Range(0, 1 << 20));
-  command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
-  command->add_option("--device", flags->device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--classes", flags->classes, "Classes of the model")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--network", flags->network, "expert or router")
+      ->check(CLI::IsMember({"expert", "router"}))
+      ->capture_default_str();
+  command->add_option("--device", flags->device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_option("--out", flags->out, "Also writes the profile as JSON to this file");
-  command->add_option("--format", flags->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command->add_option("--format", flags->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   command->footer(R"(
 Starts the processes of an island on this machine, which run every layer of the model forward and backward, all at once.
 

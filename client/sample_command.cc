@@ -25,7 +25,7 @@ using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): eve
 // One stream may take this long, unless --timeout says otherwise; the images of a large request come in the order they
 // are done.
 constexpr absl::Duration kStreamTimeout = absl::Hours(1);
-// How often a long draw says how far it is where no terminal shows its steps.
+// How often a long draw says how many of its images are there; a terminal shows only the steps of those in the making.
 constexpr absl::Duration kNoteInterval = absl::Seconds(10);
 
 // What the router serves; within --wait seconds, tries again while it serves nothing (yet).

@@ -15,8 +15,8 @@ bool IsAddress(const std::string& text) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos || colon == 0) return false;
   const std::string host = text.substr(0, colon);
-  const bool bracketed = host.front() == '[' && host.back() == ']';
-  if (!bracketed && host.find_first_of(":/ ") != std::string::npos) return false;
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (!bracketed && host.find_first_of(":/ []") != std::string::npos) return false;
   int port = 0;
   const char* const end = text.data() + text.size();
   const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);
@@ -24,10 +24,10 @@ bool IsAddress(const std::string& text) {
 }
 
 // gRPC would take a port modulo 65536 and ask the network for a name that has none.
-absl::StatusOr<std::string> CheckAddress(absl::StatusOr<std::string> address, const std::string& flag) {
+absl::StatusOr<std::string> CheckAddress(absl::StatusOr<std::string> address, std::string_view what) {
   if (!address.ok() || IsAddress(*address)) return address;
   return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
-                   fmt::format("{}: expected HOST:PORT with a port from 1 to 65535, found '{}'", flag, *address));
+                   fmt::format("{}: expected HOST:PORT with a port from 1 to 65535, found '{}'", what, *address));
 }
 
 }  // namespace

@@ -148,8 +148,8 @@ std::string ShareText(absl::Duration part, absl::Duration whole) {
                      whole > absl::ZeroDuration() ? 100 * absl::FDivDuration(part, whole) : 0.0);
 }
 
-// What the rank did most in each of `columns` equal parts of the span: a letter, '.' for nothing, '=' for what comes
-// after the last action.
+// What most of each of `columns` equal parts of the span went into: a letter, '.' for nothing, '=' for what comes after
+// the last action.
 std::string Lane(const TracedStep& step, size_t rank, size_t columns) {
   const storage::StepTrace& trace = step.ranks[rank];
   const absl::Duration cell = std::max(step.Span() / static_cast<int64_t>(columns), absl::Nanoseconds(1));
@@ -168,7 +168,8 @@ std::string Lane(const TracedStep& step, size_t rank, size_t columns) {
     }
     if (!trace.actions.empty()) cover('=', trace.actions.back().passed_on, trace.step_duration);
     char letter = '.';
-    absl::Duration most = cell / 2;
+    absl::Duration most = cell;  // of nothing
+    for (const auto& [candidate, duration] : covered) most -= duration;
     for (const auto& [candidate, duration] : covered) {
       if (duration >= most) letter = candidate, most = duration;
     }

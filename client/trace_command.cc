@@ -41,8 +41,8 @@ absl::Status Trace(const Session& session, const TraceFlags& flags) {
     return absl::OkStatus();
   }
   ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, text));
-  *session.err << fmt::format("wrote {}: {}, step {}, {} ranks\n", flags.out, step.ranks.front().task_id,
-                              step.ranks.front().step, step.ranks.size());
+  *session.err << fmt::format("wrote {}: {}, step {}, {} {}\n", flags.out, step.ranks.front().task_id,
+                              step.ranks.front().step, step.ranks.size(), step.ranks.size() == 1 ? "rank" : "ranks");
   return absl::OkStatus();
 }
 
@@ -59,8 +59,8 @@ void AddTraceCommand(CLI::App* jobs, Session* session) {
       ->capture_default_str();
   command->add_option("--out", flags->out, "File; default: standard output");
   command->footer(R"(
-Every rank of a training task records its third step and the steps before its checkpoints; the latest eight are kept,
-until a day after the task has ended.
+Every rank of a training task records its third step and the steps before its checkpoints; the early one and the latest
+eight are kept, until a day after the task has ended.
 
 Examples:
   atoll jobs trace ID

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,9 @@
 
 namespace atl::planner {
 namespace {
+
+// Of the sizes that halving gives: smaller ones cost more than they are worth.
+constexpr size_t kMostHalvings = 5;
 
 template <typename F>
 void VisitSeconds(LayerProfile& layer, F visit) {
@@ -96,6 +100,21 @@ double MicroBatchSeconds(const Profile& profile, int32_t micro_batch_size) {
 
 void ScaleCompute(double factor, Profile* profile) {
   for (double* seconds : NumbersOf(*profile).seconds) *seconds *= factor;
+}
+
+std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks) {
+  std::set<int32_t> sizes;
+  if (micro_batches > 0) {
+    for (int32_t replicas = 1; replicas <= ranks; ++replicas) {
+      const int32_t parts = replicas * micro_batches;
+      if (ranks % replicas == 0 && batch_size % parts == 0) sizes.insert(batch_size / parts);
+    }
+  } else {
+    int32_t size = batch_size;
+    while (sizes.size() < kMostHalvings && size % 2 == 0) sizes.insert(size /= 2);
+  }
+  if (sizes.empty()) sizes.insert(batch_size);
+  return {sizes.begin(), sizes.end()};
 }
 
 absl::StatusOr<Profile> MergeProfiles(const std::vector<Profile>& ranks) {

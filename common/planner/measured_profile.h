@@ -1,4 +1,4 @@
-// Profiles that ranks measured: put together, compared, adjusted to the machine as it is now. Pure.
+// Profiles that ranks measured: of which sizes, put together, compared, adjusted to the machine as it is now. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,10 @@
 #include "common/planner/profile.h"
 
 namespace atl::planner {
+
+// The micro-batch sizes that plans for `ranks` ranks may use, ascending: of each number of replicas, and where the
+// number of micro-batches is free (0), of halves, quarters and so on of the batch.
+std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks);
 
 // What ranks measured at once, as one profile: mean seconds, the largest bytes, the slowest transfer, and each rank's
 // seconds over the mean as its slowdown. INVALID_ARGUMENT (PROFILES_DIFFER) when they did not measure the same.

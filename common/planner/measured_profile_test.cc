@@ -1,10 +1,13 @@
 #include "common/planner/measured_profile.h"
 
 #include "common/base/errors.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace atl::planner {
 namespace {
+
+using ::testing::ElementsAre;
 
 LayerProfile Layer(double seconds) {
   return {.forward_seconds = seconds,
@@ -25,6 +28,16 @@ Profile TwoLayers(double scale) {
   profile.transfer_latency_seconds = 1e-4 * scale;
   profile.transfer_bytes_per_second = 1e9 / scale;
   return profile;
+}
+
+TEST(MeasuredProfileTest, SizesFollowMicroBatchesAndReplicas) {
+  EXPECT_THAT(SizesToProfile(64, 4, 1), ElementsAre(16));
+  EXPECT_THAT(SizesToProfile(64, 4, 4), ElementsAre(4, 8, 16));
+  EXPECT_THAT(SizesToProfile(64, 4, 3), ElementsAre(16));  // 64 has no 12 equal parts
+  EXPECT_THAT(SizesToProfile(64, 0, 2), ElementsAre(2, 4, 8, 16, 32));
+  EXPECT_THAT(SizesToProfile(6, 0, 2), ElementsAre(3));
+  EXPECT_THAT(SizesToProfile(5, 0, 2), ElementsAre(5));
+  EXPECT_THAT(SizesToProfile(5, 2, 2), ElementsAre(5));
 }
 
 TEST(MeasuredProfileTest, AMicroBatchIsForwardAndBackwardOfAllLayers) {
