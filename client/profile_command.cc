@@ -1,9 +1,6 @@
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,6 +10,7 @@
 #include "client/files.h"
 #include "client/learnt_shape.h"
 #include "client/spec_file.h"
+#include "client/stoppable_children.h"
 #include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -100,39 +98,37 @@ std::vector<std::string> Command(const std::string& program, const ProfileFlags&
 }
 
 // Waits for all; the first that fails is named, with the end of its log.
-absl::Status AwaitAll(const std::vector<pid_t>& children, const Meeting& meeting) {
+absl::Status AwaitAll(StoppableChildren& children, const Meeting& meeting) {
   absl::Status first;
   for (size_t rank = 0; rank < children.size(); ++rank) {
-    int status = 0;
-    while (waitpid(children[rank], &status, 0) < 0 && errno == EINTR) {
-    }
+    const int status = children.Await(rank);
     if (status == 0 || !first.ok()) continue;
     std::string log = ReadFile(meeting.Path(fmt::format("rank-{}.log", rank))).value_or("");
     if (static_cast<int64_t>(log.size()) > kLogTail) log.erase(0, log.size() - kLogTail);
     first = MakeError(absl::StatusCode::kFailedPrecondition, "PROFILE_FAILED",
                       fmt::format("the process that measures as rank {} {}:\n{}", rank, DescribeExit(status), log));
   }
+  ATOLL_RETURN_IF_ERROR(children.Interrupted());
   return first;
 }
 
 absl::StatusOr<planner::Profile> Measure(const ProfileFlags& flags, const spec::JobSpec& spec,
                                          const spec::SampleShape& shape, const std::vector<int>& sizes) {
   ATOLL_ASSIGN_OR_RETURN(const std::string program, WorkerProgram());
+  // First: from here on a signal ends the children, not this process before it has taken the folder away.
+  StoppableChildren children;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Meeting> meeting, Meeting::Make());
   ATOLL_RETURN_IF_ERROR(WriteFile(meeting->Path("job.yaml"), spec::ToYaml(spec)));
-  std::vector<pid_t> children;
   for (int rank = 0; rank < flags.ranks; ++rank) {
-    const absl::StatusOr<pid_t> child =
-        StartChild({.command = Command(program, flags, shape, sizes, meeting->folder(), rank),
-                    .log_file = meeting->Path(fmt::format("rank-{}.log", rank)),
-                    .environment = {{"OMP_NUM_THREADS", std::to_string(flags.threads)}}});
-    if (!child.ok()) {
-      // Those that run wait for this one, and give up after a while by themselves; no reason to wait for that.
-      for (const pid_t started : children) kill(started, SIGKILL);
-      AwaitAll(children, *meeting).IgnoreError();
-      return child.status();
-    }
-    children.push_back(*child);
+    const absl::Status started =
+        children.Start({.command = Command(program, flags, shape, sizes, meeting->folder(), rank),
+                        .log_file = meeting->Path(fmt::format("rank-{}.log", rank)),
+                        .environment = {{"OMP_NUM_THREADS", std::to_string(flags.threads)}}});
+    if (started.ok()) continue;
+    // Those that run wait for this one, and give up after a while by themselves; no reason to wait for that.
+    children.Kill();
+    AwaitAll(children, *meeting).IgnoreError();
+    return started;
   }
   ATOLL_RETURN_IF_ERROR(AwaitAll(children, *meeting));
   std::vector<planner::Profile> profiles;

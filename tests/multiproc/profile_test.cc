@@ -1,7 +1,9 @@
 // `atoll profile`: the client starts the processes that measure.
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -38,14 +40,27 @@ class ProfileCommandTest : public testing::Test {
   }
   ~ProfileCommandTest() override { std::filesystem::remove_all(folder_); }
 
-  // Its exit code and all that it said.
-  std::pair<int, std::string> Run(std::vector<std::string> arguments) {
+  std::unique_ptr<Process> Start(const std::vector<std::string>& arguments) {
     std::vector<std::string> command = {std::string(std::getenv("ATOLL_BINARY_DIR")) + "/bin/atoll", "profile",
                                         folder_ + "/job.yaml"};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    Process process(command, folder_ + "/log", {"TMPDIR=" + folder_});
-    const std::optional<int> code = process.Wait(absl::Seconds(120));
-    return {code.value_or(-1000), process.Log()};
+    return std::make_unique<Process>(command, folder_ + "/log", std::vector<std::string>{"TMPDIR=" + folder_});
+  }
+
+  // Its exit code and all that it said.
+  std::pair<int, std::string> Run(const std::vector<std::string>& arguments) {
+    const std::unique_ptr<Process> process = Start(arguments);
+    const std::optional<int> code = process->Wait(absl::Seconds(120));
+    return {code.value_or(-1000), process->Log()};
+  }
+
+  // The folders that processes meet in; none when the command has ended.
+  std::vector<std::string> Meetings() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename().string().starts_with("atoll-profile-")) found.push_back(entry.path());
+    }
+    return found;
   }
 
   std::string folder_ = testing::TempDir() + "atoll_profile_XXXXXX";
@@ -65,10 +80,7 @@ TEST_F(ProfileCommandTest, TwoRanksMeasureAndTheFileHoldsWhatTheTableShows) {
   EXPECT_EQ(profile->rank_slowdown.size(), 2u);
   EXPECT_GT(profile->layers.at(2)[1].forward_seconds, 0);
   EXPECT_GT(profile->transfer_bytes_per_second, 0);
-  // The folder that the processes met in is gone.
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    EXPECT_THAT(entry.path().filename().string(), testing::Not(HasSubstr("atoll-profile-")));
-  }
+  EXPECT_THAT(Meetings(), testing::IsEmpty());
 }
 
 TEST_F(ProfileCommandTest, AProcessThatCannotMeasureIsQuoted) {
@@ -76,6 +88,31 @@ TEST_F(ProfileCommandTest, AProcessThatCannotMeasureIsQuoted) {
   EXPECT_NE(code, 0);
   EXPECT_THAT(said, HasSubstr("rank 0"));
   EXPECT_THAT(said, HasSubstr("patch"));
+  EXPECT_THAT(Meetings(), testing::IsEmpty());
+}
+
+TEST_F(ProfileCommandTest, AnInterruptEndsItWithoutATrace) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::unique_ptr<Process> process = Start({"--ranks", "2", "--image", "1x8x8", "--micro-batch-sizes", "512"});
+    // As early as it comes: whatever the processes have got to.
+    ASSERT_TRUE(Await(absl::Seconds(60), [&] { return !Meetings().empty(); })) << process->Log();
+    process->Signal(signal);
+    EXPECT_EQ(process->Wait(absl::Seconds(60)), 130) << process->Log();
+    EXPECT_THAT(process->Log(), HasSubstr("interrupted"));
+    EXPECT_THAT(Meetings(), testing::IsEmpty());
+  }
+}
+
+TEST_F(ProfileCommandTest, AnInterruptWhileRanksMeasureEndsThem) {
+  const std::unique_ptr<Process> process = Start({"--ranks", "2", "--image", "1x8x8", "--micro-batch-sizes", "512"});
+  const auto measuring = [&] {
+    const std::vector<std::string> meetings = Meetings();
+    return !meetings.empty() && std::filesystem::exists(meetings.front() + "/address-1");
+  };
+  ASSERT_TRUE(Await(absl::Seconds(60), measuring)) << process->Log();
+  process->Signal(SIGINT);
+  EXPECT_EQ(process->Wait(absl::Seconds(60)), 130) << process->Log();
+  EXPECT_THAT(Meetings(), testing::IsEmpty());
 }
 
 }  // namespace
