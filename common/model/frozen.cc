@@ -191,38 +191,57 @@ absl::StatusOr<const std::string*> FileOf(const FrozenSource& source, const std:
   return FieldError(field, "FROZEN_FILE", fmt::format("{}: the file was not read", uri));
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<FrozenLayer>>> LoadScripts(const FrozenSource& source, size_t component) {
-  const spec::FrozenSpec& spec = source.components[component];
-  std::vector<std::shared_ptr<FrozenLayer>> layers;
-  for (size_t i = 0; i < spec.torchscript.size(); ++i) {
-    const std::string field = fmt::format("frozen[{}].torchscript[{}]", component, i);
-    ATOLL_ASSIGN_OR_RETURN(const std::string* bytes, FileOf(source, field, spec.torchscript[i]));
-    ATOLL_ASSIGN_OR_RETURN(auto layer, ScriptLayer::Create(*bytes, field, spec.torchscript[i], source.device));
-    layers.push_back(std::move(layer));
-  }
-  return layers;
+absl::StatusOr<std::shared_ptr<FrozenLayer>> LoadScript(const FrozenSource& source, size_t component, size_t layer) {
+  const std::string& uri = source.components[component].torchscript[layer];
+  const std::string field = fmt::format("frozen[{}].torchscript[{}]", component, layer);
+  ATOLL_ASSIGN_OR_RETURN(const std::string* bytes, FileOf(source, field, uri));
+  return ScriptLayer::Create(*bytes, field, uri, source.device);
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<FrozenLayer>>> LoadNative(const FrozenSource& source, size_t component,
-                                                                     const spec::SampleShape& input) {
-  const spec::FrozenSpec& spec = source.components[component];
-  const std::string path = fmt::format("frozen[{}]", component);
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<spec::SampleShape> shapes, spec::NativeShapes(spec, input, path));
-  std::map<std::string, storage::TensorView> tensors;
-  if (!spec.weights.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string* bytes, FileOf(source, path + ".weights", spec.weights));
-    ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors file, storage::ParseSafetensors(*bytes, spec.weights));
-    for (const storage::TensorView& tensor : file.tensors) tensors.emplace(tensor.name, tensor);
+// Makes the native layers of one component, in their order.
+class NativeLayers {
+ public:
+  static absl::StatusOr<std::unique_ptr<NativeLayers>> Create(const FrozenSource& source, size_t component,
+                                                              const spec::SampleShape& input) {
+    const spec::FrozenSpec& spec = source.components[component];
+    const std::string path = fmt::format("frozen[{}]", component);
+    ATOLL_ASSIGN_OR_RETURN(std::vector<spec::SampleShape> shapes, spec::NativeShapes(spec, input, path));
+    shapes.insert(shapes.begin(), input);
+    std::map<std::string, storage::TensorView> tensors;
+    if (!spec.weights.empty()) {
+      ATOLL_ASSIGN_OR_RETURN(const std::string* bytes, FileOf(source, path + ".weights", spec.weights));
+      ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors file, storage::ParseSafetensors(*bytes, spec.weights));
+      for (const storage::TensorView& tensor : file.tensors) tensors.emplace(tensor.name, tensor);
+    }
+    return std::unique_ptr<NativeLayers>(new NativeLayers(source, component, std::move(shapes), std::move(tensors)));
   }
-  ParameterSource parameters(source.seed, component, spec.weights.empty() ? nullptr : &tensors, path + ".weights");
-  std::vector<std::shared_ptr<FrozenLayer>> layers;
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    ATOLL_ASSIGN_OR_RETURN(auto layer,
-                           NativeLayer::Create(spec.layers[i], i == 0 ? input : shapes[i - 1], source.classes, i,
-                                               fmt::format("{}.layers[{}]", path, i), source.device, parameters));
-    layers.push_back(std::move(layer));
+
+  absl::StatusOr<std::shared_ptr<FrozenLayer>> Load(size_t layer) {
+    return NativeLayer::Create(spec_.layers[layer], shapes_[layer], source_.classes, layer,
+                               fmt::format("{}.layers[{}]", path_, layer), source_.device, parameters_);
   }
-  return layers;
+
+ private:
+  NativeLayers(const FrozenSource& source, size_t component, std::vector<spec::SampleShape> shapes,
+               std::map<std::string, storage::TensorView> tensors)
+      : source_(source),
+        spec_(source.components[component]),
+        path_(fmt::format("frozen[{}]", component)),
+        shapes_(std::move(shapes)),
+        tensors_(std::move(tensors)),
+        parameters_(source.seed, component, spec_.weights.empty() ? nullptr : &tensors_, path_ + ".weights") {}
+
+  const FrozenSource& source_;
+  const spec::FrozenSpec& spec_;
+  const std::string path_;
+  const std::vector<spec::SampleShape> shapes_;  // before each layer, and after the last
+  const std::map<std::string, storage::TensorView> tensors_;
+  ParameterSource parameters_;
+};
+
+std::pair<int32_t, int32_t> KeptLayers(const FrozenSource& source, size_t component) {
+  if (source.kept.empty()) return {0, spec::FrozenLayerCount(source.components[component])};
+  return component < source.kept.size() ? source.kept[component] : std::pair<int32_t, int32_t>{0, 0};
 }
 
 // What a component's first layer reads, for one sample.
@@ -279,12 +298,15 @@ absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& sour
     at::Tensor sample = OneSample(source, spec, outputs);
     spec::SampleShape input;
     for (int64_t d = 1; d < sample.dim(); ++d) input.push_back(static_cast<int32_t>(sample.size(d)));
-    if (spec.layers.empty()) {
-      ATOLL_ASSIGN_OR_RETURN(component.layers_, LoadScripts(source, i));
-    } else {
-      ATOLL_ASSIGN_OR_RETURN(component.layers_, LoadNative(source, i, input));
+    std::unique_ptr<NativeLayers> native;
+    if (!spec.layers.empty()) {
+      ATOLL_ASSIGN_OR_RETURN(native, NativeLayers::Create(source, i, input));
     }
-    for (int32_t layer = 0; layer < component.layer_count(); ++layer) {
+    const auto [first_kept, end_kept] = KeptLayers(source, i);
+    for (int32_t layer = 0; layer < spec::FrozenLayerCount(spec); ++layer) {
+      const auto at = static_cast<size_t>(layer);
+      ATOLL_ASSIGN_OR_RETURN(component.layers_.emplace_back(),
+                             native == nullptr ? LoadScript(source, i, at) : native->Load(at));
       ATOLL_ASSIGN_OR_RETURN(sample, component.Run(sample, layer, layer + 1));
       if (sample.dim() < 1 || sample.size(0) != 1) {
         return FieldError(MadeBy(spec, i), "FROZEN_SHAPE",
@@ -293,6 +315,7 @@ absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& sour
       component.outputs_.push_back({.shape = {sample.sizes().begin() + 1, sample.sizes().end()},
                                     .dtype = sample.scalar_type(),
                                     .bytes = static_cast<int64_t>(sample.nbytes())});
+      component.Keep(first_kept, end_kept);
     }
     ATOLL_RETURN_IF_ERROR(CheckOutput(spec, i, sample));
     outputs.push_back(sample);

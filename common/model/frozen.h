@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -28,7 +29,7 @@ class FrozenLayer {
   virtual absl::StatusOr<at::Tensor> Forward(const at::Tensor& x) = 0;
 };
 
-// A component, all of its layers loaded. Not thread-safe (TorchScript is not).
+// A component, with those of its layers that run here. Not thread-safe (TorchScript is not).
 class FrozenComponent {
  public:
   // What leaves a layer, per sample.
@@ -40,6 +41,7 @@ class FrozenComponent {
 
   const spec::FrozenSpec& spec() const { return spec_; }
   int32_t layer_count() const { return static_cast<int32_t>(layers_.size()); }
+  bool Holds(int32_t layer) const { return layers_[static_cast<size_t>(layer)] != nullptr; }
   const Output& OutputOf(int32_t layer) const { return outputs_[static_cast<size_t>(layer)]; }
   // Layers [first, end) over the samples of `x`; contiguous.
   absl::StatusOr<at::Tensor> Run(const at::Tensor& x, int32_t first, int32_t end) const;
@@ -62,9 +64,13 @@ struct FrozenSource {
   // The bytes of every TorchScript and weights file, by URI.
   std::shared_ptr<const std::map<std::string, std::string>> files;
   std::string device = "cpu";
+  // By component: the layers [first, end) that stay once they have been tried; of the others one is there at a time.
+  // Empty: all stay.
+  std::vector<std::pair<int32_t, int32_t>> kept;
 };
 
-// Loads every component and runs it once, over one sample: what cannot work is refused here. INVALID_ARGUMENT with the
+// Loads every component and runs it once, layer by layer, over one sample: what cannot work is refused here, and what
+// leaves a layer is known of all, kept or not. INVALID_ARGUMENT with the
 // field, the file, the expected and the found shape: FROZEN_FILE for a file that is none, FROZEN_LAYER_FAILED for a
 // layer that fails on what comes before it, FROZEN_SHAPE for an output that does not fit its use.
 absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& source);

@@ -130,6 +130,36 @@ TEST(FrozenTest, TorchScriptFilesAreLayers) {
   EXPECT_EQ(spec::FrozenFiles(Scripted("x", {}).components), (std::vector<std::string>{"a.pt", "b.pt"}));
 }
 
+TEST(FrozenTest, LayersThatDoNotRunHereAreTriedAndDropped) {
+  FrozenSource source = Native();
+  const auto all = LoadFrozen(source);
+  ASSERT_TRUE(all.ok()) << all.status();
+  // The last layer of the encoder, and nothing of the others.
+  const int32_t last = (*all)[1].layer_count() - 1;
+  source.kept = {{0, 0}, {last, last + 1}};
+  const auto some = LoadFrozen(source);
+  ASSERT_TRUE(some.ok()) << some.status();
+  ASSERT_EQ(some->size(), all->size());
+  for (size_t c = 0; c < all->size(); ++c) {
+    ASSERT_EQ((*some)[c].layer_count(), (*all)[c].layer_count());
+    for (int32_t layer = 0; layer < (*all)[c].layer_count(); ++layer) {
+      EXPECT_EQ((*some)[c].OutputOf(layer).shape, (*all)[c].OutputOf(layer).shape);
+      EXPECT_EQ((*some)[c].Holds(layer), c == 1 && layer == last);
+      EXPECT_TRUE((*all)[c].Holds(layer));
+    }
+  }
+  // The same weights, whatever else stayed.
+  const std::vector<int64_t>& before = (*all)[1].OutputOf(last - 1).shape;
+  std::vector<int64_t> shape{2};
+  shape.insert(shape.end(), before.begin(), before.end());
+  EXPECT_TRUE(
+      at::equal(*(*all)[1].Run(at::ones(shape), last, last + 1), *(*some)[1].Run(at::ones(shape), last, last + 1)));
+  // Refused all the same.
+  FrozenSource scripted = Scripted("x", {1, 2, 2});
+  scripted.kept = {{0, 1}};
+  EXPECT_EQ(ErrorReason(LoadFrozen(scripted).status()), "FROZEN_SHAPE");
+}
+
 TEST(FrozenTest, AFileThatDoesNotFitIsRefusedWithFileExpectedAndFoundShape) {
   absl::Status status = LoadFrozen(Scripted("x", {1, 2, 2})).status();
   EXPECT_EQ(ErrorReason(status), "FROZEN_SHAPE");

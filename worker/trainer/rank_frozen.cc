@@ -1,7 +1,6 @@
 #include "worker/trainer/rank_frozen.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "common/base/errors.h"
@@ -25,6 +24,18 @@ absl::Status CheckComponents(const planner::Plan& plan, const std::vector<model:
                                expected.size(), found.size()));
 }
 
+// By component: the layers [first, end) that the pieces of a rank run.
+std::vector<std::pair<int32_t, int32_t>> LayersOf(const planner::Plan& plan, int32_t pipeline_rank) {
+  std::vector<std::pair<int32_t, int32_t>> layers(plan.components.size(), {0, 0});
+  for (const planner::FrozenPiece& piece : plan.frozen) {
+    if (piece.rank != pipeline_rank) continue;
+    auto& [first, end] = layers[static_cast<size_t>(piece.component)];
+    first = end == 0 ? piece.first_layer : std::min(first, piece.first_layer);
+    end = std::max(end, piece.end_layer);
+  }
+  return layers;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankFrozen>> RankFrozen::Create(const TrainerOptions& options, const planner::Plan& plan,
@@ -36,9 +47,12 @@ absl::StatusOr<std::unique_ptr<RankFrozen>> RankFrozen::Create(const TrainerOpti
                                               .classes = options.classes,
                                               .seed = options.frozen_seed,
                                               .files = options.frozen_files,
-                                              .device = options.device}));
+                                              .device = options.device,
+                                              .kept = LayersOf(plan, rank % plan.schedule.rank_count())}));
     ATOLL_RETURN_IF_ERROR(CheckComponents(plan, components));
-    return std::unique_ptr<RankFrozen>(new RankFrozen(options, plan, rank, std::move(components), data));
+    TrainerOptions loaded = options;
+    loaded.frozen_files.reset();  // nobody reads them again
+    return std::unique_ptr<RankFrozen>(new RankFrozen(loaded, plan, rank, std::move(components), data));
   });
 }
 
@@ -58,20 +72,11 @@ RankFrozen::RankFrozen(const TrainerOptions& options, const planner::Plan& plan,
   // What only the first stage reads is not sent to the last.
   if (first_stage) condition_ = spec::FrozenWithOutput(options.frozen, "condition").value_or(-1);
   const bool last_stage = plan.schedule.rank_of_stage.back() == pipeline_rank;
-  for (size_t c = 0; c < components_.size(); ++c) {
-    int32_t first_layer = std::numeric_limits<int32_t>::max();
-    int32_t end_layer = 0;
-    const planner::FrozenComponent& component = plan.components[c];
-    for (size_t p = 0; p < plan.frozen.size(); ++p) {
-      const planner::FrozenPiece& piece = plan.frozen[p];
-      if (piece.component != static_cast<int32_t>(c)) continue;
-      kept_[p] = piece.end_layer == component.layers &&
-                 ((component.to_first_stage && first_stage) || (component.to_last_stage && last_stage));
-      if (piece.rank != pipeline_rank) continue;
-      first_layer = std::min(first_layer, piece.first_layer);
-      end_layer = std::max(end_layer, piece.end_layer);
-    }
-    components_[c].Keep(first_layer, end_layer);
+  for (size_t p = 0; p < plan.frozen.size(); ++p) {
+    const planner::FrozenPiece& piece = plan.frozen[p];
+    const planner::FrozenComponent& component = plan.components[static_cast<size_t>(piece.component)];
+    kept_[p] = piece.end_layer == component.layers &&
+               ((component.to_first_stage && first_stage) || (component.to_last_stage && last_stage));
   }
 }
 

@@ -24,8 +24,9 @@ namespace atl::trainer {
 // Called by the engine's one thread. LibTorch's exceptions end here, as in RankStages.
 class RankFrozen : public engine::FrozenCompute {
  public:
-  // Loads the components, tries them on one sample, and keeps what the pieces of island rank `rank` run. `data`
-  // must outlive it. Errors of model::LoadFrozen, and PLAN_INVALID when the plan's components are others.
+  // Tries every layer of the components on one sample, one after the other, and keeps those that the pieces of island
+  // rank `rank` run. `data` must outlive it. Errors of model::LoadFrozen, and PLAN_INVALID when the plan's components
+  // are others.
   static absl::StatusOr<std::unique_ptr<RankFrozen>> Create(const TrainerOptions& options, const planner::Plan& plan,
                                                             int32_t rank, TrainingData* data);
 

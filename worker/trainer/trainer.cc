@@ -221,7 +221,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
     if (!options.frozen.empty() || !plan.components.empty()) {
       ATOLL_ASSIGN_OR_RETURN(frozen, RankFrozen::Create(options, plan, rank, data));
     }
-    return std::make_unique<TrainerImpl>(options, plan, rank, std::move(frozen), data, transport, clock);
+    TrainerOptions loaded = options;
+    loaded.frozen_files.reset();  // nobody reads them again
+    return std::make_unique<TrainerImpl>(loaded, plan, rank, std::move(frozen), data, transport, clock);
   });
 }
 
