@@ -8,12 +8,13 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "common/schedule/action.h"
 #include "common/spec/spec_io.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/nccl/nccl_transport.h"
 #include "worker/transport/nccl/torch_cuda.h"
@@ -315,8 +317,10 @@ double PeakFlops(const std::string& device, bool bf16) {
     double bf16;
     double fp32;
   };
-  for (const Peak& peak : {Peak{"H200", 989e12, 67e12}, Peak{"H100 PCIe", 756e12, 51e12}, Peak{"H100", 989e12, 67e12},
-                           Peak{"A100", 312e12, 19.5e12}, Peak{"L40S", 362e12, 91.6e12}}) {
+  // Of names that begin alike the longer one first.
+  for (const Peak& peak :
+       {Peak{"H200", 989e12, 67e12}, Peak{"H100 PCIe", 756e12, 51e12}, Peak{"H100 NVL", 835e12, 60e12},
+        Peak{"H100", 989e12, 67e12}, Peak{"A100", 312e12, 19.5e12}, Peak{"L40S", 362e12, 91.6e12}}) {
     if (device.find(peak.name) != std::string::npos) return bf16 ? peak.bf16 : peak.fp32;
   }
   return 0;
@@ -365,13 +369,29 @@ const std::vector<Check>& Checks() {
   return *checks;
 }
 
+// Nothing, or "--steps N" with N from 1; nullopt for anything else.
+std::optional<int> ParseSteps(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return 30;
+  int steps = 0;
+  if (arguments.size() != 2 || arguments[0] != "--steps") return std::nullopt;
+  const char* const end = arguments[1].data() + arguments[1].size();
+  const auto [parsed, error] = std::from_chars(arguments[1].data(), end, steps);
+  return error == std::errc() && parsed == end && steps >= 1 ? std::optional(steps) : std::nullopt;
+}
+
 int Main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
-  if (name == "--list") {
+  const std::vector<std::string> others(argv + std::min(argc, 2), argv + argc);
+  if (name == "--list" && others.empty()) {
     for (const Check& check : Checks()) std::printf("%s\n", check.name);
     return 0;
   }
-  const int steps = argc > 3 && std::strcmp(argv[2], "--steps") == 0 ? std::max(1, std::atoi(argv[3])) : 30;
+  const std::optional<int> steps = ParseSteps(others);
+  if (!steps.has_value()) {
+    std::fprintf(stderr, "gpu_checks: error: expected a name and at most --steps N with N from 1, found '%s'\n",
+                 fmt::format("{}", fmt::join(argv + 1, argv + argc, " ")).c_str());
+    return 2;
+  }
   const auto check = std::find_if(Checks().begin(), Checks().end(), [&](const Check& c) { return name == c.name; });
   if (check == Checks().end()) {
     std::fprintf(stderr, "gpu_checks: error: expected a name that --list prints, found '%s'\n", name.c_str());
@@ -383,7 +403,7 @@ int Main(int argc, char** argv) {
   }
   absl::Status status;
   try {
-    status = check->run(steps);
+    status = check->run(*steps);
   } catch (const std::exception& error) {  // LibTorch's
     status = Failed(error.what());
   }

@@ -6,12 +6,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace atl::testing_cluster {
+namespace {
+
+// Of "NAME=value".
+std::string_view NameOf(std::string_view entry) {
+  return entry.substr(0, entry.find('='));
+}
+
+bool Sets(const std::vector<std::string>& environment, std::string_view name) {
+  return std::any_of(environment.begin(), environment.end(),
+                     [&](const std::string& entry) { return NameOf(entry) == name; });
+}
+
+}  // namespace
 
 Process::Process(std::vector<std::string> command, std::string log_path, std::vector<std::string> environment)
     : log_path_(std::move(log_path)) {
@@ -20,8 +35,10 @@ Process::Process(std::vector<std::string> command, std::string log_path, std::ve
   for (std::string& argument : command) arguments.push_back(argument.data());
   arguments.push_back(nullptr);
   std::vector<char*> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) variables.push_back(*entry);
   for (std::string& entry : environment) variables.push_back(entry.data());
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!Sets(environment, NameOf(*entry))) variables.push_back(*entry);
+  }
   variables.push_back(nullptr);
   const int log = open(log_path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const pid_t parent = getpid();

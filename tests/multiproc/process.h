@@ -14,7 +14,7 @@ namespace atl::testing_cluster {
 // Not thread-safe. Start it from a thread that lives as long as it shall live (PR_SET_PDEATHSIG).
 class Process {
  public:
-  // `environment`: "NAME=value", beside this process's own.
+  // `environment`: "NAME=value", in place of this process's own of that name and beside the others.
   Process(std::vector<std::string> command, std::string log_path, std::vector<std::string> environment = {});
   ~Process();  // SIGKILL, and waits
   Process(const Process&) = delete;

@@ -67,15 +67,15 @@ class ProfileCommandTest : public testing::Test {
 };
 
 TEST_F(ProfileCommandTest, TwoRanksMeasureAndTheFileHoldsWhatTheTableShows) {
-  const auto [code, said] =
-      Run({"--ranks", "2", "--image", "1x8x8", "--micro-batch-sizes", "2,4", "--out", folder_ + "/profile.json"});
+  const auto [code, said] = Run({"--ranks", "2", "--image", "1x8x8", "--out", folder_ + "/profile.json"});
   ASSERT_EQ(code, 0) << said;
   EXPECT_THAT(said, HasSubstr("Micro-batches of 4"));
   EXPECT_THAT(said, HasSubstr("block 1"));
   EXPECT_THAT(said, HasSubstr("transfers"));
   const auto profile = storage::ParseProfile(ReadAll(folder_ + "/profile.json"), "profile.json");
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(profile->layers.size(), 2u);
+  ASSERT_EQ(profile->layers.size(), 2u) << "2 micro-batches of 8 samples, on one replica and on two";
+  EXPECT_EQ(profile->layers.count(4), 1u);
   EXPECT_EQ(profile->layers.at(2).size(), 4u);
   EXPECT_EQ(profile->rank_slowdown.size(), 2u);
   EXPECT_GT(profile->layers.at(2)[1].forward_seconds, 0);

@@ -1,7 +1,5 @@
 #include "worker/service/cost_profile.h"
 
-#include <set>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -15,8 +13,6 @@ namespace atl::worker {
 namespace {
 
 constexpr int64_t kLargestProfile = 64 << 20;
-// Of the sizes that halving gives: smaller ones cost more than they are worth.
-constexpr size_t kMostHalvings = 5;
 
 absl::StatusOr<planner::Profile> ReadProfile(storage::BlobStore* store, const std::string& uri) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, store->Read(uri, kLargestProfile));
@@ -40,21 +36,6 @@ absl::StatusOr<planner::Profile> AsItIsNow(planner::Profile profile, const Measu
 bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline) {
   return pipeline.schedule == "auto" || pipeline.memory != "auto" || pipeline.micro_batches == 0 ||
          pipeline.replicas == 0;
-}
-
-std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks) {
-  std::set<int32_t> sizes;
-  if (micro_batches > 0) {
-    for (int32_t replicas = 1; replicas <= ranks; ++replicas) {
-      const int32_t parts = replicas * micro_batches;
-      if (ranks % replicas == 0 && batch_size % parts == 0) sizes.insert(batch_size / parts);
-    }
-  } else {
-    int32_t size = batch_size;
-    while (sizes.size() < kMostHalvings && size % 2 == 0) sizes.insert(size /= 2);
-  }
-  if (sizes.empty()) sizes.insert(batch_size);
-  return {sizes.begin(), sizes.end()};
 }
 
 std::string ProfileKey(const ProfiledThing& thing) {

@@ -18,10 +18,6 @@ namespace atl::worker {
 // Whether a plan for this pipeline needs measured costs: where the planner has a choice.
 bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline);
 
-// The micro-batch sizes that plans for `ranks` ranks may use, ascending: of each number of replicas, and where the
-// number of micro-batches is free (0), of halves, quarters and so on of the batch.
-std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks);
-
 // What makes two measurements alike.
 struct ProfiledThing {
   trainer::TrainerOptions options;  // threads and device among them

@@ -81,16 +81,6 @@ TEST_F(ObtainProfileTest, AnErrorOfTheMeasurementIsPassedOn) {
   EXPECT_FALSE(store_->Read(store_->UriOf("profiles/k.json")).ok());
 }
 
-TEST(SizesToProfileTest, FollowMicroBatchesAndReplicas) {
-  EXPECT_THAT(SizesToProfile(64, 4, 1), ElementsAre(16));
-  EXPECT_THAT(SizesToProfile(64, 4, 4), ElementsAre(4, 8, 16));
-  EXPECT_THAT(SizesToProfile(64, 4, 3), ElementsAre(16));  // 64 has no 12 equal parts
-  EXPECT_THAT(SizesToProfile(64, 0, 2), ElementsAre(2, 4, 8, 16, 32));
-  EXPECT_THAT(SizesToProfile(6, 0, 2), ElementsAre(3));
-  EXPECT_THAT(SizesToProfile(5, 0, 2), ElementsAre(5));
-  EXPECT_THAT(SizesToProfile(5, 2, 2), ElementsAre(5));
-}
-
 TEST(ProfileKeyTest, TellsApartWhatCostsDifferently) {
   const ProfiledThing thing{.micro_batch_sizes = {2, 4}, .ranks = 2, .device_name = "cpu", .build = "b"};
   EXPECT_EQ(ProfileKey(thing), ProfileKey(thing));

@@ -212,7 +212,7 @@ absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, 
   thing.options.threads = options_.parts.threads;
   thing.options.device = options_.parts.device;
   thing.micro_batch_sizes =
-      SizesToProfile(inputs.options.training.batch_size, grant.spec.pipeline.micro_batches, thing.ranks);
+      planner::SizesToProfile(inputs.options.training.batch_size, grant.spec.pipeline.micro_batches, thing.ranks);
   const std::string key = ProfileKey(thing);
   const absl::StatusOr<planner::Profile> profile = ObtainProfile(
       options_.parts.store, key, thing.micro_batch_sizes,
