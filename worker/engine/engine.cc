@@ -214,8 +214,9 @@ absl::Status Engine::RunPieces(size_t position) {
       ran = true;
       continue;
     }
-    // Either the piece must wait and the action need not, or both wait, or the piece is too long for the gap.
-    if (arrived || ready || Now() - idle_since_ >= options_.timeout) break;
+    // The action need not wait, or the piece is too long for what is left of the gap, which only shrinks. Else both
+    // wait.
+    if (arrived || ready || (!due && !fits) || Now() - idle_since_ >= options_.timeout) break;
     AwaitReceivesBriefly();
   }
   return absl::OkStatus();

@@ -274,6 +274,7 @@ class ScriptedTransport : public transport::Transport {
  public:
   explicit ScriptedTransport(FakeClock* clock) : clock_(clock) {}
   std::map<transport::LaneKind, std::vector<absl::Duration>> arrivals;
+  int glances = 0;  // short waits
 
   void StartIteration() { started_ = clock_->Monotonic(), posted_.clear(); }
 
@@ -284,7 +285,7 @@ class ScriptedTransport : public transport::Transport {
     return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<transport::Work>> Send(const transport::Lane&, std::span<const std::byte>) override {
-    return std::make_unique<ScriptedWork>(clock_, clock_->Monotonic());
+    return std::make_unique<ScriptedWork>(clock_, clock_->Monotonic(), &glances);
   }
   absl::StatusOr<std::unique_ptr<transport::Work>> Receive(const transport::Lane& lane,
                                                            std::span<std::byte> bytes) override {
@@ -293,7 +294,7 @@ class ScriptedTransport : public transport::Transport {
         lane.kind == transport::LaneKind::kForward || lane.kind == transport::LaneKind::kSelfConditioning;
     const size_t tensors = boundary ? 3 : 1;
     const size_t message = posted_[lane.kind]++ / tensors;
-    return std::make_unique<ScriptedWork>(clock_, started_ + arrivals[lane.kind].at(message));
+    return std::make_unique<ScriptedWork>(clock_, started_ + arrivals[lane.kind].at(message), &glances);
   }
   absl::Status AllReduceSum(std::span<double>, absl::Duration) override { return absl::OkStatus(); }
   void Abort(absl::Status) override {}
@@ -301,13 +302,15 @@ class ScriptedTransport : public transport::Transport {
  private:
   class ScriptedWork : public transport::Work {
    public:
-    ScriptedWork(FakeClock* clock, absl::Duration arrival) : clock_(clock), arrival_(arrival) {}
+    ScriptedWork(FakeClock* clock, absl::Duration arrival, int* glances)
+        : clock_(clock), arrival_(arrival), glances_(glances) {}
     bool Done() override { return clock_->Monotonic() >= arrival_; }
     absl::Status Wait(absl::Duration) override {
       if (!Done()) clock_->Advance(arrival_ - clock_->Monotonic());
       return absl::OkStatus();
     }
     bool DoneWithin(absl::Duration timeout) override {
+      ++*glances_;
       if (!Done()) clock_->Advance(std::min(timeout, arrival_ - clock_->Monotonic()));
       return Done();
     }
@@ -316,6 +319,7 @@ class ScriptedTransport : public transport::Transport {
    private:
     FakeClock* const clock_;
     const absl::Duration arrival_;
+    int* const glances_;
   };
 
   FakeClock* const clock_;
@@ -435,6 +439,19 @@ TEST(PieceRuleTest, APieceWhoseInputsAreMissingIsNotStartedEarly) {
   // Too late for the first gap: what is left of it is shorter than the piece.
   rank.transport.arrivals[transport::LaneKind::kFrozen] = {absl::Milliseconds(15)};
   EXPECT_EQ(rank.Run(), "1F0@30 1B0@40 E0@50 E1@70 1F1@100 1B1@110");
+}
+
+TEST(PieceRuleTest, NobodyLooksAgainForAPieceThatDoesNotFit) {
+  LastRank rank("1F0,1B0,1F1,1B1,E0,E1", /*reads=*/true);
+  rank.transport.arrivals[transport::LaneKind::kFrozen] = {absl::Milliseconds(8)};
+  rank.Run();
+  EXPECT_EQ(rank.transport.glances, 0);  // nothing is known of the gaps yet
+  rank.Run();
+  EXPECT_EQ(rank.transport.glances, 16);  // half a millisecond each until the piece can run
+  rank.transport.glances = 0;
+  rank.transport.arrivals[transport::LaneKind::kFrozen] = {absl::Milliseconds(25)};
+  EXPECT_EQ(rank.Run(), "1F0@30 1B0@40 E0@50 E1@70 1F1@100 1B1@110");
+  EXPECT_EQ(rank.transport.glances, 21);  // until 10.5 ms: 20 ms no longer fit before 30
 }
 
 TEST(PieceRuleTest, AReadyActionGoesBeforeAPieceWhoseInputsAreMissing) {
