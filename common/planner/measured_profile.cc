@@ -106,8 +106,8 @@ std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, i
   std::set<int32_t> sizes;
   if (micro_batches > 0) {
     for (int32_t replicas = 1; replicas <= ranks; ++replicas) {
-      const int32_t parts = replicas * micro_batches;
-      if (ranks % replicas == 0 && batch_size % parts == 0) sizes.insert(batch_size / parts);
+      const int64_t parts = int64_t{replicas} * micro_batches;
+      if (ranks % replicas == 0 && batch_size % parts == 0) sizes.insert(static_cast<int32_t>(batch_size / parts));
     }
   } else {
     int32_t size = batch_size;

@@ -112,6 +112,9 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
   if (pipeline.stages > 0) {
     const int32_t stages = std::min({pipeline.stages, ranks * per_rank, spec::LayerCount(options.model)});
     request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
+    // Replicas share the ranks.
+    const int32_t ranks_of_one = request.ranks / std::max(pipeline.replicas, 1);
+    request.pipeline.stages = std::min(request.pipeline.stages, std::max(ranks_of_one, 1) * per_rank);
   }
   request.profile = profile;
   ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));

@@ -32,7 +32,7 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
 absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant);
 
 // The plan for `ranks` ranks: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit
-// the ranks or the layers.
+// the ranks of one replica or the layers.
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
                                                int32_t ranks, const planner::Profile& profile);
 

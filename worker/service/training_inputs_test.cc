@@ -1,0 +1,42 @@
+#include "worker/service/training_inputs.h"
+
+#include <gtest/gtest.h>
+
+namespace atl::worker {
+namespace {
+
+TrainingInputs Digits() {
+  TrainingInputs inputs;
+  inputs.options.model = {.patch = 2, .width = 32, .depth = 6, .heads = 4};
+  inputs.options.training.batch_size = 16;
+  inputs.options.channels = 1;
+  inputs.options.height = inputs.options.width = 8;
+  return inputs;
+}
+
+struct Fitted {
+  spec::PipelineSpec pipeline;
+  int32_t ranks;
+  size_t stages;
+  int32_t replicas;
+};
+
+// A job is written for the island that it hopes for.
+TEST(TrainingPlanTest, StagesAreNoMoreThanFitTheRanksOfOneReplica) {
+  for (const Fitted& c : {Fitted{{.stages = 2}, 1, 1, 1}, Fitted{{.stages = 2}, 4, 2, 1},
+                          Fitted{{.stages = 20}, 20, 8, 1}, Fitted{{.schedule = "zbv", .stages = 6}, 2, 4, 1},
+                          Fitted{{.stages = 2, .replicas = 2}, 4, 2, 2}, Fitted{{.stages = 2, .replicas = 2}, 2, 1, 2},
+                          Fitted{{.schedule = "zbv", .stages = 4, .replicas = 2}, 3, 2, 2}}) {
+    SCOPED_TRACE(testing::Message() << c.pipeline.schedule << ", " << c.pipeline.stages << " stages, "
+                                    << c.pipeline.replicas << " replicas, " << c.ranks << " ranks");
+    const TrainingInputs inputs = Digits();
+    const auto plan = MakeTrainingPlan(inputs, c.pipeline, c.ranks, *CountedProfileOf(inputs));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->stages.size(), c.stages);
+    EXPECT_EQ(plan->replicas, c.replicas);
+    EXPECT_EQ(plan->batch_size(), 16);
+  }
+}
+
+}  // namespace
+}  // namespace atl::worker
