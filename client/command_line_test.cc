@@ -274,6 +274,44 @@ TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2"}).code, 4) << "the dataset is not there";
 }
 
+TEST_F(CommandLineTest, PlanOfASelfConditionedModelShowsBothSteps) {
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"plan",    SpecPath(),
+                                          "--ranks", "2",
+                                          "--image", "1x8x8",
+                                          "--set",   "model.self_conditioning=true",
+                                          "--set",   "training.self_conditioning_rate=0.25"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Run(arguments);
+  };
+  const Outcome text = plan({});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("SELF-CONDITIONED"));
+  EXPECT_THAT(text.out, HasSubstr("EXPECTED"));
+  EXPECT_THAT(text.out, HasSubstr("In 25 % of steps, those whose model sees its own estimate:\n  rank 0: 0C0,0C1"));
+  EXPECT_THAT(text.out, HasSubstr("where the model sees its own estimate (25 % of steps)"));
+  const auto json = nlohmann::json::parse(plan({"--format", "json"}).out);
+  const auto& chosen = json.at("plan");
+  const double iteration = chosen.at("iteration_seconds");
+  const double self_conditioned = chosen.at("self_conditioned_seconds");
+  EXPECT_GT(self_conditioned, iteration);
+  EXPECT_NEAR(chosen.at("expected_seconds"), 0.75 * iteration + 0.25 * self_conditioned, 1e-12);
+  EXPECT_EQ(chosen.at("self_conditioning_rate"), 0.25);
+  EXPECT_THAT(chosen.at("self_conditioned_actions").get<std::string>(), HasSubstr("1C0"));
+  EXPECT_THAT(chosen.at("actions").get<std::string>(), Not(HasSubstr("C")));
+  EXPECT_THAT(plan({"--format", "csv"}).out, HasSubstr("iteration_seconds,self_conditioned_seconds,expected_seconds,"));
+  const Outcome picture = plan({"--format", "svg", "--self-conditioned"});
+  EXPECT_EQ(picture.code, 0) << picture.err;
+  EXPECT_THAT(picture.out, HasSubstr("C self-conditioning"));
+  EXPECT_THAT(picture.out, HasSubstr("Predicted where the model sees its own estimate: "));
+  EXPECT_THAT(plan({"--format", "svg"}).out, Not(HasSubstr("C self-conditioning")));
+  // Not of a router's network, and not of another model.
+  EXPECT_THAT(plan({"--network", "router"}).out, Not(HasSubstr("SELF-CONDITIONED")));
+  const Outcome other = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--self-conditioned"});
+  EXPECT_EQ(other.code, 3);
+  EXPECT_THAT(other.err, HasSubstr("[NOT_SELF_CONDITIONED]"));
+}
+
 TEST_F(CommandLineTest, DatasetsAreImportedListedAndInspected) {
   std::string csv;
   for (int row = 0; row < 40; ++row) {

@@ -30,6 +30,7 @@ struct PlanFlags {
   std::string profile;
   double device_memory_gib = 0;
   std::optional<double> transfer_seconds;
+  bool self_conditioned = false;
 };
 
 // The plan that a request gets, and what it is judged by.
@@ -38,6 +39,9 @@ struct Outlook {
   planner::PlanChoice choice;
   schedule::SimulationCosts costs;
   schedule::Simulation simulation;
+  schedule::Simulation self_conditioned;  // without ranks where the model is not
+
+  bool is_self_conditioned() const { return choice.plan.is_self_conditioned(); }
 };
 
 double PeakBytes(const planner::Candidate& candidate) {
@@ -59,12 +63,13 @@ std::string Quoted(const std::string& text) {
 std::string AsCsv(const Outlook& outlook) {
   std::string text =
       "schedule,chosen,ranks,stages,replicas,micro_batches,micro_batch_size,recomputed_layers,frozen_pieces,"
-      "iteration_seconds,bound_seconds,bubble,peak_bytes,why_not\n";
+      "iteration_seconds,self_conditioned_seconds,expected_seconds,bound_seconds,bubble,peak_bytes,why_not\n";
   for (const planner::Candidate& c : outlook.choice.candidates) {
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.4f},{:.0f},{}\n", c.schedule, c.chosen, c.ranks,
-                        c.stages, c.replicas, c.micro_batches, c.micro_batch_size, c.recomputed_layers, c.frozen_pieces,
-                        c.predicted.iteration_seconds, c.bound_seconds, c.predicted.bubble, PeakBytes(c),
-                        Quoted(c.why_not));
+    text +=
+        fmt::format("{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{}\n", c.schedule, c.chosen,
+                    c.ranks, c.stages, c.replicas, c.micro_batches, c.micro_batch_size, c.recomputed_layers,
+                    c.frozen_pieces, c.predicted.iteration_seconds, c.predicted.self_conditioned_seconds,
+                    c.expected_seconds, c.bound_seconds, c.predicted.bubble, PeakBytes(c), Quoted(c.why_not));
   }
   return text;
 }
@@ -88,6 +93,13 @@ std::string AsJson(const Outlook& outlook) {
                   {"recomputed_layers", plan.recomputed_layers},
                   {"stages", stages},
                   {"actions", schedule::ToText(plan.schedule)}};
+  if (outlook.is_self_conditioned()) {
+    const double rate = outlook.request.self_conditioning_rate;
+    json["plan"]["self_conditioning_rate"] = rate;
+    json["plan"]["self_conditioned_seconds"] = plan.predicted.self_conditioned_seconds;
+    json["plan"]["expected_seconds"] = planner::ExpectedSeconds(plan.predicted, rate);
+    json["plan"]["self_conditioned_actions"] = schedule::ToText(plan.self_conditioned);
+  }
   for (const planner::Candidate& c : outlook.choice.candidates) {
     json["schedules"].push_back({{"schedule", c.schedule},
                                  {"chosen", c.chosen},
@@ -99,6 +111,8 @@ std::string AsJson(const Outlook& outlook) {
                                  {"recomputed_layers", c.recomputed_layers},
                                  {"frozen_pieces", c.frozen_pieces},
                                  {"iteration_seconds", c.predicted.iteration_seconds},
+                                 {"self_conditioned_seconds", c.predicted.self_conditioned_seconds},
+                                 {"expected_seconds", c.expected_seconds},
                                  {"bound_seconds", c.bound_seconds},
                                  {"bubble", c.predicted.bubble},
                                  {"peak_bytes", c.predicted.peak_bytes},
@@ -111,50 +125,80 @@ std::string Milliseconds(double seconds) {
   return fmt::format("{:.4g} ms", 1000 * seconds);
 }
 
-void AddRow(const planner::Candidate& c, Table* table) {
-  const std::string name = c.schedule + (c.chosen ? " *" : "");
-  if (!HasPrediction(c)) {
-    table->Add({name, "-", "-", "-", "-", "-", OneLine(c.why_not)});
-    return;
+// Self-conditioned models have two columns more.
+void AddRow(const planner::Candidate& c, bool self_conditioned, Table* table) {
+  std::vector<std::string> cells = {c.schedule + (c.chosen ? " *" : "")};
+  if (HasPrediction(c)) {
+    cells.push_back(Milliseconds(c.predicted.iteration_seconds));
+    if (self_conditioned) {
+      cells.push_back(Milliseconds(c.predicted.self_conditioned_seconds));
+      cells.push_back(Milliseconds(c.expected_seconds));
+    }
+    cells.push_back(Milliseconds(c.bound_seconds));
+    cells.push_back(fmt::format("{:.1f} %", 100 * c.predicted.bubble));
+    cells.push_back(BytesText(static_cast<int64_t>(PeakBytes(c))));
+    cells.push_back(fmt::format("{} x {}, {} of {}", c.stages, c.replicas, c.micro_batches, c.micro_batch_size));
+  } else {
+    cells.resize(self_conditioned ? 8 : 6, "-");
   }
-  table->Add({name, Milliseconds(c.predicted.iteration_seconds), Milliseconds(c.bound_seconds),
-              fmt::format("{:.1f} %", 100 * c.predicted.bubble), BytesText(static_cast<int64_t>(PeakBytes(c))),
-              fmt::format("{} x {}, {} of {}", c.stages, c.replicas, c.micro_batches, c.micro_batch_size),
-              c.chosen ? "chosen" : OneLine(c.why_not)});
+  cells.push_back(c.chosen ? "chosen" : OneLine(c.why_not));
+  table->Add(std::move(cells));
 }
 
-std::string AsText(const Outlook& outlook, bool counted, int width) {
-  const planner::Plan& plan = outlook.choice.plan;
-  std::string text = plan.reason + "\n\n";
-  Table table(
-      {"SCHEDULE", "ITERATION", "BOUND", "BUBBLE", "PEAK MEMORY", "STAGES x REPLICAS, MICRO-BATCHES", "WHY NOT"});
-  for (const planner::Candidate& candidate : outlook.choice.candidates) AddRow(candidate, &table);
-  text += table.Text(width) + "\nPeak memory of each rank:";
-  for (const double bytes : plan.predicted.peak_bytes) text += " " + BytesText(static_cast<int64_t>(bytes));
-  text += "\nWhat each rank does (stage, action, micro-batch):\n";
-  const std::string actions = schedule::ToText(plan.schedule);
+Table Schedules(const Outlook& outlook) {
+  std::vector<std::string> heads = {"SCHEDULE", "ITERATION"};
+  if (outlook.is_self_conditioned()) heads.insert(heads.end(), {"SELF-CONDITIONED", "EXPECTED"});
+  heads.insert(heads.end(), {"BOUND", "BUBBLE", "PEAK MEMORY", "STAGES x REPLICAS, MICRO-BATCHES", "WHY NOT"});
+  Table table(std::move(heads));
+  for (const planner::Candidate& candidate : outlook.choice.candidates) {
+    AddRow(candidate, outlook.is_self_conditioned(), &table);
+  }
+  return table;
+}
+
+std::string Lines(const schedule::Schedule& schedule, int width) {
+  std::string text;
+  const std::string actions = schedule::ToText(schedule);
   for (size_t at = 0, rank = 0; at < actions.size(); ++rank) {
     const size_t end = actions.find('\n', at);
     const std::string line = fmt::format("  rank {}: {}", rank, actions.substr(at, end - at));
     text += (width > 0 ? Shorten(line, width) : line) + "\n";
     at = end + 1;
   }
-  return text + "\n* chosen. Bound: no schedule of this split and these micro-batches is shorter." +
+  return text;
+}
+
+std::string AsText(const Outlook& outlook, bool counted, int width) {
+  const planner::Plan& plan = outlook.choice.plan;
+  std::string text = plan.reason + "\n\n" + Schedules(outlook).Text(width) + "\nPeak memory of each rank:";
+  for (const double bytes : plan.predicted.peak_bytes) text += " " + BytesText(static_cast<int64_t>(bytes));
+  text += "\nWhat each rank does (stage, action, micro-batch):\n" + Lines(plan.schedule, width);
+  if (outlook.is_self_conditioned()) {
+    text += fmt::format("In {:.4g} % of steps, those whose model sees its own estimate:\n{}",
+                        100 * outlook.request.self_conditioning_rate, Lines(plan.self_conditioned, width));
+  }
+  return text + "\n* chosen. Bound: no schedule of this split and these micro-batches is shorter" +
+         (outlook.is_self_conditioned() ? ", on average." : ".") +
          (counted ? " Times are counted for one core at 84 GFLOP/s:\ncompare them with each other, or give a "
                     "measured --profile.\n"
                   : "\n");
 }
 
-std::string AsSvg(const Outlook& outlook, const std::string& title) {
+std::string AsSvg(const Outlook& outlook, const std::string& title, bool self_conditioned) {
   const planner::Plan& plan = outlook.choice.plan;
-  schedule::Drawing drawing = schedule::DrawSimulation(plan.schedule, outlook.costs, outlook.simulation);
+  const schedule::Simulation& simulation = self_conditioned ? outlook.self_conditioned : outlook.simulation;
+  schedule::Drawing drawing =
+      schedule::DrawSimulation(self_conditioned ? plan.self_conditioned : plan.schedule, outlook.costs, simulation);
   drawing.title = fmt::format(
       "{}: {} over {} ranks{}, {} micro-batches of {}", title, plan.generator, plan.schedule.rank_count(),
       plan.replicas > 1 ? fmt::format(" x {} replicas", plan.replicas) : "", plan.micro_batches, plan.micro_batch_size);
-  drawing.subtitle = fmt::format("Predicted: {}, bubble {:.1f} %", Milliseconds(plan.predicted.iteration_seconds),
-                                 100 * plan.predicted.bubble);
+  drawing.subtitle = fmt::format(
+      "Predicted{}: {}, bubble {:.1f} %", self_conditioned ? " where the model sees its own estimate" : "",
+      Milliseconds(self_conditioned ? plan.predicted.self_conditioned_seconds : plan.predicted.iteration_seconds),
+      100 * simulation.bubble);
   for (const planner::Candidate& candidate : outlook.choice.candidates) {
-    if (candidate.chosen) drawing.subtitle += fmt::format(", bound {}", Milliseconds(candidate.bound_seconds));
+    if (candidate.chosen && !outlook.is_self_conditioned())
+      drawing.subtitle += fmt::format(", bound {}", Milliseconds(candidate.bound_seconds));
   }
   return schedule::ToSvg(drawing);
 }
@@ -191,17 +235,28 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
                      .precision = training.precision,
                      .batch_size = training.batch_size,
                      .ranks = flags.ranks};
+  if (flags.network == "expert" && spec.model.self_conditioning) {
+    outlook.request.self_conditioning_rate = training.self_conditioning_rate;
+  } else if (flags.self_conditioned) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "NOT_SELF_CONDITIONED",
+                     "--self-conditioned: expected an expert's network with model.self_conditioning, found another");
+  }
   outlook.request.device_memory_bytes = flags.device_memory_gib * (1 << 30);
   ATOLL_ASSIGN_OR_RETURN(outlook.request.profile, FindProfile(session, flags, spec));
   if (flags.transfer_seconds.has_value()) outlook.request.profile.transfer_latency_seconds = *flags.transfer_seconds;
   ATOLL_ASSIGN_OR_RETURN(outlook.choice, planner::ComparePlans(outlook.request));
   outlook.costs = planner::CostsOf(outlook.choice.plan, outlook.request.profile);
   ATOLL_ASSIGN_OR_RETURN(outlook.simulation, schedule::Simulate(outlook.choice.plan.schedule, outlook.costs));
+  if (outlook.is_self_conditioned()) {
+    ATOLL_ASSIGN_OR_RETURN(outlook.self_conditioned,
+                           schedule::Simulate(outlook.choice.plan.self_conditioned, outlook.costs));
+  }
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
   *session.out << (json                    ? AsJson(outlook)
                    : flags.format == "csv" ? AsCsv(outlook)
-                   : flags.format == "svg" ? AsSvg(outlook, fmt::format("{}, {}", spec.model_name, flags.network))
-                                           : AsText(outlook, flags.profile.empty(), session.width));
+                   : flags.format == "svg"
+                       ? AsSvg(outlook, fmt::format("{}, {}", spec.model_name, flags.network), flags.self_conditioned)
+                       : AsText(outlook, flags.profile.empty(), session.width));
   return absl::OkStatus();
 }
 
@@ -226,6 +281,8 @@ void AddPlanCommand(CLI::App* app, Session* session) {
       ->check(CLI::NonNegativeNumber);
   command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
       ->check(CLI::IsMember({"text", "csv", "json", "svg"}));
+  command->add_flag("--self-conditioned", flags->self_conditioned,
+                    "With svg: draws a step whose model sees its own estimate");
   command->footer(R"(
 Shows the plan that the job would get, why, and every other schedule beside it: time of one iteration, the bound below
 which no schedule of that split comes, share of idle time, and memory.

@@ -186,6 +186,9 @@ struct Made {
 // By replica, stage and micro-batch.
 using MadeAt = std::map<std::tuple<int32_t, int32_t, int32_t>, Made>;
 
+constexpr schedule::ActionKind kForward = schedule::ActionKind::kForward;
+constexpr schedule::ActionKind kSelfConditioning = schedule::ActionKind::kSelfConditioning;
+
 bool MakesInputGradient(schedule::ActionKind kind) {
   return kind == schedule::ActionKind::kInputGradient || kind == schedule::ActionKind::kBackward;
 }
@@ -194,31 +197,49 @@ int32_t ReplicaOf(const storage::StepTrace& trace) {
   return trace.rank / trace.pipeline_ranks;
 }
 
-void AddTransfers(const TracedStep& step, schedule::Drawing* drawing) {
+// What the ranks of a step made.
+struct MadeInStep {
+  int32_t last_stage = 0;
   MadeAt outputs;
   MadeAt gradients;
+  MadeAt estimates;  // by C
+};
+
+// Where what the action read was made; null: it read nothing of another action.
+const Made* FindInput(const MadeInStep& made, int32_t replica, const schedule::Action& action) {
+  const auto find = [&](const MadeAt& from, int32_t stage) -> const Made* {
+    const auto at = from.find({replica, stage, action.micro_batch});
+    return at == from.end() ? nullptr : &at->second;
+  };
+  if (MakesInputGradient(action.kind)) return find(made.gradients, action.stage + 1);
+  if (action.kind == kSelfConditioning) return find(made.estimates, action.stage - 1);
+  if (action.kind != kForward) return nullptr;
+  return action.stage > 0 ? find(made.outputs, action.stage - 1) : find(made.estimates, made.last_stage);
+}
+
+void AddTransfers(const TracedStep& step, schedule::Drawing* drawing) {
+  MadeInStep made_in_step;
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
     for (const storage::TracedAction& traced : step.ranks[rank].actions) {
       const Made made{rank, absl::ToDoubleSeconds(step.starts[rank] + traced.end)};
       const std::tuple key(ReplicaOf(step.ranks[rank]), traced.action.stage, traced.action.micro_batch);
-      if (traced.action.kind == schedule::ActionKind::kForward) outputs[key] = made;
-      if (MakesInputGradient(traced.action.kind)) gradients[key] = made;
+      made_in_step.last_stage = std::max(made_in_step.last_stage, traced.action.stage);
+      if (traced.action.kind == kForward) made_in_step.outputs[key] = made;
+      if (traced.action.kind == kSelfConditioning) made_in_step.estimates[key] = made;
+      if (MakesInputGradient(traced.action.kind)) made_in_step.gradients[key] = made;
     }
   }
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
     absl::Duration free_since;
     for (const storage::TracedAction& traced : step.ranks[rank].actions) {
-      const schedule::Action& action = traced.action;
       const bool waited = traced.ready - free_since >= kShownWait;
       free_since = traced.passed_on;
-      const bool forward = action.kind == schedule::ActionKind::kForward;
-      if (!waited || !(forward || MakesInputGradient(action.kind))) continue;
-      const MadeAt& from = forward ? outputs : gradients;
-      const auto made = from.find({ReplicaOf(step.ranks[rank]), action.stage + (forward ? -1 : 1), action.micro_batch});
-      if (made == from.end() || made->second.rank == rank) continue;
+      if (!waited) continue;
+      const Made* made = FindInput(made_in_step, ReplicaOf(step.ranks[rank]), traced.action);
+      if (made == nullptr || made->rank == rank) continue;
       const double arrived = absl::ToDoubleSeconds(step.starts[rank] + traced.ready);
-      drawing->transfers.push_back({static_cast<int32_t>(made->second.rank), static_cast<int32_t>(rank),
-                                    std::min(made->second.end_seconds, arrived), arrived});
+      drawing->transfers.push_back({static_cast<int32_t>(made->rank), static_cast<int32_t>(rank),
+                                    std::min(made->end_seconds, arrived), arrived});
     }
   }
 }
@@ -283,8 +304,8 @@ std::string DescribeTrace(const TracedStep& step, int width) {
     text += fmt::format("{:<{}}{}\n", fmt::format("rank {}:", rank), widest.size(), Lane(step, rank, columns));
   }
   return text +
-         "\nF forward, I input gradient, W weight gradient, B both, E frozen layers, R reduction over replicas,\n"
-         "= norm and optimizer, . nothing\n";
+         "\nF forward, C self-conditioning, I input gradient, W weight gradient, B both, E frozen layers,\n"
+         "R reduction over replicas, = norm and optimizer, . nothing\n";
 }
 
 std::string TraceJson(const TracedStep& step) {

@@ -120,5 +120,36 @@ TEST_F(CommandLineTest, TraceShowsARankAsIdleOnlyWhereIdleTimeIsTheMost) {
   EXPECT_THAT(Run({"jobs", "trace", "j1", "--out", folder_ + "/trace.txt"}).err, HasSubstr("step 3, 1 rank\n"));
 }
 
+TEST_F(CommandLineTest, TraceOfASelfConditionedStepShowsItsForwardsAndTheFeedback) {
+  const auto store = *storage::BlobStore::Open("file://" + folder_ + "/blobs");
+  for (storage::StepTrace trace : TracesOf(10)) {
+    // C of stage 1 ends at 16; what it makes is what stage 0 waits for until 18.
+    const int32_t rank = trace.rank;
+    const auto ms = [](int64_t n) { return absl::Milliseconds(n); };
+    const storage::TracedAction own{{schedule::ActionKind::kSelfConditioning, rank, 0},
+                                    ms(6 * rank),
+                                    ms(6 * rank),
+                                    ms(6 + 8 * rank),
+                                    ms(6 + 8 * rank)};
+    trace.actions.insert(trace.actions.begin(), own);
+    trace.actions[1].ready = trace.actions[1].start = ms(18);
+    const std::string prefix = store->UriOf("jobs/j1/train_expert-0/1-2");
+    ASSERT_TRUE(store->Write(storage::StepTraceUri(prefix, trace.step, trace.rank), storage::ToJson(trace)).ok());
+  }
+  const Outcome text = Run({"jobs", "trace", "j1"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("rank 0: CCC"));
+  EXPECT_THAT(text.out, HasSubstr("C self-conditioning"));
+  EXPECT_THAT(Run({"jobs", "trace", "j1", "--format", "svg"}).out, HasSubstr("C self-conditioning"));
+  const auto chrome = nlohmann::json::parse(Run({"jobs", "trace", "j1", "--format", "chrome"}).out);
+  std::vector<std::pair<int, double>> sent;
+  for (const auto& event : chrome.at("traceEvents")) {
+    if (event.at("ph") == "s") sent.emplace_back(event.at("tid"), event.at("ts"));
+  }
+  // Rank 0's F waited for rank 1's C; rank 1's C for rank 0's and its F for rank 0's F; rank 0's B for rank 1's.
+  EXPECT_EQ(sent.size(), 4u);
+  EXPECT_EQ(std::count(sent.begin(), sent.end(), std::pair(1, 16000.0)), 1) << "the feedback";
+}
+
 }  // namespace
 }  // namespace atl::client

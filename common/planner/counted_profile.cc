@@ -37,12 +37,15 @@ Profile CountedProfile(const spec::ModelSpec& model, int32_t tokens, int32_t cha
   const double products = (4 + 2 * model.mlp_ratio) * count * width * width;  // qkv, projection, two of the MLP
   const double attention = 2 * count * count * width;
   const double modulation = 6 * width * width;
-  const double edge = count * values_of_patch * width + 2 * width * width;  // embedding and head
+  // A self-conditioned model embeds its estimate beside the sample.
+  const double embedded = (model.self_conditioning ? 2 : 1) * values_of_patch;
+  const double embedding = count * embedded * width + 2 * width * width;
+  const double head = count * values_of_patch * width + 2 * width * width;
 
   Profile profile{.key = "counted"};
   std::vector<LayerProfile>& layers = profile.layers[1];
-  layers.push_back(Counted(edge, 2 * count * width, boundary, /*has_input_gradient=*/false));
-  profile.parameter_bytes.push_back((values_of_patch + kFrequencyWidth + width) * width * kBytesPerValue);
+  layers.push_back(Counted(embedding, 2 * count * width, boundary, /*has_input_gradient=*/false));
+  profile.parameter_bytes.push_back((embedded + kFrequencyWidth + width) * width * kBytesPerValue);
   for (int32_t i = 0; i < model.depth; ++i) {
     LayerProfile block =
         Counted(products + attention + modulation, kActivationsPerBlock * count * width, boundary, true);
@@ -52,7 +55,7 @@ Profile CountedProfile(const spec::ModelSpec& model, int32_t tokens, int32_t cha
     layers.push_back(block);
     profile.parameter_bytes.push_back((6 + 4 + 2 * model.mlp_ratio) * width * width * kBytesPerValue);
   }
-  layers.push_back(Counted(edge, 2 * count * width, count * values_of_patch, true));
+  layers.push_back(Counted(head, 2 * count * width, count * values_of_patch, true));
   profile.parameter_bytes.push_back((2 * width + values_of_patch) * width * kBytesPerValue);
   return profile;
 }

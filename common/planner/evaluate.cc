@@ -8,6 +8,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/planner/simulation_costs.h"
+#include "common/planner/steps.h"
 #include "common/schedule/adaptive.h"
 #include "common/schedule/generators.h"
 
@@ -52,10 +53,21 @@ bool SplitsBackward(const schedule::Schedule& schedule) {
   return false;
 }
 
-double ComputeSeconds(const std::vector<schedule::SimulatedAction>& actions) {
-  double seconds = 0;
-  for (const schedule::SimulatedAction& action : actions) seconds += action.end_seconds - action.start_seconds;
-  return seconds;
+// Of a step's actions, without waiting.
+struct Busy {
+  double fullest_rank = 0;
+  double share = 0;  // of one rank, if all had the same
+};
+
+Busy BusyOf(const schedule::Simulation& step) {
+  Busy busy;
+  for (const auto& rank : step.ranks) {
+    double seconds = 0;
+    for (const schedule::SimulatedAction& action : rank) seconds += action.end_seconds - action.start_seconds;
+    busy.fullest_rank = std::max(busy.fullest_rank, seconds);
+    busy.share += seconds / static_cast<double>(step.ranks.size());
+  }
+  return busy;
 }
 
 Recompute RecomputeOf(const spec::PipelineSpec& pipeline) {
@@ -98,7 +110,7 @@ double Evaluator::LeastSeconds(const Shape& shape) {
   const int32_t batch = request_.batch_size / shape.replicas;
   double micro_batch = 0;
   for (const LayerProfile& layer : Layers(batch / shape.micro_batches)) {
-    micro_batch += layer.forward_seconds +
+    micro_batch += (1 + request_.self_conditioning_rate) * layer.forward_seconds +
                    std::min(layer.backward_seconds, layer.input_gradient_seconds + layer.weight_gradient_seconds);
   }
   double frozen = 0;
@@ -117,6 +129,7 @@ absl::StatusOr<Partition> Evaluator::Split(const Plan& plan, double limit_bytes,
                            .micro_batches = plan.micro_batches,
                            .split_backward = SplitsBackward(plan.schedule),
                            .slowdown = SlowdownByRank(plan, request_.profile),
+                           .self_conditioning_rate = request_.self_conditioning_rate,
                            .recompute = recompute};
   for (const LayerProfile& layer : layers) {
     request.boundary_seconds.push_back(TransferSeconds(request_.profile, layer.output_bytes));
@@ -137,10 +150,7 @@ absl::StatusOr<Partition> Evaluator::Split(const Plan& plan, double limit_bytes,
   return splits_.emplace(key, std::move(partition)).first->second;
 }
 
-absl::Status Evaluator::Predict(Outline* outline) {
-  Plan& plan = outline->plan;
-  outline->costs = CostsOf(plan, request_.profile);
-  ATOLL_ASSIGN_OR_RETURN(outline->simulation, schedule::SimulateValid(plan.schedule, outline->costs));
+double Evaluator::OptimizerSeconds(const Plan& plan) const {
   const std::vector<double> slowdown = SlowdownByRank(plan, request_.profile);
   std::vector<double> optimizer(plan.schedule.rank_count(), 0);
   for (const StagePlacement& stage : plan.stages) {
@@ -150,28 +160,39 @@ absl::Status Evaluator::Predict(Outline* outline) {
     }
   }
   // Clipping needs the gradients of all ranks: their steps begin together.
-  outline->optimizer_seconds = *std::max_element(optimizer.begin(), optimizer.end());
+  return *std::max_element(optimizer.begin(), optimizer.end());
+}
 
+absl::Status Evaluator::Predict(Outline* outline) {
+  Plan& plan = outline->plan;
+  const double rate = request_.self_conditioning_rate;
+  ATOLL_ASSIGN_OR_RETURN(Steps steps, SimulateSteps(request_.profile, rate, &plan));
+  outline->optimizer_seconds = OptimizerSeconds(plan);
   const int32_t batch = plan.micro_batches * plan.micro_batch_size;
   outline->frozen_seconds = 0;
   for (const FrozenComponentProfile& component : request_.profile.frozen) {
     for (const FrozenLayerProfile& layer : component.layers) outline->frozen_seconds += FrozenSeconds(layer, batch);
   }
-  double total = outline->frozen_seconds;
-  double most = 0;
-  for (const auto& rank : outline->simulation.ranks) {
-    const double seconds = ComputeSeconds(rank);
-    total += seconds;
-    most = std::max(most, seconds);
+  const double frozen_share = outline->frozen_seconds / static_cast<double>(plan.schedule.rank_count());
+  const auto bound = [&](const schedule::Simulation& step) {
+    const Busy busy = BusyOf(step);
+    return std::max(busy.fullest_rank, busy.share + frozen_share) + outline->optimizer_seconds;
+  };
+  const auto estimate = [&](const schedule::Simulation& step) {
+    const double ramp = step.makespan_seconds;
+    const double filled =
+        request_.pipeline.fill == "never" ? ramp + frozen_share : std::max(ramp, BusyOf(step).share + frozen_share);
+    return filled + outline->optimizer_seconds;
+  };
+  plan.predicted = {estimate(steps.plain), steps.plain.bubble, PeakBytesByRank(steps)};
+  outline->bound_seconds = (1 - rate) * bound(steps.plain);
+  if (rate > 0) {
+    plan.predicted.self_conditioned_seconds = estimate(steps.self_conditioned);
+    outline->bound_seconds += rate * bound(steps.self_conditioned);
   }
-  const double shared = total / static_cast<double>(plan.schedule.rank_count());
-  outline->bound_seconds = std::max(most, shared) + outline->optimizer_seconds;
-  const double ramp = outline->simulation.makespan_seconds;
-  const double filled = request_.pipeline.fill == "never"
-                            ? ramp + outline->frozen_seconds / static_cast<double>(plan.schedule.rank_count())
-                            : std::max(ramp, shared);
-  outline->estimate_seconds = filled + outline->optimizer_seconds;
-  plan.predicted = {outline->estimate_seconds, outline->simulation.bubble, outline->simulation.peak_bytes};
+  outline->estimate_seconds = ExpectedSeconds(plan.predicted, rate);
+  outline->costs = std::move(steps.costs);
+  outline->simulation = std::move(steps.plain);
   return absl::OkStatus();
 }
 
@@ -212,7 +233,8 @@ absl::Status Evaluator::Adapt(double memory_share, Outline* outline) {
   const schedule::SimulationCosts& costs = outline->costs;
   double transient = 0;
   for (const schedule::StageCost& stage : costs.stages) {
-    transient = std::max({transient, stage.forward_transient_bytes, stage.backward_transient_bytes});
+    transient = std::max({transient, stage.forward_transient_bytes, stage.backward_transient_bytes,
+                          request_.self_conditioning_rate > 0 ? stage.self_conditioning_transient_bytes : 0});
   }
   std::vector<double> limits = outline->simulation.peak_activation_bytes;
   for (size_t r = 0; r < limits.size(); ++r) {
@@ -246,9 +268,12 @@ absl::StatusOr<Plan> Evaluator::Complete(const Outline& outline, int32_t effort)
   ATOLL_ASSIGN_OR_RETURN(Fill filled, FillBubbles(fill, request_.profile));
   plan.schedule = std::move(filled.schedule);
   plan.frozen = std::move(filled.pieces);
-  ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
-                         schedule::SimulateValid(plan.schedule, CostsOf(plan, request_.profile)));
-  plan.predicted = {filled.iteration_seconds + outline.optimizer_seconds, simulation.bubble, simulation.peak_bytes};
+  ATOLL_ASSIGN_OR_RETURN(const Steps steps, SimulateSteps(request_.profile, request_.self_conditioning_rate, &plan));
+  plan.predicted = {filled.iteration_seconds + outline.optimizer_seconds, steps.plain.bubble, PeakBytesByRank(steps)};
+  if (plan.is_self_conditioned()) {
+    plan.predicted.self_conditioned_seconds =
+        IterationSeconds(plan, request_.profile, steps.self_conditioned) + outline.optimizer_seconds;
+  }
   return plan;
 }
 

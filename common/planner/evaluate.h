@@ -28,11 +28,11 @@ struct Shape {
 // The schedule that is searched for (schedule::FindAdaptive) instead of generated, in a V as ZBV.
 inline constexpr schedule::GeneratorInfo kAdaptive{"adaptive", 2, true};
 
-// A plan without its frozen work.
+// A plan without its frozen work. Bound and estimate are expected seconds: of a self-conditioned model on average.
 struct Outline {
   Plan plan;
   schedule::SimulationCosts costs;
-  schedule::Simulation simulation;
+  schedule::Simulation simulation;  // of plan.schedule
   double optimizer_seconds = 0;
   double bound_seconds = 0;     // no schedule of this split and these micro-batches is shorter
   double frozen_seconds = 0;    // of whole batches, on one rank
@@ -58,6 +58,7 @@ class Evaluator {
 
  private:
   absl::StatusOr<Partition> Split(const Plan& plan, double limit_bytes, Recompute recompute);
+  double OptimizerSeconds(const Plan& plan) const;
   absl::Status Predict(Outline* outline);
   // Replaces the outline's ZBV by the shortest schedule found within its share of memory.
   absl::Status Adapt(double memory_share, Outline* outline);

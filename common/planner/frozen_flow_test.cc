@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "common/base/errors.h"
+#include "common/schedule/self_conditioning.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -56,6 +57,33 @@ TEST(FrozenFlowTest, AppendedPiecesCoverTheBatchAfterTheFlush) {
   ASSERT_TRUE(flow.ok()) << flow.status();
   EXPECT_EQ(schedule::ToText(plan.schedule), "0F0,0F1,0B0,0B1,E0,E2\n1F0,1B0,1F1,1B1,E1,E3\n");
   EXPECT_EQ(flow->reads, (schedule::FrozenReads{{}, {}, {0}, {1}}));
+}
+
+TEST(FrozenFlowTest, BothSchedulesOfASelfConditionedPlanHaveThePieces) {
+  Plan plan = TwoRanks();
+  plan.frozen.clear();
+  plan.schedule = *schedule::ParseText("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  plan.self_conditioned = schedule::AddSelfConditioning(plan.schedule, {.stages = {{}, {}}});
+  AppendPieces(&plan);
+  EXPECT_TRUE(FrozenFlowOf(plan).ok()) << FrozenFlowOf(plan).status();
+  EXPECT_EQ(schedule::ToText(plan.self_conditioned), "0C0,0C1,0F0,0F1,0B0,0B1,E0,E2\n1C0,1C1,1F0,1B0,1F1,1B1,E1,E3\n");
+  plan.self_conditioned.ranks[1].pop_back();
+  plan.self_conditioned.frozen_pieces = 3;
+  EXPECT_EQ(ErrorReason(FrozenFlowOf(plan).status()), "SCHEDULE_MISMATCH");
+}
+
+TEST(FrozenFlowTest, PiecesMayWaitForEverInStepsWithCsAlone) {
+  Plan plan = TwoRanks();
+  plan.frozen = {{.component = 0, .first_layer = 0, .end_layer = 3, .rank = 1, .samples = 4},
+                 {.component = 1, .first_layer = 0, .end_layer = 1, .rank = 0, .samples = 4}};
+  plan.schedule = *schedule::ParseText("E1,0F0,0F1,0B0,0B1\nE0,1F0,1B0,1F1,1B1\n");
+  EXPECT_TRUE(FrozenFlowOf(plan).ok()) << FrozenFlowOf(plan).status();
+  plan.self_conditioned = *schedule::ParseText("E1,0C0,0C1,0F0,0F1,0B0,0B1\nE0,1C0,1C1,1F0,1B0,1F1,1B1\n");
+  EXPECT_TRUE(FrozenFlowOf(plan).ok()) << FrozenFlowOf(plan).status();
+  plan.self_conditioned = *schedule::ParseText("E1,0C0,0C1,0F0,0F1,0B0,0B1\n1C0,E0,1C1,1F0,1B0,1F1,1B1\n");
+  const absl::Status status = FrozenFlowOf(plan).status();
+  EXPECT_EQ(ErrorReason(status), "SCHEDULE_DEADLOCK");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("E1: waits for ever for E0 of rank 1, position 1"));
 }
 
 TEST(FrozenFlowTest, ComponentsFollowTheSpec) {

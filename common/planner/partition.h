@@ -2,10 +2,9 @@
 //
 // Objective, in this order:
 //   1. the critical-path bound (M - 1) * T + P of M micro-batches, where T is the largest work of a rank per
-//   micro-batch
-//      (of all its stages) and P the way of one micro-batch through all stages and back, transfers between ranks
-//      included. Of 1F1B it is the length; for other schedules it orders splits alike: T bounds the steady state, P
-//      the ramp;
+//      micro-batch (of all its stages) and P the way of one micro-batch through all stages and back, transfers between
+//      ranks included, both on average where some iterations run F twice. Of 1F1B it is the length; for other schedules
+//      it orders splits alike: T bounds the steady state, P the ramp;
 //   2. the least T;
 //   3. the smallest largest stage: with several stages on a rank, the waits between them;
 //   4. the earliest ends: early stages hold the most micro-batches.
@@ -50,6 +49,9 @@ struct PartitionRequest {
   bool split_backward = false;           // I and W cost their sum, not `backward_seconds`
   std::vector<double> slowdown;          // by rank; empty: all 1
   std::vector<double> boundary_seconds;  // one transfer after layer i, at i; empty: free
+  // Share of the iterations in which every stage runs F twice, the first time without a graph (C); 0: none, and no
+  // memory for it.
+  double self_conditioning_rate = 0;
   Recompute recompute = Recompute::kNever;
   // Memory; without a limit the other two are not read.
   std::vector<double> limit_bytes;                  // by rank; empty: none

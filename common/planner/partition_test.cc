@@ -62,6 +62,7 @@ struct Judged {
 
 std::optional<Judged> Judge(const PartitionRequest& request, const std::vector<int32_t>& ends, uint32_t recomputed) {
   const size_t stages = ends.size();
+  const bool self_conditioned = request.self_conditioning_rate > 0;
   const int32_t ranks = 1 + *std::max_element(request.rank_of_stage.begin(), request.rank_of_stage.end());
   std::vector<double> work(ranks, 0);
   std::vector<double> fixed(ranks, 0);
@@ -80,11 +81,14 @@ std::optional<Judged> Judge(const PartitionRequest& request, const std::vector<i
       const double backward = request.split_backward ? layer.input_gradient_seconds + layer.weight_gradient_seconds
                                                      : layer.backward_seconds;
       const double slowdown = request.slowdown.empty() ? 1 : request.slowdown[rank];
-      of_stage += slowdown * (layer.forward_seconds * (again ? 2 : 1) + backward);
+      of_stage += slowdown * (layer.forward_seconds * (request.self_conditioning_rate + (again ? 2 : 1)) + backward);
       keep[s] += again ? input : layer.kept_bytes;
       keep_for_weights[s] += layer.weight_gradient_bytes;
       transient[rank] = std::max({transient[rank], layer.forward_transient_bytes,
                                   layer.backward_transient_bytes + (again ? layer.kept_bytes - input : 0)});
+      if (self_conditioned) {
+        transient[rank] = std::max(transient[rank], input + layer.kept_bytes + layer.forward_transient_bytes);
+      }
       if (!request.fixed_bytes.empty()) fixed[rank] += request.fixed_bytes[i];
     }
     work[rank] += of_stage;
@@ -93,13 +97,19 @@ std::optional<Judged> Judge(const PartitionRequest& request, const std::vector<i
     if (s + 1 < stages && request.rank_of_stage[s + 1] != rank) {
       if (!request.boundary_seconds.empty()) judged.bound += 2 * request.boundary_seconds[ends[s] - 1];
       fixed[rank] += request.layers[ends[s] - 1].output_bytes;
-      fixed[request.rank_of_stage[s + 1]] += request.layers[ends[s] - 1].output_bytes;
+      fixed[request.rank_of_stage[s + 1]] += (self_conditioned ? 2 : 1) * request.layers[ends[s] - 1].output_bytes;
     }
     first = ends[s];
   }
   judged.rank = *std::max_element(work.begin(), work.end());
   judged.bound += (request.micro_batches - 1) * judged.rank;
   if (request.limit_bytes.empty()) return judged;
+  if (self_conditioned) {
+    // What the last stage makes of every micro-batch, and a buffer where it goes.
+    const double feedback = request.layers.back().output_bytes;
+    fixed[request.rank_of_stage.back()] += request.micro_batches * feedback;
+    if (request.rank_of_stage.front() != request.rank_of_stage.back()) fixed[request.rank_of_stage.front()] += feedback;
+  }
   for (int32_t rank = 0; rank < ranks; ++rank) {
     for (const HeldMicroBatches& held : request.held[rank]) {
       double bytes = fixed[rank] + transient[rank];
@@ -179,6 +189,7 @@ class Random {
     request.rank_of_stage = std::move(rank_of_stage);
     request.micro_batches = 1 + Below(6);
     request.split_backward = Below(2) == 0;
+    if (Below(3) == 0) request.self_conditioning_rate = 0.25 * (1 + Below(4));
     if (Below(2) == 0) {
       for (size_t r = 0; r < request.rank_of_stage.size(); ++r) request.slowdown.push_back(1 + 0.25 * Below(5));
     }
@@ -285,6 +296,17 @@ TEST(PartitionLayers, ASlowRankGetsLess) {
   request.micro_batches = 8;
   request.slowdown = {1, 3};
   EXPECT_THAT(Ends(*PartitionLayers(request)), ElementsAre(6, 8));
+}
+
+TEST(PartitionLayers, SlowForwardsWeighMoreWhereTheyRunTwice) {
+  PartitionRequest request = Request(std::vector<double>(8, 3), OneEach(2));
+  for (size_t i = 0; i < 8; ++i) {
+    if (i < 4) request.layers[i].backward_seconds = 1;
+    if (i >= 4) request.layers[i] = {.forward_seconds = 1, .backward_seconds = 3};
+  }
+  EXPECT_THAT(Ends(*PartitionLayers(request)), ElementsAre(4, 8));
+  request.self_conditioning_rate = 1;
+  EXPECT_THAT(Ends(*PartitionLayers(request)), ElementsAre(3, 8)) << "7 a layer, then 5";
 }
 
 TEST(PartitionLayers, ACheapBoundaryIsWorthALittleUnevenness) {

@@ -53,9 +53,16 @@ std::string Reason(const PlanRequest& request, const Search& search, size_t best
   if (!plan.frozen.empty()) {
     reason += fmt::format(", with frozen work in {} pieces, {}", plan.frozen.size(), cache);
   }
+  if (plan.is_self_conditioned()) {
+    reason +=
+        fmt::format("; {:.4g} ms per iteration, {:.4g} ms where the model sees its own estimate ({:.4g} % of steps)",
+                    1000 * plan.predicted.iteration_seconds, 1000 * plan.predicted.self_conditioned_seconds,
+                    100 * request.self_conditioning_rate);
+  }
   if (IsAuto(request)) {
-    reason += fmt::format("; {:.4g} ms per iteration, the shortest of {} plans, or as short with less memory",
-                          1000 * plan.predicted.iteration_seconds, search.tried());
+    reason += fmt::format("; {:.4g} ms per iteration{}, the shortest of {} plans, or as short with less memory",
+                          1000 * search.found(best).seconds, plan.is_self_conditioned() ? " on average" : "",
+                          search.tried());
   }
   return reason;
 }
@@ -71,16 +78,17 @@ Candidate RowOf(const Found& found) {
           .recomputed_layers = static_cast<int32_t>(plan.recomputed_layers.size()),
           .frozen_pieces = static_cast<int32_t>(plan.frozen.size()),
           .predicted = plan.predicted,
+          .expected_seconds = found.seconds,
           .bound_seconds = found.outline.bound_seconds};
 }
 
-std::string WhyNot(const PlanRequest& request, const Plan& best, const Plan& other) {
-  const double longer = other.predicted.iteration_seconds / best.predicted.iteration_seconds - 1;
+std::string WhyNot(const PlanRequest& request, const Found& best, const Found& other) {
+  const double longer = other.seconds / best.seconds - 1;
   if (longer > 0.001) return fmt::format("{:.1f} % longer", 100 * longer);
   if (!IsAuto(request)) {
     return longer < 0 ? fmt::format("not asked for: {:.1f} % shorter", -100 * longer) : "not asked for, as long";
   }
-  const double more = PeakBytes(other) / PeakBytes(best) - 1;
+  const double more = PeakBytes(other.plan) / PeakBytes(best.plan) - 1;
   return more < 0 ? fmt::format("{:.1f} % longer", 100 * longer)
                   : fmt::format("as long, but holds {:.0f} % more", 100 * more);
 }
@@ -98,7 +106,7 @@ std::vector<Candidate> Table(const PlanRequest& request, const Search& search, s
     const std::optional<size_t> other = search.BestOf(generator.name);
     if (other.has_value()) {
       rows.push_back(RowOf(search.found(*other)));
-      rows.back().why_not = WhyNot(request, plan, search.found(*other).plan);
+      rows.back().why_not = WhyNot(request, search.found(best), search.found(*other));
     } else {
       rows.push_back({.schedule = std::string(generator.name),
                       .why_not = search.TooLarge(generator.name) ? "does not fit the memory"
@@ -110,7 +118,7 @@ std::vector<Candidate> Table(const PlanRequest& request, const Search& search, s
     const bool chosen = plan.generator == kAdaptive.name;
     rows.push_back(RowOf(search.found(chosen ? best : *adaptive)));
     rows.back().chosen = chosen;
-    if (!chosen) rows.back().why_not = WhyNot(request, plan, search.found(*adaptive).plan);
+    if (!chosen) rows.back().why_not = WhyNot(request, search.found(best), search.found(*adaptive));
   }
   return rows;
 }

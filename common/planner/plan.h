@@ -85,7 +85,8 @@ struct Candidate {
   int32_t recomputed_layers = 0;
   int32_t frozen_pieces = 0;
   Prediction predicted;
-  double bound_seconds = 0;  // no schedule of this split and these micro-batches is shorter
+  double expected_seconds = 0;  // ExpectedSeconds of it
+  double bound_seconds = 0;     // no schedule of this split and these micro-batches is expected to be shorter
   bool chosen = false;
   std::string why_not;  // empty when chosen
 };
@@ -96,11 +97,11 @@ struct PlanChoice {
                                       // then "adaptive", where it was searched for
 };
 
-// A valid plan with the shortest predicted iteration among what the request leaves open: schedule, replicas and
-// micro-batches where they are "auto" or 0, stages with schedule "auto" (else 0 means as many as are useful), and what
-// is recomputed. Among plans as short as the shortest (within 0.1 %; within 1 % where there is frozen work), an "auto"
-// schedule is the one that holds the least memory: where frozen work covers the bubble, a schedule with a larger bubble
-// and fewer activations costs nothing.
+// A valid plan with the shortest predicted iteration (of a self-conditioned model: on average) among what the request
+// leaves open: schedule, replicas and micro-batches where they are "auto" or 0, stages with schedule "auto" (else 0
+// means as many as are useful), and what is recomputed. Among plans as short as the shortest (within 0.1 %; within 1 %
+// where there is frozen work), an "auto" schedule is the one that holds the least memory: where frozen work covers the
+// bubble, a schedule with a larger bubble and fewer activations costs nothing.
 //
 // INVALID_ARGUMENT with the field: stages more than the layers or than the ranks hold, or not a multiple of what the
 // schedule puts on a rank; a batch that micro-batches and replicas do not divide; an unknown schedule; a profile that
@@ -113,8 +114,11 @@ absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 // and micro-batches.
 absl::StatusOr<PlanChoice> ComparePlans(const PlanRequest& request);
 
+// Of an iteration, on average over steps whose model sees its own estimate and others: what plans are compared by.
+double ExpectedSeconds(const Prediction& predicted, double self_conditioning_rate);
+
 // What the simulator needs of a valid plan: costs of its stages, boundaries, frozen pieces and reductions, and the
-// bytes that each rank of the pipeline holds throughout.
+// bytes that each rank of the pipeline holds throughout. The same for both of its schedules.
 schedule::SimulationCosts CostsOf(const Plan& plan, const Profile& profile);
 
 }  // namespace atl::planner

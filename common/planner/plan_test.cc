@@ -101,6 +101,7 @@ TEST(MakePlan, RefusesWithTheField) {
        "to 2 (the ranks of the island over 2 replicas, 2 stages each), found 4"},
       {[](PlanRequest* r) { r->ranks = 4, r->pipeline = {.schedule = "auto", .stages = 4, .replicas = 4}; },
        "pipeline.stages", "to 1 (the ranks of the island over 4 replicas, 1 stages each), found 4"},
+      {[](PlanRequest* r) { r->self_conditioning_rate = 1.25; }, "training.self_conditioning_rate", "found 1.25"},
       {[](PlanRequest* r) { r->ranks = 0; }, "ranks", "found 0"},
       {[](PlanRequest* r) { r->profile.layers.clear(); }, "", "expected the costs of at least one layer"},
   };

@@ -28,6 +28,17 @@ TEST(CountedProfile, OnePerLayerEmbeddingAndHeadAreCheap) {
   EXPECT_TRUE(CheckProfile(CountedProfile(kModel, 64, 1)).ok());
 }
 
+TEST(CountedProfile, ASelfConditionedModelEmbedsItsEstimateToo) {
+  spec::ModelSpec model = kModel;
+  model.self_conditioning = true;
+  const Profile with = CountedProfile(model, 64, 1);
+  const Profile without = CountedProfile(kModel, 64, 1);
+  EXPECT_GT(LayersAt(with, 1).front().forward_seconds, LayersAt(without, 1).front().forward_seconds);
+  EXPECT_EQ(LayersAt(with, 1).back(), LayersAt(without, 1).back());
+  const double patch = kModel.patch * kModel.patch;
+  EXPECT_EQ(with.parameter_bytes.front(), without.parameter_bytes.front() + patch * kModel.width * 4);
+}
+
 TEST(CountedProfile, BackwardOfABlockIsTwiceItsForward) {
   const LayerProfile block = Counted(kModel)[1];
   EXPECT_NEAR(block.input_gradient_seconds + block.weight_gradient_seconds, 2 * block.forward_seconds,

@@ -11,10 +11,6 @@ namespace {
 constexpr double kTicks = 1099511627776.0;  // 2^40 for all layers on the slowest rank: times 2^20 micro-batches fits
 constexpr int64_t kMostTries = 4096;
 
-double BackwardSeconds(const LayerProfile& layer, bool split) {
-  return split ? layer.input_gradient_seconds + layer.weight_gradient_seconds : layer.backward_seconds;
-}
-
 }  // namespace
 
 // The search for the cheapest set of layers to compute again: depth first, cheapest per byte first, bounded.
@@ -35,9 +31,7 @@ RankWork::RankWork(const PartitionRequest& request) : request_(request) {
     return static_cast<size_t>(rank) < request.slowdown.size() ? request.slowdown[rank] : 1.0;
   };
   double total = 0;
-  for (const LayerProfile& layer : request.layers) {
-    total += 2 * layer.forward_seconds + BackwardSeconds(layer, request.split_backward);
-  }
+  for (const LayerProfile& layer : request.layers) total += layer.forward_seconds + SecondsOf(layer);
   double slowest = 1;
   for (int32_t rank = 0; rank < ranks; ++rank) slowest = std::max(slowest, slowdown(rank));
   total *= slowest;
@@ -50,14 +44,19 @@ RankWork::RankWork(const PartitionRequest& request) : request_(request) {
     auto& forward = forward_.emplace_back(layers + 1, 0);
     for (size_t i = 0; i < layers; ++i) {
       const LayerProfile& layer = request.layers[i];
-      const double seconds = layer.forward_seconds + BackwardSeconds(layer, request.split_backward);
-      base[i + 1] = base[i] + std::llround(seconds * slowdown(rank) * scale_);
+      base[i + 1] = base[i] + std::llround(SecondsOf(layer) * slowdown(rank) * scale_);
       forward[i + 1] = forward[i] + std::llround(layer.forward_seconds * slowdown(rank) * scale_);
     }
   }
   for (const double seconds : request.boundary_seconds) boundary_.push_back(std::llround(seconds * scale_));
   stages_of_rank_.assign(ranks, 0);
   for (const int32_t rank : request.rank_of_stage) ++stages_of_rank_[rank];
+}
+
+double RankWork::SecondsOf(const LayerProfile& layer) const {
+  const double backward =
+      request_.split_backward ? layer.input_gradient_seconds + layer.weight_gradient_seconds : layer.backward_seconds;
+  return (1 + request_.self_conditioning_rate) * layer.forward_seconds + backward;
 }
 
 double RankWork::InputBytes(int32_t layer) const {
@@ -99,6 +98,7 @@ double RankWork::Excess(const RankStages& stages, const std::vector<Choice>& cho
   const int32_t rank = RankOf(stages);
   double fixed = 0;
   double transient = 0;
+  const bool self_conditioned = request_.self_conditioning_rate > 0;
   double keep[2] = {0, 0};
   double keep_for_weights[2] = {0, 0};
   for (size_t c = 0; c < choices.size(); ++c) {
@@ -111,13 +111,22 @@ double RankWork::Excess(const RankStages& stages, const std::vector<Choice>& cho
     // What is computed again is there while its gradients are.
     transient = std::max(
         {transient, layer.forward_transient_bytes, layer.backward_transient_bytes + (again ? choice.saved_bytes : 0)});
+    if (self_conditioned) {
+      transient = std::max(transient, InputBytes(choice.layer) + layer.kept_bytes + layer.forward_transient_bytes);
+    }
   }
   const auto buffers = [&](int32_t stage, LayerRange range) {
     const auto& ranks = request_.rank_of_stage;
-    if (stage > 0 && ranks[stage - 1] != rank) fixed += request_.layers[range.first - 1].output_bytes;
-    if (stage + 1 < static_cast<int32_t>(ranks.size()) && ranks[stage + 1] != rank) {
-      fixed += request_.layers[range.end - 1].output_bytes;
+    const auto last = static_cast<int32_t>(ranks.size()) - 1;
+    // The activation, and in a lane of its own that of C.
+    if (stage > 0 && ranks[stage - 1] != rank) {
+      fixed += (self_conditioned ? 2 : 1) * request_.layers[range.first - 1].output_bytes;
     }
+    if (stage < last && ranks[stage + 1] != rank) fixed += request_.layers[range.end - 1].output_bytes;
+    if (!self_conditioned) return;
+    const double feedback = request_.layers.back().output_bytes;
+    if (stage == last) fixed += request_.micro_batches * feedback;
+    if (stage == 0 && ranks[last] != rank) fixed += feedback;
   };
   buffers(stages.first_stage, stages.first);
   const bool two = stages.second_stage >= 0;

@@ -61,6 +61,7 @@ class RankWork {
     return prefix[rank][range.end] - prefix[rank][range.first];
   }
   double InputBytes(int32_t layer) const;
+  double SecondsOf(const LayerProfile& layer) const;  // of forward and backward, C's among them
   // By what the rank breaks its limit when `recomputed` (by place in `choices`) is computed again; at most 0 fits.
   double Excess(const RankStages& stages, const std::vector<Choice>& choices,
                 const std::vector<uint8_t>& recomputed) const;

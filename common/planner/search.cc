@@ -101,6 +101,10 @@ absl::Status CheckRequest(const PlanRequest& request) {
     return FieldError("ranks", "RANKS_OUT_OF_RANGE", fmt::format("expected at least 1, found {}", request.ranks));
   }
   ATOLL_RETURN_IF_ERROR(CheckProfile(request.profile));
+  if (!(request.self_conditioning_rate >= 0 && request.self_conditioning_rate <= 1)) {
+    return FieldError("training.self_conditioning_rate", "OUT_OF_RANGE",
+                      fmt::format("expected 0 to 1, found {}", request.self_conditioning_rate));
+  }
   if (!request.components.empty() && request.components.size() != request.profile.frozen.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_INVALID",
                      fmt::format("profile: expected {} frozen components, as the model has, found {}",
@@ -148,10 +152,6 @@ std::vector<Shape> ShapesOf(const PlanRequest& request, const GeneratorInfo& gen
   return shapes;
 }
 
-double Seconds(const Found& found) {
-  return found.complete ? found.plan.predicted.iteration_seconds : found.outline.estimate_seconds;
-}
-
 void Search::Add(const std::vector<Shape>& shapes) {
   std::vector<std::pair<double, size_t>> order;
   for (size_t i = 0; i < shapes.size(); ++i) order.emplace_back(evaluator_.LeastSeconds(shapes[i]), i);
@@ -163,7 +163,8 @@ void Search::Add(const std::vector<Shape>& shapes) {
     if (outline.ok()) {
       shortest = std::min(shortest, outline->estimate_seconds);
       Plan plan = outline->plan;
-      found_.push_back({*std::move(outline), std::move(plan)});
+      const double seconds = outline->estimate_seconds;
+      found_.push_back({*std::move(outline), std::move(plan), seconds});
     } else if (ErrorReason(outline.status()) == "MEMORY_LIMIT") {
       too_large_.push_back(shapes[i]);
     } else if (refused_.ok()) {
@@ -203,6 +204,7 @@ void Search::AddAdaptive(const std::vector<Shape>& shapes) {
 
 absl::Status Search::CompleteOne(Found* found, int32_t effort) {
   ATOLL_ASSIGN_OR_RETURN(found->plan, evaluator_.Complete(found->outline, effort));
+  found->seconds = ExpectedSeconds(found->plan.predicted, request_.self_conditioning_rate);
   found->complete = true;
   return absl::OkStatus();
 }
@@ -211,7 +213,7 @@ std::optional<size_t> Search::BestOf(std::string_view schedule) const {
   std::optional<size_t> best;
   for (size_t i = 0; i < found_.size(); ++i) {
     if (found_[i].outline.plan.generator != schedule) continue;
-    if (!best.has_value() || Seconds(found_[i]) < Seconds(found_[*best])) best = i;
+    if (!best.has_value() || found_[i].seconds < found_[*best].seconds) best = i;
   }
   return best;
 }
@@ -221,8 +223,8 @@ absl::Status Search::Complete() {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     // Among equals those with little memory first: they win.
-    const double by_time = Seconds(found_[a]) - Seconds(found_[b]);
-    if (std::abs(by_time) > 1e-9 * Seconds(found_[a])) return by_time < 0;
+    const double by_time = found_[a].seconds - found_[b].seconds;
+    if (std::abs(by_time) > 1e-9 * found_[a].seconds) return by_time < 0;
     return PeakBytes(found_[a].plan) < PeakBytes(found_[b].plan);
   });
   if (request_.profile.frozen.empty()) {
@@ -243,13 +245,13 @@ absl::Status Search::Complete() {
 absl::StatusOr<size_t> Search::Best(bool memory_decides) {
   std::optional<size_t> best;
   for (size_t i = 0; i < found_.size(); ++i) {
-    if (found_[i].complete && (!best.has_value() || Seconds(found_[i]) < Seconds(found_[*best]))) best = i;
+    if (found_[i].complete && (!best.has_value() || found_[i].seconds < found_[*best].seconds)) best = i;
   }
   if (!best.has_value()) return too_large_.empty() ? refused_ : MemoryError();
   if (!memory_decides) return *best;
-  const double within = Seconds(found_[*best]) * (request_.profile.frozen.empty() ? kTie : kTieWithFrozen);
+  const double within = found_[*best].seconds * (request_.profile.frozen.empty() ? kTie : kTieWithFrozen);
   for (size_t i = 0; i < found_.size(); ++i) {
-    if (!found_[i].complete || Seconds(found_[i]) > within) continue;
+    if (!found_[i].complete || found_[i].seconds > within) continue;
     if (PeakBytes(found_[i].plan) < PeakBytes(found_[*best].plan)) best = i;
   }
   return *best;

@@ -25,6 +25,7 @@ std::vector<Shape> ShapesOf(const PlanRequest& request, const schedule::Generato
 struct Found {
   Outline outline;
   Plan plan;
+  double seconds = 0;     // of the iteration with its frozen work, as expected: at least this until it is placed
   bool complete = false;  // frozen work placed
 };
 
@@ -69,8 +70,5 @@ class Search {
   std::vector<Shape> too_large_;
   absl::Status refused_ = absl::OkStatus();  // the first shape that was, for other reasons than memory
 };
-
-// Of the iteration, with its frozen work: an estimate from below until it is placed.
-double Seconds(const Found& found);
 
 }  // namespace atl::planner

@@ -43,6 +43,9 @@ schedule::StageCost CostOfStage(const StagePlacement& placement, const std::vect
     stage.activation_bytes += again ? input : layer.kept_bytes;
     stage.weight_gradient_bytes += layer.weight_gradient_bytes;
     stage.forward_transient_bytes = std::max(stage.forward_transient_bytes, layer.forward_transient_bytes);
+    // Without a graph a layer's activations go as it ends: at most its inputs and all that it would keep.
+    stage.self_conditioning_transient_bytes =
+        std::max(stage.self_conditioning_transient_bytes, input + layer.kept_bytes + layer.forward_transient_bytes);
     stage.backward_transient_bytes = std::max(stage.backward_transient_bytes,
                                               layer.backward_transient_bytes + (again ? layer.kept_bytes - input : 0));
   }
@@ -81,6 +84,19 @@ std::vector<int32_t> ReadersOf(const Plan& plan, const FrozenComponent& componen
   }
   if (component.to_last_stage && !component.to_first_stage) readers = {plan.schedule.rank_of_stage.back()};
   return readers;
+}
+
+// The lanes of C's, and what the last stage's make until the first stage's F has read it.
+void AddSelfConditioning(const Plan& plan, const std::vector<LayerProfile>& layers, schedule::SimulationCosts* costs) {
+  for (size_t s = 1; s < plan.stages.size(); ++s) {
+    if (plan.stages[s].rank == plan.stages[s - 1].rank) continue;
+    costs->fixed_bytes[plan.stages[s].rank] += layers[plan.stages[s].first_layer - 1].output_bytes;
+  }
+  const double feedback = layers.back().output_bytes;
+  const int32_t first_rank = plan.stages.front().rank;
+  const int32_t last_rank = plan.stages.back().rank;
+  costs->fixed_bytes[last_rank] += plan.micro_batches * feedback;
+  if (first_rank != last_rank) costs->fixed_bytes[first_rank] += feedback;
 }
 
 }  // namespace
@@ -146,6 +162,7 @@ schedule::SimulationCosts CostsOf(const Plan& plan, const Profile& profile) {
   std::vector<uint8_t> recomputed(layers.size(), 0);
   for (const int32_t layer : plan.recomputed_layers) recomputed[layer] = 1;
   schedule::SimulationCosts costs;
+  costs.feedback_transfer_seconds = TransferSeconds(profile, layers.back().output_bytes);
   costs.fixed_bytes = FrozenBytesByRank(plan, profile);
   costs.frozen = FrozenCosts(plan, profile, slowdown);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -164,6 +181,7 @@ schedule::SimulationCosts CostsOf(const Plan& plan, const Profile& profile) {
     costs.fixed_bytes[next_rank] += message;
     costs.fixed_bytes[placement.rank] += message;
   }
+  if (plan.is_self_conditioned()) AddSelfConditioning(plan, layers, &costs);
   return costs;
 }
 

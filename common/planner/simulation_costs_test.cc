@@ -2,6 +2,7 @@
 
 #include "common/planner/plan.h"
 #include "common/schedule/generators.h"
+#include "common/schedule/self_conditioning.h"
 
 namespace atl::planner {
 namespace {
@@ -52,6 +53,30 @@ TEST(CostsOf, ABoundaryCostsLatencyAndBytes) {
   two.profile.transfer_latency_seconds = 0.5;
   two.profile.transfer_bytes_per_second = 20;
   EXPECT_EQ(CostsOf(two.plan, two.profile).boundary_transfer_seconds, (std::vector<double>{1.0}));
+}
+
+TEST(CostsOf, SelfConditioningHasLanesAFeedbackAndTransients) {
+  TwoRanks two;
+  two.profile.transfer_latency_seconds = 0.5;
+  two.profile.transfer_bytes_per_second = 1000;
+  two.plan.recomputed_layers = {2};
+  const schedule::SimulationCosts plain = CostsOf(two.plan, two.profile);
+  EXPECT_EQ(plain.feedback_transfer_seconds, 1.5) << "1000 bytes of the last layer";
+  EXPECT_EQ(plain.stages[0].self_conditioning_transient_bytes, 40 + 5);
+  EXPECT_EQ(plain.stages[1].self_conditioning_transient_bytes, 100 + 4000 + 500)
+      << "a layer's input, its own, its peak";
+  two.plan.self_conditioned = schedule::AddSelfConditioning(two.plan.schedule, plain);
+  const schedule::SimulationCosts costs = CostsOf(two.plan, two.profile);
+  // Rank 0 a buffer for the feedback; rank 1 one more for the activation, and three micro-batches' results.
+  EXPECT_EQ(costs.fixed_bytes[0], plain.fixed_bytes[0] + 1000);
+  EXPECT_EQ(costs.fixed_bytes[1], plain.fixed_bytes[1] + 10 + 3 * 1000);
+  // One rank, two stages: nothing moves.
+  two.plan.stages = {{0, 0, 1}, {0, 1, 3}};
+  two.plan.schedule = *schedule::ParseText("0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1,0F2,1F2,1B2,0B2\n");
+  two.plan.self_conditioned = {};
+  const double alone = CostsOf(two.plan, two.profile).fixed_bytes[0];
+  two.plan.self_conditioned = schedule::AddSelfConditioning(two.plan.schedule, plain);
+  EXPECT_EQ(CostsOf(two.plan, two.profile).fixed_bytes[0], alone + 3 * 1000);
 }
 
 TEST(CostsOf, RanksHoldFiveTimesTheirParametersAndAReceiveBufferPerLane) {

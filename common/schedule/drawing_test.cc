@@ -75,6 +75,16 @@ TEST(DrawingTest, ASimulationBecomesBoxesTransfersAndMemory) {
   }
 }
 
+TEST(DrawingTest, ForwardsOfSelfConditioningHaveAColourOfTheirOwn) {
+  const SimulationCosts costs = TwoStages();
+  const std::string svg = ToSvg(Draw("0C0,0F0,0B0\n1C0,1F0,1B0\n", costs));
+  EXPECT_TRUE(IsWellFormed(svg));
+  EXPECT_THAT(svg, HasSubstr("C self-conditioning"));
+  EXPECT_THAT(svg, HasSubstr("<title>1C0: "));
+  EXPECT_THAT(ToSvg(Draw(kOneFOneB, costs)), Not(HasSubstr("C self-conditioning")));
+  EXPECT_THAT(ToChromeTrace(Draw("0C0,0F0,0B0\n1C0,1F0,1B0\n", costs)), HasSubstr(R"("name":"1C0")"));
+}
+
 // The picture's memory and the simulator's peak are one count, whatever ran: fixed, kept, transient, frozen.
 TEST(DrawingTest, MemoryPeaksWhereTheSimulatorSays) {
   SimulationCosts costs = TwoStages();

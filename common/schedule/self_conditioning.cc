@@ -51,17 +51,18 @@ class Merger {
   Schedule Merge() {
     merged_ = schedule_;
     for (auto& rank : merged_.ranks) rank.clear();
-    for (int32_t rank = 0; rank < schedule_.rank_count(); ++rank) Wake(rank);
+    for (int32_t rank = 0; rank < schedule_.rank_count(); ++rank) Wake(rank, 0);
     while (!awake_.empty()) {
       const auto [time, rank] = awake_.top();
       awake_.pop();
+      if (ranks_[rank].wakes_at != time) continue;  // it was woken earlier
+      ranks_[rank].wakes_at = kNever;
       const Choice choice = Choose(rank);
-      // What others have done since may let it start something else, but nothing earlier than now.
       if (choice.start > time) {
-        if (choice.start < kNever) awake_.emplace(choice.start, rank);
-        continue;
+        Wake(rank, choice.start);
+      } else {
+        Run(rank, choice);
       }
-      Run(rank, choice);
     }
     return std::move(merged_);
   }
@@ -71,6 +72,7 @@ class Merger {
     std::vector<int32_t> stages;  // ascending
     size_t next = 0;              // of the schedule's own actions
     double free_at = 0;
+    double wakes_at = kNever;
   };
 
   struct Choice {
@@ -136,25 +138,25 @@ class Merger {
       ++ranks_[rank].next;
       ends_[rank].push_back(end);
     }
-    Wake(rank);
-    WakeReaders(action);
+    Wake(rank, end);
+    WakeReaders(action, end);
   }
 
-  void WakeReaders(const Action& action) {
+  // What they read is there at `end`, or a hop later.
+  void WakeReaders(const Action& action, double end) {
     switch (action.kind) {
       case ActionKind::kForward:
-        if (action.stage + 1 < schedule_.stages) Wake(schedule_.rank_of_stage[action.stage + 1]);
-        // The last stage's own backward waits for nobody else: its rank is awake.
+        if (action.stage + 1 < schedule_.stages) Wake(schedule_.rank_of_stage[action.stage + 1], end);
         break;
       case ActionKind::kSelfConditioning:
-        Wake(schedule_.rank_of_stage[(action.stage + 1) % schedule_.stages]);
+        Wake(schedule_.rank_of_stage[(action.stage + 1) % schedule_.stages], end);
         break;
       case ActionKind::kInputGradient:
       case ActionKind::kBackward:
-        if (action.stage > 0) Wake(schedule_.rank_of_stage[action.stage - 1]);
+        if (action.stage > 0) Wake(schedule_.rank_of_stage[action.stage - 1], end);
         break;
       case ActionKind::kFrozen:
-        for (const int32_t reader : readers_[action.micro_batch]) Wake(reader);
+        for (const int32_t reader : readers_[action.micro_batch]) Wake(reader, end);
         break;
       case ActionKind::kWeightGradient:
       case ActionKind::kReduce:
@@ -162,8 +164,13 @@ class Merger {
     }
   }
 
-  void Wake(int32_t rank) {
-    if (const double start = Choose(rank).start; start < kNever) awake_.emplace(start, rank);
+  // The rank looks for something to run at `time`, if it does not before.
+  void Wake(int32_t rank, double time) {
+    RankState& state = ranks_[rank];
+    const double start = std::max(time, state.free_at);
+    if (start >= state.wakes_at) return;
+    state.wakes_at = start;
+    awake_.emplace(start, rank);
   }
 
   const Schedule& schedule_;

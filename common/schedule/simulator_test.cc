@@ -188,6 +188,33 @@ TEST(Simulate, PeakBytesCountTransientsFrozenOutputsAndWhatIsFixed) {
   EXPECT_EQ(peak("0F0,0I0,0F1,0W0,0B1,E0\n"), std::pair(100 + 4 + 10 + 3.0, 14.0));
 }
 
+TEST(Simulate, TheFirstForwardWaitsForTheFeedback) {
+  const Schedule schedule = *ParseText("0C0,0F0,0B0\n1C0,1F0,1B0\n");
+  SimulationCosts costs = EqualCosts(2, /*transfer_seconds=*/0.5);
+  costs.stages[1].forward_seconds = 3;
+  // C takes as long as F, and so does every hop; the feedback as long as a hop …
+  EXPECT_NEAR(Simulate(schedule, costs)->ranks[1][0].start_seconds, kForward + 0.5, 1e-9);
+  EXPECT_NEAR(Simulate(schedule, costs)->ranks[0][1].start_seconds, kForward + 0.5 + 3 + 0.5, 1e-9);
+  // … where nothing else is said.
+  costs.feedback_transfer_seconds = 2;
+  const Simulation simulation = *Simulate(schedule, costs);
+  EXPECT_NEAR(simulation.ranks[0][1].start_seconds, kForward + 0.5 + 3 + 2, 1e-9);
+  EXPECT_NEAR(simulation.exposed_transfer_seconds[0], 0.5 + 2 + 0.5 + 0.5, 1e-9) << "C there, back, F there, gradient";
+  // On one rank it costs nothing.
+  EXPECT_NEAR(Simulate(*ParseText("0C0,1C0,0F0,1F0,1B0,0B0\n"), costs)->ranks[0][2].start_seconds, kForward + 3, 1e-9);
+}
+
+TEST(Simulate, ForwardsOfSelfConditioningKeepNothing) {
+  SimulationCosts costs;
+  costs.stages = {{.activation_bytes = 10, .forward_transient_bytes = 3, .self_conditioning_transient_bytes = 9}};
+  const auto peak = [&](const char* text) {
+    const Simulation simulation = *Simulate(*ParseText(text), costs);
+    return std::pair(simulation.peak_bytes[0], simulation.peak_activation_bytes[0]);
+  };
+  EXPECT_EQ(peak("0C0,0C1,0F0,0B0,0F1,0B1\n"), std::pair(10 + 3.0, 10.0));
+  EXPECT_EQ(peak("0C0,0F0,0C1,0B0,0F1,0B1\n"), std::pair(10 + 9.0, 10.0));
+}
+
 TEST(Simulate, WithoutValidationTheResultIsTheSame) {
   for (const std::string_view name : GeneratorNames()) {
     const Schedule schedule = *Generate(name, 4, 7);
@@ -220,6 +247,8 @@ TEST(Simulate, RefusesCostsOfOtherCountsOrOutOfRange) {
       {[](SimulationCosts* c) { c->stages[0].backward_seconds = INFINITY; }, "stage 0: expected finite costs"},
       {[](SimulationCosts* c) { c->stages[0].forward_transient_bytes = -1; }, "stage 0: expected finite costs"},
       {[](SimulationCosts* c) { c->stages[0].weight_gradient_bytes = -2; }, "stage 0: expected finite costs"},
+      {[](SimulationCosts* c) { c->stages[1].self_conditioning_transient_bytes = -1; }, "stage 1: expected finite"},
+      {[](SimulationCosts* c) { c->feedback_transfer_seconds = NAN; }, "a finite feedback_transfer_seconds, found nan"},
       {[](SimulationCosts* c) { c->transfer_seconds = -1; }, "transfer_seconds of at least 0, found -1"},
       {[](SimulationCosts* c) {
          c->boundary_transfer_seconds = {1, 1};

@@ -59,6 +59,22 @@ TEST(Timeline, TransfersGoBetweenRanksOnly) {
   EXPECT_EQ(transfers[2].end_seconds - transfers[2].start_seconds, 2);
 }
 
+TEST(Timeline, TheFeedbackGoesFromTheLastStagesRankToTheFirsts) {
+  const Schedule schedule = *ParseText("0C0,0F0,0B0\n1C0,1F0,1B0\n");
+  SimulationCosts costs = Costs(2, 0.25);
+  costs.feedback_transfer_seconds = 0.75;
+  const std::vector<Transfer> transfers = Transfers(schedule, costs, *Simulate(schedule, costs));
+  ASSERT_EQ(transfers.size(), 4u);
+  EXPECT_EQ(ToString(transfers[0].action), "0C0");
+  EXPECT_EQ(ToString(transfers[1].action), "1C0");
+  EXPECT_EQ(transfers[1].from_rank, 1);
+  EXPECT_EQ(transfers[1].to_rank, 0);
+  EXPECT_EQ(transfers[1].end_seconds - transfers[1].start_seconds, 0.75);
+  // In a V it stays on its rank.
+  const Schedule v = *ParseText("0C0,3C0,0F0,3F0,3B0,0B0\n1C0,2C0,1F0,2F0,2B0,1B0\n");
+  EXPECT_EQ(Transfers(v, Costs(4, 0.25), *Simulate(v, Costs(4, 0.25))).size(), 6u);
+}
+
 TEST(Timeline, MemoryRisesAtForwardsAndFallsInTwoSteps) {
   SimulationCosts costs = Costs(1, 0);
   costs.fixed_bytes = {100};

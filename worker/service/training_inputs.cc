@@ -117,6 +117,10 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
     request.pipeline.stages = std::min(request.pipeline.stages, std::max(ranks_of_one, 1) * per_rank);
   }
   request.profile = profile;
+  const bool expert = options.objective == trainer::Objective::kVelocity;
+  if (expert && options.model.self_conditioning) {
+    request.self_conditioning_rate = options.training.self_conditioning_rate;
+  }
   ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
   plan.components = planner::ComponentsOf(options.frozen);
   // Profiles say nothing of frozen layers yet: their work comes after the flush.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/schedule/self_conditioning.h"
+
 namespace atl::worker {
 namespace {
 
@@ -36,6 +38,26 @@ TEST(TrainingPlanTest, StagesAreNoMoreThanFitTheRanksOfOneReplica) {
     EXPECT_EQ(plan->replicas, c.replicas);
     EXPECT_EQ(plan->batch_size(), 16);
   }
+}
+
+// A self-conditioned expert trains by two schedules; with another objective the model reads no estimate.
+TEST(TrainingPlanTest, ExpertsThatAreSelfConditionedHaveASecondSchedule) {
+  TrainingInputs inputs = Digits();
+  inputs.options.frozen = {{.name = "encoder", .output = "condition", .layers = {{.kind = "norm"}}}};
+  const auto plan = [&] {
+    const auto made = MakeTrainingPlan(inputs, {.stages = 2}, 2, *CountedProfileOf(Digits()));
+    EXPECT_TRUE(made.ok()) << made.status();
+    return made.value_or(planner::Plan{});
+  };
+  EXPECT_FALSE(plan().is_self_conditioned());
+  inputs.options.model.self_conditioning = true;
+  const planner::Plan made = plan();
+  ASSERT_TRUE(made.is_self_conditioned());
+  EXPECT_TRUE(schedule::CheckSelfConditioned(made.self_conditioned, made.schedule).ok());
+  EXPECT_EQ(made.self_conditioned.frozen_pieces, 2);
+  EXPECT_TRUE(schedule::Validate(made.self_conditioned).ok()) << schedule::Validate(made.self_conditioned);
+  inputs.options.objective = trainer::Objective::kCluster;
+  EXPECT_FALSE(plan().is_self_conditioned());
 }
 
 }  // namespace
