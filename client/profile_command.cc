@@ -97,12 +97,13 @@ std::vector<std::string> Command(const std::string& program, const ProfileFlags&
           fmt::format("{}", fmt::join(sizes, ","))};
 }
 
-// Waits for all; the first that fails is named, with the end of its log.
+// Waits for all. The first that fails is named, with the end of its log; the others, which wait for it, are ended.
 absl::Status AwaitAll(StoppableChildren& children, const Meeting& meeting) {
   absl::Status first;
-  for (size_t rank = 0; rank < children.size(); ++rank) {
-    const int status = children.Await(rank);
+  while (children.left() > 0) {
+    const auto [rank, status] = children.AwaitAny();
     if (status == 0 || !first.ok()) continue;
+    children.Kill();
     std::string log = ReadFile(meeting.Path(fmt::format("rank-{}.log", rank))).value_or("");
     if (static_cast<int64_t>(log.size()) > kLogTail) log.erase(0, log.size() - kLogTail);
     first = MakeError(absl::StatusCode::kFailedPrecondition, "PROFILE_FAILED",

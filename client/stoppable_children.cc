@@ -2,6 +2,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -49,9 +50,7 @@ StoppableChildren::StoppableChildren() {
 
 StoppableChildren::~StoppableChildren() {
   Kill();
-  for (size_t child = 0; child < count_; ++child) {
-    if (running[child] > 0) Await(child);
-  }
+  while (left_ > 0) AwaitAny();
   for (const auto& [signal, action] : before_) sigaction(signal, &action, nullptr);
 }
 
@@ -63,23 +62,36 @@ absl::Status StoppableChildren::Start(const ChildOptions& options) {
   }
   ATOLL_ASSIGN_OR_RETURN(const pid_t pid, StartChild(options));
   running[count_++] = pid;
+  ++left_;
   // A signal in between found no child to end.
   const absl::Status interrupted = Interrupted();
   if (!interrupted.ok()) Kill();
   return interrupted;
 }
 
-int StoppableChildren::Await(size_t child) {
-  const pid_t pid = running[child];
-  siginfo_t ended{};
-  while (waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+StoppableChildren::Ended StoppableChildren::AwaitAny() {
+  const auto first = running.begin();
+  const auto end = first + count_;
+  auto child = end;
+  while (child == end) {
+    siginfo_t ended{};
+    while (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+    }
+    if (ended.si_pid == 0) {
+      // Where SIGCHLD is ignored an end leaves no status, and this comes after all of them.
+      child = std::find_if(first, end, [](const std::atomic<pid_t>& pid) { return pid > 0; });
+    } else if (child = std::find(first, end, ended.si_pid); child == end) {
+      waitpid(ended.si_pid, nullptr, 0);  // a child of the program that this one replaced (exec)
+    }
   }
+  const pid_t pid = *child;
   // Before its number may be another process's.
-  running[child] = 0;
+  *child = 0;
+  --left_;
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return status;
+  return {static_cast<size_t>(child - first), status};
 }
 
 void StoppableChildren::Kill() const {

@@ -12,7 +12,8 @@
 namespace atl::client {
 
 // From its construction to its destruction SIGINT, SIGTERM and SIGHUP, unless this process ignores them, kill the
-// children and nothing else. Not thread-safe; one at a time in a process, made by the thread that makes the children.
+// children and nothing else. Not thread-safe; one at a time in a process, made by the thread that makes the
+// children; nothing else in the process starts any.
 class StoppableChildren {
  public:
   static constexpr size_t kMost = 64;
@@ -24,9 +25,14 @@ class StoppableChildren {
 
   // Errors of StartChild, or what Interrupted says. At most kMost.
   absl::Status Start(const ChildOptions& options);
-  size_t size() const { return count_; }
-  // Blocks until the child has ended: its wait status. Once for each.
-  int Await(size_t child);
+  // That were started and not awaited.
+  size_t left() const { return left_; }
+  struct Ended {
+    size_t child = 0;  // in the order of Start
+    int wait_status = 0;
+  };
+  // Blocks until one of those that are left has ended.
+  Ended AwaitAny();
   // SIGKILL to all that run.
   void Kill() const;
   // CANCELLED (INTERRUPTED) after a signal to stop.
@@ -34,6 +40,7 @@ class StoppableChildren {
 
  private:
   size_t count_ = 0;
+  size_t left_ = 0;
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 

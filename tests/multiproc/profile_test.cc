@@ -63,6 +63,19 @@ class ProfileCommandTest : public testing::Test {
     return found;
   }
 
+  // Of a process that measures; nothing while there is none.
+  std::optional<pid_t> PidOfRank(int rank) const {
+    const std::vector<std::string> meetings = Meetings();
+    if (meetings.empty()) return std::nullopt;
+    const std::string flag = std::string("--profile\0", 10) + meetings.front() + '\0' + std::string("--rank\0", 7) +
+                             std::to_string(rank) + '\0';
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      if (pid > 0 && ReadAll(entry.path() / "cmdline").find(flag) != std::string::npos) return pid;
+    }
+    return std::nullopt;
+  }
+
   std::string folder_ = testing::TempDir() + "atoll_profile_XXXXXX";
 };
 
@@ -88,6 +101,20 @@ TEST_F(ProfileCommandTest, AProcessThatCannotMeasureIsQuoted) {
   EXPECT_NE(code, 0);
   EXPECT_THAT(said, HasSubstr("rank 0"));
   EXPECT_THAT(said, HasSubstr("patch"));
+  EXPECT_THAT(Meetings(), testing::IsEmpty());
+}
+
+TEST_F(ProfileCommandTest, TheProcessThatFailedIsNamedNotThoseThatWaitForIt) {
+  const std::unique_ptr<Process> process = Start({"--ranks", "2", "--image", "1x8x8", "--micro-batch-sizes", "512"});
+  std::optional<pid_t> first;
+  std::optional<pid_t> second;
+  ASSERT_TRUE(Await(absl::Seconds(60), [&] { return (first = PidOfRank(0)) && (second = PidOfRank(1)); }));
+  // It cannot fail before the other does, nor end by itself.
+  ASSERT_EQ(kill(*first, SIGSTOP), 0);
+  ASSERT_EQ(kill(*second, SIGKILL), 0);
+  EXPECT_EQ(process->Wait(absl::Seconds(60)), 5) << process->Log();
+  EXPECT_THAT(process->Log(), HasSubstr("the process that measures as rank 1 was ended by signal 9"));
+  EXPECT_EQ(kill(*first, 0), -1) << "it is left behind";
   EXPECT_THAT(Meetings(), testing::IsEmpty());
 }
 
