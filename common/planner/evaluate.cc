@@ -225,7 +225,24 @@ absl::StatusOr<Outline> Evaluator::Work(const Shape& shape) {
   if (limit_bytes_ <= 0 || PeakBytes(plan) + FrozenBytes(plan, request_.profile) <= limit_bytes_) return outline;
   ATOLL_ASSIGN_OR_RETURN(partition, Split(plan, limit_bytes_, recompute_));
   ATOLL_RETURN_IF_ERROR(take(std::move(partition)));
+  const bool shared_out =
+      plan.schedule.stages > plan.schedule.rank_count() && plan.stages.front().rank != plan.stages.back().rank;
+  if (shared_out && recompute_ == Recompute::kAuto) ATOLL_RETURN_IF_ERROR(KeepWhatFits(&outline));
   return outline;
+}
+
+absl::Status Evaluator::KeepWhatFits(Outline* outline) {
+  Plan& plan = outline->plan;
+  // From the end: late stages hold few micro-batches, so that computing them again saved little.
+  const std::vector<int32_t> recomputed = plan.recomputed_layers;
+  for (auto layer = recomputed.rbegin(); layer != recomputed.rend(); ++layer) {
+    Outline before = *outline;
+    std::erase(plan.recomputed_layers, *layer);
+    ATOLL_RETURN_IF_ERROR(Predict(outline));
+    const bool fits = PeakBytes(plan) + FrozenBytes(plan, request_.profile) <= limit_bytes_;
+    if (!fits || outline->estimate_seconds > before.estimate_seconds) *outline = std::move(before);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Evaluator::Adapt(double memory_share, Outline* outline) {

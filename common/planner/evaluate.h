@@ -57,6 +57,9 @@ class Evaluator {
   absl::StatusOr<double> LeastBytes(const Shape& shape);
 
  private:
+  // Where ranks hold several stages that the split did not see together, it left memory over: drops recomputation that
+  // the limit does not need.
+  absl::Status KeepWhatFits(Outline* outline);
   absl::StatusOr<Partition> Split(const Plan& plan, double limit_bytes, Recompute recompute);
   double OptimizerSeconds(const Plan& plan) const;
   absl::Status Predict(Outline* outline);

@@ -1,5 +1,6 @@
 // The joint choice of schedule, replicas, micro-batches, recomputation and fill.
 #include <algorithm>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -221,6 +222,30 @@ TEST(JointPlan, AMemoryLimitPicksASmallerSchedule) {
   const PlanChoice limited = *ComparePlans(request);
   EXPECT_NE(limited.plan.generator, free.plan.generator);
   EXPECT_LE(PeakBytes(limited.plan), request.device_memory_bytes);
+}
+
+// A limit is used, whatever the placement: more memory never makes a step much longer.
+TEST(JointPlan, MoreMemoryIsNotSlower) {
+  for (const std::string_view name : {"1f1b", "interleaved-1f1b", "zb-h1", "zbv", "v-half"}) {
+    PlanRequest request = Auto(4, 16, 32);
+    request.pipeline.schedule = name;
+    request.pipeline.micro_batches = 16;
+    const auto unlimited = MakePlan(request);
+    ASSERT_TRUE(unlimited.ok()) << unlimited.status();
+    double before = std::numeric_limits<double>::infinity();
+    for (int tenth = 5; tenth <= 10; ++tenth) {
+      request.device_memory_bytes = 0.1 * tenth * PeakBytes(*unlimited);
+      const auto plan = MakePlan(request);
+      if (!plan.ok()) {
+        EXPECT_EQ(ErrorReason(plan.status()), "MEMORY_LIMIT") << name << ": " << plan.status();
+        continue;
+      }
+      EXPECT_LE(PeakBytes(*plan), request.device_memory_bytes) << name;
+      EXPECT_LE(plan->predicted.iteration_seconds, 1.02 * before) << name << " at " << tenth << " tenths";
+      before = plan->predicted.iteration_seconds;
+    }
+    EXPECT_DOUBLE_EQ(before, unlimited->predicted.iteration_seconds) << name;
+  }
 }
 
 TEST(JointPlan, TheSearchIsBounded) {

@@ -13,17 +13,6 @@ constexpr int64_t kMostTries = 4096;
 
 }  // namespace
 
-// The search for the cheapest set of layers to compute again: depth first, cheapest per byte first, bounded.
-struct RankWork::Search {
-  const RankStages& stages;
-  const std::vector<Choice>& choices;
-  std::vector<uint8_t> now;
-  std::vector<uint8_t> best;
-  // Of the rank, then of its larger stage.
-  std::pair<int64_t, int64_t> best_ticks{std::numeric_limits<int64_t>::max(), 0};
-  int64_t tries = 0;
-};
-
 RankWork::RankWork(const PartitionRequest& request) : request_(request) {
   const size_t layers = request.layers.size();
   const int32_t ranks = 1 + *std::max_element(request.rank_of_stage.begin(), request.rank_of_stage.end());
@@ -93,108 +82,168 @@ std::vector<RankWork::Choice> RankWork::Choices(const RankStages& stages) const 
   return choices;
 }
 
-double RankWork::Excess(const RankStages& stages, const std::vector<Choice>& choices,
-                        const std::vector<uint8_t>& recomputed) const {
+// What a rank holds beside its budget, as far as it depends on what is computed again.
+struct RankWork::Load {
+  double keep[2] = {0, 0};  // by stage, for every micro-batch held until I
+  double transient = 0;     // at the peak of an action
+};
+
+// The search for the cheapest set of layers to compute again: depth first, cheapest per byte first, bounded.
+struct RankWork::Search {
+  struct Held {
+    double micro_batches[2] = {0, 0};  // until I, by stage
+    double for_weights = 0;            // bytes until W
+  };
+  std::vector<Choice> choices;
+  std::vector<Held> held;
+  std::vector<double> saved_from[2];  // by stage: what this choice and all later ones save
+  double fixed = 0;                   // weights, buffers and the like, less the limit
+  std::vector<uint8_t> now;
+  std::vector<uint8_t> best;
+  // Of the rank, then of its larger stage.
+  std::pair<int64_t, int64_t> best_ticks{std::numeric_limits<int64_t>::max(), 0};
+  int64_t tries = 0;
+};
+
+// By what the rank breaks its limit; at most 0 fits.
+double RankWork::Excess(const Search& search, const Load& load) {
+  double most = 0;
+  for (const Search::Held& held : search.held) {
+    most =
+        std::max(most, load.keep[0] * held.micro_batches[0] + load.keep[1] * held.micro_batches[1] + held.for_weights);
+  }
+  return search.fixed + most + load.transient;
+}
+
+// What is computed again is there while its gradients are.
+RankWork::Load RankWork::WithAgain(Load load, const Choice& choice) const {
+  load.keep[choice.second] -= choice.saved_bytes;
+  load.transient =
+      std::max(load.transient, request_.layers[choice.layer].backward_transient_bytes + choice.saved_bytes);
+  return load;
+}
+
+RankWork::Search RankWork::Begin(const RankStages& stages, Load* load) const {
+  Search search{.choices = Choices(stages)};
   const int32_t rank = RankOf(stages);
-  double fixed = 0;
-  double transient = 0;
+  const bool two = stages.second_stage >= 0;
+  // A stage of a rank that holds more stages than are looked at here counts with its own share of the limit.
+  const bool share = !two && stages_of_rank_[rank] > 1;
+  size_t own = 0;  // the first stage's place among those of the rank
+  for (int32_t s = 0; share && s < stages.first_stage; ++s) own += request_.rank_of_stage[s] == rank ? 1 : 0;
+  search.fixed = -request_.limit_bytes[rank] / (share ? stages_of_rank_[rank] : 1);
   const bool self_conditioned = request_.self_conditioning_rate > 0;
-  double keep[2] = {0, 0};
-  double keep_for_weights[2] = {0, 0};
-  for (size_t c = 0; c < choices.size(); ++c) {
-    const Choice& choice = choices[c];
+  double for_weights[2] = {0, 0};
+  for (const Choice& choice : search.choices) {
     const LayerProfile& layer = request_.layers[choice.layer];
-    const bool again = recomputed[c] != 0;
-    fixed += request_.fixed_bytes[choice.layer];
-    keep[choice.second] += layer.kept_bytes - (again ? choice.saved_bytes : 0);
-    keep_for_weights[choice.second] += layer.weight_gradient_bytes;
-    // What is computed again is there while its gradients are.
-    transient = std::max(
-        {transient, layer.forward_transient_bytes, layer.backward_transient_bytes + (again ? choice.saved_bytes : 0)});
+    search.fixed += request_.fixed_bytes[choice.layer];
+    load->keep[choice.second] += layer.kept_bytes;
+    load->transient = std::max({load->transient, layer.forward_transient_bytes, layer.backward_transient_bytes});
     if (self_conditioned) {
-      transient = std::max(transient, InputBytes(choice.layer) + layer.kept_bytes + layer.forward_transient_bytes);
+      load->transient =
+          std::max(load->transient, InputBytes(choice.layer) + layer.kept_bytes + layer.forward_transient_bytes);
     }
+    for_weights[choice.second] += layer.weight_gradient_bytes;
   }
   const auto buffers = [&](int32_t stage, LayerRange range) {
     const auto& ranks = request_.rank_of_stage;
     const auto last = static_cast<int32_t>(ranks.size()) - 1;
     // The activation, and in a lane of its own that of C.
     if (stage > 0 && ranks[stage - 1] != rank) {
-      fixed += (self_conditioned ? 2 : 1) * request_.layers[range.first - 1].output_bytes;
+      search.fixed += (self_conditioned ? 2 : 1) * request_.layers[range.first - 1].output_bytes;
     }
-    if (stage < last && ranks[stage + 1] != rank) fixed += request_.layers[range.end - 1].output_bytes;
+    if (stage < last && ranks[stage + 1] != rank) search.fixed += request_.layers[range.end - 1].output_bytes;
     if (!self_conditioned) return;
     const double feedback = request_.layers.back().output_bytes;
-    if (stage == last) fixed += request_.micro_batches * feedback;
-    if (stage == 0 && ranks[last] != rank) fixed += feedback;
+    if (stage == last) search.fixed += request_.micro_batches * feedback;
+    if (stage == 0 && ranks[last] != rank) search.fixed += feedback;
   };
   buffers(stages.first_stage, stages.first);
-  const bool two = stages.second_stage >= 0;
   if (two) buffers(stages.second_stage, stages.second);
-
-  double most = 0;
-  // A stage of a rank that holds more stages than are looked at here counts with its own share of the limit.
-  const bool share = !two && stages_of_rank_[rank] > 1;
-  size_t own = 0;
-  if (share) {
-    for (int32_t s = 0; s < stages.first_stage; ++s) own += request_.rank_of_stage[s] == rank ? 1 : 0;
-  }
   for (const HeldMicroBatches& held : request_.held[rank]) {
-    double bytes = keep[0] * held.until_input_gradient[own] + keep_for_weights[0] * held.until_weight_gradient[own];
-    if (two) {
-      bytes += keep[1] * held.until_input_gradient[1] + keep_for_weights[1] * held.until_weight_gradient[1];
-    }
-    most = std::max(most, bytes);
+    Search::Held& of_both = search.held.emplace_back();
+    of_both.micro_batches[0] = held.until_input_gradient[own];
+    of_both.for_weights = for_weights[0] * held.until_weight_gradient[own];
+    if (!two) continue;
+    of_both.micro_batches[1] = held.until_input_gradient[1];
+    of_both.for_weights += for_weights[1] * held.until_weight_gradient[1];
   }
-  return fixed + most + transient - request_.limit_bytes[rank] / (share ? stages_of_rank_[rank] : 1);
+  return search;
 }
 
-void RankWork::Try(Search* search, size_t at, const StageTicks& ticks) const {
+void RankWork::Try(Search* search, size_t at, const StageTicks& ticks, const Load& load) const {
   const std::pair key{ticks.first + ticks.second, std::max(ticks.first, ticks.second)};
   if (key >= search->best_ticks || ++search->tries > kMostTries) return;
-  if (Excess(search->stages, search->choices, search->now) <= 0) {
+  if (Excess(*search, load) <= 0) {
     search->best = search->now;
     search->best_ticks = key;
     return;
   }
   if (at == search->choices.size()) return;
+  Load least = load;  // whatever else is computed again
+  for (size_t s = 0; s < 2; ++s) least.keep[s] -= search->saved_from[s][at];
+  if (Excess(*search, least) > 0) return;
+  const Choice& choice = search->choices[at];
   StageTicks more = ticks;
-  (search->choices[at].second ? more.second : more.first) += search->choices[at].ticks;
+  (choice.second ? more.second : more.first) += choice.ticks;
   search->now[at] = 1;
-  Try(search, at + 1, more);
+  Try(search, at + 1, more, WithAgain(load, choice));
   search->now[at] = 0;
-  Try(search, at + 1, ticks);
+  Try(search, at + 1, ticks, load);
 }
 
-StageTicks RankWork::Ticks(const RankStages& stages, int64_t limit, std::vector<int32_t>* recomputed) {
+StageTicks RankWork::Whole(const RankStages& stages) const {
   const int32_t rank = RankOf(stages);
   StageTicks ticks{Sum(base_, rank, stages.first), Sum(base_, rank, stages.second)};
-  const bool always = request_.recompute == Recompute::kAlways;
-  if (always) {
+  if (request_.recompute == Recompute::kAlways) {
     ticks.first += Sum(forward_, rank, stages.first);
     ticks.second += Sum(forward_, rank, stages.second);
   }
-  if (recomputed == nullptr && (request_.limit_bytes.empty() || ticks.first + ticks.second > limit)) return ticks;
-
-  const bool limited = !request_.limit_bytes.empty();
-  const std::vector<Choice> choices = Choices(stages);
-  Search search{.stages = stages, .choices = choices, .now = std::vector<uint8_t>(choices.size(), always ? 1 : 0)};
-  search.best = search.now;
-  if (limited && Excess(stages, choices, search.now) > 0) {
-    if (request_.recompute != Recompute::kAuto) return {};
-    search.best.clear();
-    Try(&search, 0, ticks);
-    if (search.best.empty()) return {};
-    for (size_t c = 0; c < choices.size(); ++c) {
-      if (search.best[c] != 0) (choices[c].second ? ticks.second : ticks.first) += choices[c].ticks;
-    }
-  }
-  if (recomputed != nullptr) {
-    for (size_t c = 0; c < search.best.size(); ++c) {
-      if (search.best[c] != 0) recomputed->push_back(choices[c].layer);
-    }
-  }
   return ticks;
+}
+
+StageTicks RankWork::Limited(const RankStages& stages, std::vector<uint8_t>* again) const {
+  StageTicks ticks = Whole(stages);
+  again->assign(static_cast<size_t>(stages.first.end - stages.first.first + stages.second.end - stages.second.first),
+                request_.recompute == Recompute::kAlways ? 1 : 0);
+  if (request_.limit_bytes.empty()) return ticks;
+  Load load;
+  Search search = Begin(stages, &load);
+  if (request_.recompute == Recompute::kAlways) {
+    for (const Choice& choice : search.choices) load = WithAgain(load, choice);
+  }
+  if (Excess(search, load) <= 0) return ticks;
+  if (request_.recompute != Recompute::kAuto) return {};
+  for (size_t s = 0; s < 2; ++s) search.saved_from[s].assign(search.choices.size() + 1, 0);
+  for (size_t c = search.choices.size(); c-- > 0;) {
+    for (size_t s = 0; s < 2; ++s) {
+      const double own = search.choices[c].second == (s == 1) ? search.choices[c].saved_bytes : 0;
+      search.saved_from[s][c] = search.saved_from[s][c + 1] + own;
+    }
+  }
+  search.now = *again;
+  Try(&search, 0, ticks, load);
+  if (search.best.empty()) return {};
+  for (size_t c = 0; c < search.choices.size(); ++c) {
+    if (search.best[c] != 0) (search.choices[c].second ? ticks.second : ticks.first) += search.choices[c].ticks;
+  }
+  *again = std::move(search.best);
+  return ticks;
+}
+
+StageTicks RankWork::Ticks(const RankStages& stages, int64_t limit) {
+  const StageTicks ticks = Whole(stages);
+  if (request_.limit_bytes.empty() || ticks.first + ticks.second > limit) return ticks;
+  // A spec has at most 1026 layers.
+  uint64_t key = 0;
+  for (const int32_t part :
+       {stages.first_stage, stages.first.first, stages.first.end, stages.second.first, stages.second.end}) {
+    key = key << 12 | static_cast<uint64_t>(part);
+  }
+  const auto known = limited_.find(key);
+  if (known != limited_.end()) return known->second;
+  std::vector<uint8_t> again;
+  return limited_.emplace(key, Limited(stages, &again)).first->second;
 }
 
 std::vector<int32_t> RankWork::Recomputed(const std::vector<StagePlacement>& stages) {
@@ -210,7 +259,12 @@ std::vector<int32_t> RankWork::Recomputed(const std::vector<StagePlacement>& sta
       of_rank.second_stage = mirror;
       of_rank.second = range(mirror);
     }
-    Ticks(of_rank, std::numeric_limits<int64_t>::max(), &recomputed);
+    std::vector<uint8_t> again;
+    Limited(of_rank, &again);
+    const std::vector<Choice> choices = Choices(of_rank);
+    for (size_t c = 0; c < choices.size(); ++c) {
+      if (again[c] != 0) recomputed.push_back(choices[c].layer);
+    }
   }
   std::sort(recomputed.begin(), recomputed.end());
   return recomputed;

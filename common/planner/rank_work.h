@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "common/planner/partition.h"
@@ -37,7 +38,7 @@ class RankWork {
 
   // Forward and backward of one micro-batch, with what the memory limit makes the rank compute again. May stop early
   // once the sum is above `limit`. Does not fit: the memory limit holds whatever is recomputed.
-  StageTicks Ticks(const RankStages& stages, int64_t limit, std::vector<int32_t>* recomputed = nullptr);
+  StageTicks Ticks(const RankStages& stages, int64_t limit);
 
   int64_t BoundaryTicks(int32_t layer) const { return boundary_.empty() ? 0 : boundary_[layer]; }
   double Seconds(int64_t ticks) const { return static_cast<double>(ticks) / scale_; }
@@ -54,6 +55,7 @@ class RankWork {
     double saved_bytes = 0;  // per micro-batch held
     double most_saved = 0;   // at the rank's fullest
   };
+  struct Load;
   struct Search;
 
   int32_t RankOf(const RankStages& stages) const { return request_.rank_of_stage[stages.first_stage]; }
@@ -62,11 +64,16 @@ class RankWork {
   }
   double InputBytes(int32_t layer) const;
   double SecondsOf(const LayerProfile& layer) const;  // of forward and backward, C's among them
-  // By what the rank breaks its limit when `recomputed` (by place in `choices`) is computed again; at most 0 fits.
-  double Excess(const RankStages& stages, const std::vector<Choice>& choices,
-                const std::vector<uint8_t>& recomputed) const;
+  static double Excess(const Search& search, const Load& load);
+  Load WithAgain(Load load, const Choice& choice) const;
+  // `load`: of nothing computed again.
+  Search Begin(const RankStages& stages, Load* load) const;
   std::vector<Choice> Choices(const RankStages& stages) const;
-  void Try(Search* search, size_t at, const StageTicks& ticks) const;
+  void Try(Search* search, size_t at, const StageTicks& ticks, const Load& load) const;
+  // Without a memory limit …
+  StageTicks Whole(const RankStages& stages) const;
+  // … and with it; `again`: what is computed again for that, by place in Choices.
+  StageTicks Limited(const RankStages& stages, std::vector<uint8_t>* again) const;
 
   const PartitionRequest& request_;
   double scale_ = 1;
@@ -74,6 +81,7 @@ class RankWork {
   std::vector<std::vector<int64_t>> forward_;  // [rank][layer]: the same of the forward alone
   std::vector<int64_t> boundary_;
   std::vector<int32_t> stages_of_rank_;
+  std::unordered_map<uint64_t, StageTicks> limited_;  // by stage and ranges: the splitter asks for each many times
 };
 
 }  // namespace atl::planner
