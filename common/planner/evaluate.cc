@@ -139,6 +139,7 @@ absl::StatusOr<Partition> Evaluator::Split(const Plan& plan, double limit_bytes,
     const double frozen = FrozenBytes(plan, request_.profile);
     request.limit_bytes.assign(plan.schedule.rank_count(), limit_bytes - frozen);
     for (const double bytes : request_.profile.parameter_bytes) request.fixed_bytes.push_back(StateBytes(bytes));
+    if (plan.replicas > 1) request.reduce_bytes = request_.profile.parameter_bytes;
     request.held = HeldByRank(plan.schedule);
     return PartitionLayers(request);
   }
@@ -269,7 +270,12 @@ absl::Status Evaluator::Adapt(double memory_share, Outline* outline) {
   ATOLL_RETURN_IF_ERROR(found.status());
   plan.schedule = std::move(found->schedule);
   if (plan.replicas > 1) AddReductions(&plan.schedule);
-  return Predict(outline);
+  ATOLL_RETURN_IF_ERROR(Predict(outline));
+  // The search knows nothing of what reductions hold.
+  if (limit_bytes_ > 0 && plan.replicas > 1 && PeakBytes(plan) + FrozenBytes(plan, request_.profile) > limit_bytes_) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "MEMORY_LIMIT", "no room to sum gradients");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Plan> Evaluator::Complete(const Outline& outline, int32_t effort) {

@@ -56,6 +56,7 @@ struct PartitionRequest {
   // Memory; without a limit the other two are not read.
   std::vector<double> limit_bytes;                  // by rank; empty: none
   std::vector<double> fixed_bytes;                  // by layer, whatever is done with it
+  std::vector<double> reduce_bytes;                 // by layer, while gradients are summed over replicas; empty: none
   std::vector<std::vector<HeldMicroBatches>> held;  // HeldByRank of the schedule
 };
 

@@ -339,6 +339,22 @@ TEST(PartitionLayers, RefusesMoreStagesThanLayers) {
   EXPECT_FALSE(PartitionLayers(Request({}, {0})).ok());
 }
 
+TEST(PartitionLayers, RoomForTheSumOfGradientsIsPartOfTheLimit) {
+  PartitionRequest request = Request({1, 1, 1, 1}, OneEach(2));
+  for (LayerProfile& layer : request.layers) layer.kept_bytes = 10;
+  request.micro_batches = 4;
+  request.fixed_bytes.assign(4, 100);
+  request.held = HeldByRank(*schedule::Generate1F1B(2, 4));
+  // Two layers each: the first rank holds two micro-batches of them.
+  request.limit_bytes = {240, 240};
+  EXPECT_TRUE(PartitionLayers(request).ok());
+  // When gradients are summed no activation is left: the larger of the two counts.
+  request.reduce_bytes.assign(4, 20);
+  EXPECT_TRUE(PartitionLayers(request).ok());
+  request.reduce_bytes.assign(4, 21);
+  EXPECT_EQ(ErrorReason(PartitionLayers(request).status()), "MEMORY_LIMIT");
+}
+
 TEST(HeldByRank, OneForwardOneBackwardHoldsAsManyAsStagesFollow) {
   const auto held = HeldByRank(*schedule::Generate1F1B(3, 8));
   ASSERT_EQ(held.size(), 3u);

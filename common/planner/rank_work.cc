@@ -98,6 +98,8 @@ struct RankWork::Search {
   std::vector<Held> held;
   std::vector<double> saved_from[2];  // by stage: what this choice and all later ones save
   double fixed = 0;                   // weights, buffers and the like, less the limit
+  double reduce = 0;                  // while gradients are summed: their stage holds nothing else any more, …
+  bool two = false;                   // … but another stage of the rank may
   std::vector<uint8_t> now;
   std::vector<uint8_t> best;
   // Of the rank, then of its larger stage.
@@ -108,11 +110,16 @@ struct RankWork::Search {
 // By what the rank breaks its limit; at most 0 fits.
 double RankWork::Excess(const Search& search, const Load& load) {
   double most = 0;
+  double most_of_one = 0;
   for (const Search::Held& held : search.held) {
+    if (search.two) {
+      most_of_one = std::max(most_of_one, held.for_weights + std::max(load.keep[0] * held.micro_batches[0],
+                                                                      load.keep[1] * held.micro_batches[1]));
+    }
     most =
         std::max(most, load.keep[0] * held.micro_batches[0] + load.keep[1] * held.micro_batches[1] + held.for_weights);
   }
-  return search.fixed + most + load.transient;
+  return search.fixed + std::max(most + load.transient, search.reduce > 0 ? most_of_one + search.reduce : 0);
 }
 
 // What is computed again is there while its gradients are.
@@ -124,7 +131,7 @@ RankWork::Load RankWork::WithAgain(Load load, const Choice& choice) const {
 }
 
 RankWork::Search RankWork::Begin(const RankStages& stages, Load* load) const {
-  Search search{.choices = Choices(stages)};
+  Search search{.choices = Choices(stages), .two = stages.second_stage >= 0};
   const int32_t rank = RankOf(stages);
   const bool two = stages.second_stage >= 0;
   // A stage of a rank that holds more stages than are looked at here counts with its own share of the limit.
@@ -137,6 +144,7 @@ RankWork::Search RankWork::Begin(const RankStages& stages, Load* load) const {
   for (const Choice& choice : search.choices) {
     const LayerProfile& layer = request_.layers[choice.layer];
     search.fixed += request_.fixed_bytes[choice.layer];
+    if (!request_.reduce_bytes.empty()) search.reduce += request_.reduce_bytes[choice.layer];
     load->keep[choice.second] += layer.kept_bytes;
     load->transient = std::max({load->transient, layer.forward_transient_bytes, layer.backward_transient_bytes});
     if (self_conditioned) {

@@ -23,6 +23,17 @@ double ReduceSeconds(const Plan& plan, const Profile& profile, double bytes) {
   return 2.0 * (plan.replicas - 1) * TransferSeconds(profile, bytes / plan.replicas);
 }
 
+// What R holds on top of a stage's gradients: they are copied to one run of memory before the others' parts of it come,
+// and an earlier stage of the rank may still be on its way: together no more than all of the rank's gradients once.
+double ReduceBytes(const Plan& plan, const Profile& profile, int32_t rank) {
+  double bytes = 0;
+  for (const StagePlacement& placement : plan.stages) {
+    if (plan.replicas < 2 || placement.rank != rank) continue;
+    for (int32_t i = placement.first_layer; i < placement.end_layer; ++i) bytes += profile.parameter_bytes[i];
+  }
+  return bytes;
+}
+
 schedule::StageCost CostOfStage(const StagePlacement& placement, const std::vector<LayerProfile>& layers,
                                 const std::vector<uint8_t>& recomputed, double slowdown) {
   schedule::StageCost stage{.forward_seconds = 0,
@@ -171,6 +182,7 @@ schedule::SimulationCosts CostsOf(const Plan& plan, const Profile& profile) {
     double parameters = 0;
     for (int32_t i = placement.first_layer; i < placement.end_layer; ++i) parameters += profile.parameter_bytes[i];
     costs.stages.back().reduce_seconds = ReduceSeconds(plan, profile, parameters);
+    costs.stages.back().reduce_bytes = ReduceBytes(plan, profile, placement.rank);
     costs.fixed_bytes[placement.rank] += StateBytes(parameters);
     if (s + 1 == plan.stages.size()) continue;
     const double message = layers[placement.end_layer - 1].output_bytes;

@@ -115,6 +115,18 @@ TEST(CostsOf, AReductionIsARingOverTheReplicas) {
   EXPECT_EQ(CostsOf(two.plan, two.profile).stages[1].reduce_seconds, 4 * (0.5 + 6000.0 / 3 / 100));
 }
 
+TEST(CostsOf, AReductionHoldsARanksGradientsOnceMore) {
+  TwoRanks two;
+  EXPECT_EQ(CostsOf(two.plan, two.profile).stages[1].reduce_bytes, 0);
+  two.plan.replicas = 2;
+  EXPECT_EQ(CostsOf(two.plan, two.profile).stages[0].reduce_bytes, 1000);
+  EXPECT_EQ(CostsOf(two.plan, two.profile).stages[1].reduce_bytes, 6000);
+  // Two stages of one rank may be on their way together.
+  two.plan.stages[1].rank = 0;
+  two.plan.schedule.rank_of_stage = {0, 0};
+  EXPECT_EQ(CostsOf(two.plan, two.profile).stages[1].reduce_bytes, 7000);
+}
+
 TEST(CostsOf, PiecesReadThoseThatMadeTheirSamplesAndRanksHoldWhatTheyRun) {
   TwoRanks two;
   two.profile.transfer_latency_seconds = 1;

@@ -34,9 +34,9 @@ absl::Status CheckStages(const Schedule& schedule, const SimulationCosts& costs)
     const StageCost& cost = costs.stages[stage];
     if (!Usable(cost.forward_seconds) || !Usable(cost.input_gradient_seconds) ||
         !Usable(cost.weight_gradient_seconds) || !std::isfinite(cost.backward_seconds) ||
-        !Usable(cost.reduce_seconds) || !Usable(cost.activation_bytes) || !Usable(cost.weight_gradient_bytes) ||
-        !Usable(cost.forward_transient_bytes) || !Usable(cost.backward_transient_bytes) ||
-        !Usable(cost.self_conditioning_transient_bytes)) {
+        !Usable(cost.reduce_seconds) || !Usable(cost.reduce_bytes) || !Usable(cost.activation_bytes) ||
+        !Usable(cost.weight_gradient_bytes) || !Usable(cost.forward_transient_bytes) ||
+        !Usable(cost.backward_transient_bytes) || !Usable(cost.self_conditioning_transient_bytes)) {
       return CostsError("stage {}: expected finite costs of at least 0", stage);
     }
   }
@@ -202,8 +202,9 @@ MemoryChange MemoryChangeOf(const Action& action, const SimulationCosts& costs) 
       return {.transient_bytes = cost.backward_transient_bytes, .freed_bytes = cost.activation_bytes};
     case ActionKind::kSelfConditioning:
       return {.transient_bytes = cost.self_conditioning_transient_bytes};
-    case ActionKind::kFrozen:
     case ActionKind::kReduce:
+      return {.transient_bytes = cost.reduce_bytes};
+    case ActionKind::kFrozen:
       break;
   }
   return {};

@@ -20,6 +20,7 @@ struct StageCost {
   // Of B, where one pass costs less than I and W apart; negative: their sum.
   double backward_seconds = -1;
   double reduce_seconds = 0;
+  double reduce_bytes = 0;  // while it is reduced, on top of its gradients
   // On top of what is kept, while the action runs.
   double forward_transient_bytes = 0;
   double backward_transient_bytes = 0;           // I, W and B

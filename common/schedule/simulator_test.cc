@@ -215,6 +215,15 @@ TEST(Simulate, ForwardsOfSelfConditioningKeepNothing) {
   EXPECT_EQ(peak("0C0,0F0,0C1,0B0,0F1,0B1\n"), std::pair(10 + 9.0, 10.0));
 }
 
+TEST(Simulate, AReductionHoldsItsBuffersWhileItRuns) {
+  Schedule schedule = *Generate1F1B(1, 2);
+  schedule.ranks[0].push_back({ActionKind::kReduce, 0, 0});
+  SimulationCosts costs{.stages = {{.activation_bytes = 10, .reduce_bytes = 7}}, .fixed_bytes = {100}};
+  EXPECT_EQ(Simulate(schedule, costs)->peak_bytes[0], 110);
+  costs.stages[0].reduce_bytes = 12;
+  EXPECT_EQ(Simulate(schedule, costs)->peak_bytes[0], 112);
+}
+
 TEST(Simulate, WithoutValidationTheResultIsTheSame) {
   for (const std::string_view name : GeneratorNames()) {
     const Schedule schedule = *Generate(name, 4, 7);
