@@ -269,6 +269,16 @@ TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   EXPECT_EQ(other.code, 3);
   EXPECT_THAT(other.err, HasSubstr("expected a profile of 5 layers"));
   EXPECT_THAT(other.err, HasSubstr("[PROFILE_MISMATCH]"));
+  const Outcome filled =
+      Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--set", "model.width=384", "--set",
+           "frozen=[{name: e, output: latent, layers: [{kind: convolution, width: 2, stride: 2}, {kind: block}]}]"});
+  EXPECT_EQ(filled.code, 0) << filled.err;
+  EXPECT_THAT(filled.out, HasSubstr("of it in bubbles, computed in every iteration"));
+  EXPECT_THAT(filled.out, HasSubstr("E0"));
+  const Outcome unknown = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--set",
+                               "frozen=[{name: e, output: latent, torchscript: ['file:///e.pt'], shape: [2, 4, 4]}]"});
+  EXPECT_EQ(unknown.code, 0) << unknown.err;
+  EXPECT_THAT(unknown.out, HasSubstr("Frozen work is left out"));
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "8x8"}).code, 2);
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x7x7"}).code, 3);
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2"}).code, 4) << "the dataset is not there";

@@ -3,11 +3,12 @@
 
 #include "client/commands.h"
 #include "client/files.h"
-#include "client/learnt_shape.h"
+#include "client/image_shape.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/frozen_flow.h"
 #include "common/planner/plan.h"
 #include "common/schedule/drawing.h"
 #include "common/schedule/simulator.h"
@@ -36,6 +37,8 @@ struct PlanFlags {
 // The plan that a request gets, and what it is judged by.
 struct Outlook {
   planner::PlanRequest request;
+  bool counted = false;          // costs, instead of measured
+  bool frozen_left_out = false;  // the job has frozen components, and nothing says what they cost
   planner::PlanChoice choice;
   schedule::SimulationCosts costs;
   schedule::Simulation simulation;
@@ -168,7 +171,7 @@ std::string Lines(const schedule::Schedule& schedule, int width) {
   return text;
 }
 
-std::string AsText(const Outlook& outlook, bool counted, int width) {
+std::string AsText(const Outlook& outlook, int width) {
   const planner::Plan& plan = outlook.choice.plan;
   std::string text = plan.reason + "\n\n" + Schedules(outlook).Text(width) + "\nPeak memory of each rank:";
   for (const double bytes : plan.predicted.peak_bytes) text += " " + BytesText(static_cast<int64_t>(bytes));
@@ -177,11 +180,17 @@ std::string AsText(const Outlook& outlook, bool counted, int width) {
     text += fmt::format("In {:.4g} % of steps, those whose model sees its own estimate:\n{}",
                         100 * outlook.request.self_conditioning_rate, Lines(plan.self_conditioned, width));
   }
+  if (outlook.frozen_left_out) {
+    text +=
+        "\nFrozen work is left out, for its costs are not known (atoll profile measures them): an island does it "
+        "after\n"
+        "the rest of the iteration.\n";
+  }
   return text + "\n* chosen. Bound: no schedule of this split and these micro-batches is shorter" +
          (outlook.is_self_conditioned() ? ", on average." : ".") +
-         (counted ? " Times are counted for one core at 84 GFLOP/s:\ncompare them with each other, or give a "
-                    "measured --profile.\n"
-                  : "\n");
+         (outlook.counted ? " Times are counted for one core at 84 GFLOP/s:\ncompare them with each other, or give a "
+                            "measured --profile.\n"
+                          : "\n");
 }
 
 std::string AsSvg(const Outlook& outlook, const std::string& title, bool self_conditioned) {
@@ -203,6 +212,14 @@ std::string AsSvg(const Outlook& outlook, const std::string& title, bool self_co
   return schedule::ToSvg(drawing);
 }
 
+const spec::TrainingSpec& TrainingOf(const PlanFlags& flags, const spec::JobSpec& spec) {
+  return flags.network == "router" ? spec.router_training : spec.training;
+}
+
+std::vector<spec::FrozenSpec> FrozenOf(const PlanFlags& flags, const spec::JobSpec& spec) {
+  return flags.network == "router" ? spec::LatentChain(spec.frozen) : spec.frozen;
+}
+
 // Measured, where a file is given; else counted.
 absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanFlags& flags,
                                              const spec::JobSpec& spec) {
@@ -211,26 +228,37 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
   if (!flags.profile.empty()) {
     ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.profile));
     ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, storage::ParseProfile(text, flags.profile));
+    const size_t frozen = FrozenOf(flags, spec).size();
+    if (!profile.frozen.empty() && profile.frozen.size() != frozen) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_MISMATCH",
+                       fmt::format("{}: expected a profile of {} frozen components, as the job's {} has, found {}",
+                                   flags.profile, frozen, flags.network, profile.frozen.size()));
+    }
     if (profile.layer_count() == spec::LayerCount(model)) return profile;
     return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_MISMATCH",
                      fmt::format("{}: expected a profile of {} layers, as the job's {} has, found {}", flags.profile,
                                  spec::LayerCount(model), flags.network, profile.layer_count()));
   }
-  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindLearntShape(session, flags.image, spec));
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flags.image, spec.dataset));
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, spec::LearntShape(spec.frozen, image));
   if (shape[1] % model.patch != 0 || shape[2] % model.patch != 0) {
     return FieldError(router ? "router_model.patch" : "model.patch", "NOT_DIVISIBLE",
                       fmt::format("expected a patch that divides what is learnt ({} x {}), found {}", shape[1],
                                   shape[2], model.patch));
   }
   const int32_t tokens = (shape[1] / model.patch) * (shape[2] / model.patch);
-  return planner::CountedProfile(model, tokens, shape[0]);
+  planner::Profile profile = planner::CountedProfile(model, tokens, shape[0]);
+  // How many classes an embedding holds changes its memory alone, and that is little.
+  profile.frozen =
+      planner::CountedFrozen(FrozenOf(flags, spec), image, /*classes=*/0, TrainingOf(flags, spec).batch_size);
+  return profile;
 }
 
 absl::Status Plan(const Session& session, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
-  const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
-  Outlook outlook;
+  const spec::TrainingSpec& training = TrainingOf(flags, spec);
+  Outlook outlook{.counted = flags.profile.empty()};
   outlook.request = {.pipeline = spec.pipeline,
                      .precision = training.precision,
                      .batch_size = training.batch_size,
@@ -243,6 +271,10 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
   }
   outlook.request.device_memory_bytes = flags.device_memory_gib * (1 << 30);
   ATOLL_ASSIGN_OR_RETURN(outlook.request.profile, FindProfile(session, flags, spec));
+  const std::vector<spec::FrozenSpec> frozen = FrozenOf(flags, spec);
+  outlook.frozen_left_out = outlook.request.profile.frozen.empty() && !frozen.empty();
+  if (!outlook.frozen_left_out) outlook.request.components = planner::ComponentsOf(frozen);
+  outlook.request.frozen_inputs.augments = training.flip;
   if (flags.transfer_seconds.has_value()) outlook.request.profile.transfer_latency_seconds = *flags.transfer_seconds;
   ATOLL_ASSIGN_OR_RETURN(outlook.choice, planner::ComparePlans(outlook.request));
   outlook.costs = planner::CostsOf(outlook.choice.plan, outlook.request.profile);
@@ -256,7 +288,7 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
                    : flags.format == "csv" ? AsCsv(outlook)
                    : flags.format == "svg"
                        ? AsSvg(outlook, fmt::format("{}, {}", spec.model_name, flags.network), flags.self_conditioned)
-                       : AsText(outlook, flags.profile.empty(), session.width));
+                       : AsText(outlook, session.width));
   return absl::OkStatus();
 }
 

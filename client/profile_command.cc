@@ -7,8 +7,9 @@
 
 #include "client/child_process.h"
 #include "client/commands.h"
+#include "client/dataset_store.h"
 #include "client/files.h"
-#include "client/learnt_shape.h"
+#include "client/image_shape.h"
 #include "client/spec_file.h"
 #include "client/stoppable_children.h"
 #include "client/table.h"
@@ -113,13 +114,26 @@ absl::Status AwaitAll(StoppableChildren& children, const Meeting& meeting) {
   return first;
 }
 
-absl::StatusOr<planner::Profile> Measure(const ProfileFlags& flags, const spec::JobSpec& spec,
+// The job, and what its frozen components are made of: the blob store's files under their numbers.
+absl::Status LeaveInputs(const Session& session, const spec::JobSpec& spec, const Meeting& meeting) {
+  ATOLL_RETURN_IF_ERROR(WriteFile(meeting.Path("job.yaml"), spec::ToYaml(spec)));
+  const std::vector<std::string> uris = spec::FrozenFiles(spec.frozen);
+  if (uris.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, OpenBlobStore(session));
+  for (size_t i = 0; i < uris.size(); ++i) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string bytes, store->Read(uris[i]));
+    ATOLL_RETURN_IF_ERROR(WriteFile(meeting.Path(fmt::format("frozen-{}", i)), bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<planner::Profile> Measure(const Session& session, const ProfileFlags& flags, const spec::JobSpec& spec,
                                          const spec::SampleShape& shape, const std::vector<int>& sizes) {
   ATOLL_ASSIGN_OR_RETURN(const std::string program, WorkerProgram());
   // First: from here on a signal ends the children, not this process before it has taken the folder away.
   StoppableChildren children;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Meeting> meeting, Meeting::Make());
-  ATOLL_RETURN_IF_ERROR(WriteFile(meeting->Path("job.yaml"), spec::ToYaml(spec)));
+  ATOLL_RETURN_IF_ERROR(LeaveInputs(session, spec, *meeting));
   for (int rank = 0; rank < flags.ranks; ++rank) {
     const absl::Status started =
         children.Start({.command = Command(program, flags, shape, sizes, meeting->folder(), rank),
@@ -150,6 +164,28 @@ std::string LayerName(size_t layer, size_t layers) {
   return layer + 1 == layers ? "head" : fmt::format("block {}", layer - 1);
 }
 
+// A row per layer; seconds at each size that some layer was measured with.
+std::string FrozenText(const planner::FrozenComponentProfile& component, int width) {
+  std::string text =
+      fmt::format("Frozen component {}: milliseconds by number of samples, and bytes per sample\n", component.name);
+  std::vector<std::string> header{"LAYER"};
+  for (const auto& [samples, seconds] : component.layers.front().seconds) header.push_back(std::to_string(samples));
+  header.insert(header.end(), {"INPUT", "OUTPUT", "PARAMETERS"});
+  Table table(header);
+  for (size_t i = 0; i < component.layers.size(); ++i) {
+    const planner::FrozenLayerProfile& layer = component.layers[i];
+    std::vector<std::string> row{std::to_string(i)};
+    for (const auto& [samples, first] : component.layers.front().seconds) {
+      row.push_back(Milliseconds(planner::FrozenSeconds(layer, samples)));
+    }
+    for (const double bytes : {layer.input_bytes, layer.output_bytes, layer.parameter_bytes}) {
+      row.push_back(BytesText(static_cast<int64_t>(bytes)));
+    }
+    table.Add(row);
+  }
+  return text + table.Text(width) + "\n";
+}
+
 std::string AsText(const planner::Profile& profile, int width) {
   std::string text;
   for (const auto& [samples, layers] : profile.layers) {
@@ -166,6 +202,7 @@ std::string AsText(const planner::Profile& profile, int width) {
     }
     text += table.Text(width) + "\n";
   }
+  for (const planner::FrozenComponentProfile& component : profile.frozen) text += FrozenText(component, width);
   text += fmt::format("optimizer   {:.3g} ns per byte of parameters\n", 1e9 * profile.optimizer_seconds_per_byte);
   if (profile.rank_slowdown.size() > 1) {
     text += fmt::format("transfers   {:.3g} ms and {:.3g} GB/s\nranks       {:.2f} of the mean\n",
@@ -178,13 +215,13 @@ std::string AsText(const planner::Profile& profile, int width) {
 absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
-  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindLearntShape(session, flags.image, spec));
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindImageShape(session, flags.image, spec.dataset));
   const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
   std::vector<int> sizes = flags.sizes;
   if (sizes.empty()) {
     sizes = planner::SizesToProfile(training.batch_size, spec.pipeline.micro_batches, flags.ranks);
   }
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, Measure(flags, spec, shape, sizes));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, Measure(session, flags, spec, shape, sizes));
   const std::string json = storage::ToJson(profile);
   if (!flags.out.empty()) ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, json));
   const bool as_json = flags.format == "json" || session.format == OutputFormat::kJson;
@@ -227,7 +264,8 @@ void AddProfileCommand(CLI::App* app, Session* session) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command->footer(R"(
-Starts the processes of an island on this machine, which run every layer of the model forward and backward, all at once.
+Starts the processes of an island on this machine, which run every layer of the model forward and backward, all at once,
+and the job's frozen components over the batch and parts of it.
 
 Examples:
   atoll profile deploy/jobs/digits.yaml --ranks 2 --image 1x8x8

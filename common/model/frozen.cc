@@ -131,6 +131,12 @@ class NativeLayer : public FrozenLayer {
     }
   }
 
+  int64_t parameter_bytes() const override {
+    int64_t bytes = 0;
+    for (const at::Tensor& parameter : parameters_) bytes += static_cast<int64_t>(parameter.nbytes());
+    return bytes;
+  }
+
  private:
   at::Tensor Compute(const at::Tensor& x) const {
     if (spec_.kind == "convolution") return Convolve(x, 0, spec_.stride);
@@ -175,6 +181,13 @@ class ScriptLayer : public FrozenLayer {
     } catch (const std::exception& error) {
       return LayerFailed(name_, x, FirstLine(error.what()));
     }
+  }
+
+  int64_t parameter_bytes() const override {
+    int64_t bytes = 0;
+    for (const at::Tensor& parameter : module_.parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+    for (const at::Tensor& buffer : module_.buffers()) bytes += static_cast<int64_t>(buffer.nbytes());
+    return bytes;
   }
 
  private:
@@ -280,6 +293,11 @@ absl::StatusOr<at::Tensor> FrozenComponent::Run(const at::Tensor& x, int32_t fir
     ATOLL_ASSIGN_OR_RETURN(value, layers_[static_cast<size_t>(i)]->Forward(value));
   }
   return value.contiguous();
+}
+
+int64_t FrozenComponent::ParameterBytes(int32_t layer) const {
+  const auto& kept = layers_[static_cast<size_t>(layer)];
+  return kept == nullptr ? 0 : kept->parameter_bytes();
 }
 
 void FrozenComponent::Keep(int32_t first, int32_t end) {

@@ -27,6 +27,8 @@ class FrozenLayer {
   virtual ~FrozenLayer() = default;
   // INVALID_ARGUMENT (FROZEN_LAYER_FAILED) with the layer's field or file when it cannot read `x`.
   virtual absl::StatusOr<at::Tensor> Forward(const at::Tensor& x) = 0;
+  // Of its parameters and buffers.
+  virtual int64_t parameter_bytes() const = 0;
 };
 
 // A component, with those of its layers that run here. Not thread-safe (TorchScript is not).
@@ -43,6 +45,8 @@ class FrozenComponent {
   int32_t layer_count() const { return static_cast<int32_t>(layers_.size()); }
   bool Holds(int32_t layer) const { return layers_[static_cast<size_t>(layer)] != nullptr; }
   const Output& OutputOf(int32_t layer) const { return outputs_[static_cast<size_t>(layer)]; }
+  // 0 of a layer that is not kept.
+  int64_t ParameterBytes(int32_t layer) const;
   // Layers [first, end) over the samples of `x`; contiguous.
   absl::StatusOr<at::Tensor> Run(const at::Tensor& x, int32_t first, int32_t end) const;
   // Frees layers outside [first, end), which no longer run.

@@ -12,8 +12,12 @@ std::string WhyWrong(const FrozenCacheFacts& facts) {
   if (!facts.reads_sample_only)
     return "the component reads more than image and label, so that its outputs never repeat";
   if (facts.augments) return "augmentation changes the images from epoch to epoch, so that outputs do not repeat";
-  if (!facts.cache_exists) return "this build runs frozen components in every iteration only";
   return "";
+}
+
+// Of a sample, in every iteration.
+double ExposedSeconds(const FrozenCacheFacts& facts) {
+  return facts.compute_seconds * facts.exposed_fraction;
 }
 
 // Why a cache that would be right costs more than it saves; empty when it saves.
@@ -27,7 +31,7 @@ std::string WhyCostly(const FrozenCacheFacts& facts) {
     return fmt::format("{:.2g} passes over the samples read no output twice", facts.epochs);
   }
   // The first epoch computes either way.
-  const double computing = facts.compute_seconds * facts.exposed_fraction;
+  const double computing = ExposedSeconds(facts);
   const double reading = facts.read_bytes_per_second > 0 ? facts.bytes_per_sample / facts.read_bytes_per_second : 0;
   if (computing <= reading) {
     return fmt::format("the bubbles hold it: {:.3g} s per sample remain exposed, reading takes {:.3g} s", computing,
@@ -36,11 +40,22 @@ std::string WhyCostly(const FrozenCacheFacts& facts) {
   return "";
 }
 
+// Why there can be none; with what one would be worth, where that is known. Empty where there can.
+std::string WhyImpossible(const FrozenCacheFacts& facts) {
+  if (const std::string wrong = WhyWrong(facts); !wrong.empty() || facts.cache_exists) return wrong;
+  std::string reason = "this build runs frozen components in every iteration only";
+  if (facts.samples == 0) return reason;
+  if (const std::string costly = WhyCostly(facts); !costly.empty())
+    return reason + "; a cache would not help: " + costly;
+  return reason + fmt::format("; a cache would save {:.3g} s per sample in each of {:.3g} passes after the first",
+                              ExposedSeconds(facts), facts.epochs - 1);
+}
+
 }  // namespace
 
 absl::StatusOr<FrozenCacheDecision> DecideFrozenCache(FrozenCache wanted, const FrozenCacheFacts& facts) {
   if (wanted == FrozenCache::kNever) return FrozenCacheDecision{false, "computed in every iteration, as asked for"};
-  const std::string wrong = WhyWrong(facts);
+  const std::string wrong = WhyImpossible(facts);
   if (wanted == FrozenCache::kAlways) {
     if (!wrong.empty()) {
       return FieldError("frozen_cache", "FROZEN_CACHE", fmt::format("expected auto or never, found always: {}", wrong));
@@ -53,7 +68,7 @@ absl::StatusOr<FrozenCacheDecision> DecideFrozenCache(FrozenCache wanted, const 
   }
   return FrozenCacheDecision{
       true, fmt::format("kept after the first of {:.3g} passes: {:.3g} s per sample would remain exposed in each",
-                        facts.epochs, facts.compute_seconds * facts.exposed_fraction)};
+                        facts.epochs, ExposedSeconds(facts))};
 }
 
 }  // namespace atl::planner

@@ -11,11 +11,11 @@ namespace atl::planner {
 enum class FrozenCache : uint8_t { kAuto, kNever, kAlways };
 
 struct FrozenCacheFacts {
-  bool cache_exists = false;      // that this build can run from a cache
-  bool reads_sample_only = true;  // image and label, not noise, time or what training changes
-  bool augments = false;          // images differ from epoch to epoch
-  double epochs = 1;              // that the job passes over its samples
-  int64_t samples = 0;
+  bool cache_exists = false;         // that this build can run from a cache
+  bool reads_sample_only = true;     // image and label, not noise, time or what training changes
+  bool augments = false;             // images differ from epoch to epoch
+  double epochs = 1;                 // that the job passes over its samples
+  int64_t samples = 0;               // of the job; 0: unknown
   double bytes_per_sample = 0;       // of the component's outputs
   double compute_seconds = 0;        // per sample, on one rank
   double exposed_fraction = 1;       // of that compute that lengthens the iteration: 0 where bubbles hold it all

@@ -117,6 +117,15 @@ std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, i
   return {sizes.begin(), sizes.end()};
 }
 
+double AdjustSpeed(const Profile& now, Profile* profile) {
+  const int32_t size = profile->layers.begin()->first;
+  const double then_seconds = MicroBatchSeconds(*profile, size);
+  const double factor = then_seconds > 0 ? MicroBatchSeconds(now, size) / then_seconds : 1;
+  ScaleCompute(factor, profile);
+  profile->rank_slowdown = now.rank_slowdown;
+  return factor;
+}
+
 absl::StatusOr<Profile> MergeProfiles(const std::vector<Profile>& ranks) {
   if (ranks.empty()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "PROFILES_DIFFER",

@@ -95,5 +95,16 @@ TEST(MeasuredProfileTest, ScalingChangesComputeAlone) {
   EXPECT_EQ(profile, expected);
 }
 
+TEST(MeasuredProfileTest, AShortMeasurementTellsHowFastTheMachineIsNow) {
+  Profile cached = TwoLayers(1);
+  Profile now = TwoLayers(3);
+  now.rank_slowdown = {0.9, 1.1};
+  EXPECT_DOUBLE_EQ(AdjustSpeed(now, &cached), 3);
+  Profile expected = TwoLayers(1);
+  ScaleCompute(3, &expected);
+  expected.rank_slowdown = now.rank_slowdown;
+  EXPECT_EQ(cached, expected);
+}
+
 }  // namespace
 }  // namespace atl::planner

@@ -27,15 +27,62 @@ absl::StatusOr<double> LimitOf(const PlanRequest& request) {
   return bytes > 0 ? static_cast<double>(bytes) : request.device_memory_bytes;
 }
 
-// Why frozen outputs are, or are not, computed in every iteration; empty when nothing is frozen.
-absl::StatusOr<std::string> CacheReason(const PlanRequest& request) {
+// The facts for the choice of a cache: what the outputs cost, and how much of that one plan leaves exposed.
+FrozenCacheFacts CacheFacts(const PlanRequest& request, const Found* found) {
+  FrozenCacheFacts facts = request.frozen_inputs;
+  facts.cache_exists = false;
+  if (found == nullptr) {
+    facts.samples = 0;
+    return facts;
+  }
+  const Plan& plan = found->plan;
+  const int32_t batch = plan.micro_batches * plan.micro_batch_size;
+  double seconds = 0;
+  for (size_t c = 0; c < request.profile.frozen.size(); ++c) {
+    const std::vector<FrozenLayerProfile>& layers = request.profile.frozen[c].layers;
+    for (const FrozenLayerProfile& layer : layers) seconds += FrozenSeconds(layer, batch);
+    const bool read = plan.components[c].to_first_stage || plan.components[c].to_last_stage;
+    facts.bytes_per_sample += read ? layers.back().output_bytes : 0;
+  }
+  facts.compute_seconds = seconds / batch;
+  const double without = found->outline.simulation.makespan_seconds + found->outline.optimizer_seconds;
+  const double exposed = plan.predicted.iteration_seconds - without;
+  facts.exposed_fraction = seconds > 0 ? std::clamp(exposed / seconds, 0.0, 1.0) : 0;
+  return facts;
+}
+
+// Why frozen outputs are, or are not, computed in every iteration. Empty when nothing is frozen.
+absl::StatusOr<std::string> CacheReason(const PlanRequest& request, const Found* found) {
   if (request.profile.frozen.empty()) return std::string();
   const std::string& wanted = request.pipeline.frozen_cache;
   ATOLL_ASSIGN_OR_RETURN(const FrozenCacheDecision decision, DecideFrozenCache(wanted == "always" ? FrozenCache::kAlways
                                                                                : wanted == "never" ? FrozenCache::kNever
                                                                                                    : FrozenCache::kAuto,
-                                                                               {.cache_exists = false}));
+                                                                               CacheFacts(request, found)));
   return decision.reason;
+}
+
+// Of the frozen work, by its time: what runs before its rank's last other action.
+double FilledShare(const Plan& plan, const Profile& profile) {
+  double all = 0;
+  double filled = 0;
+  for (const auto& rank : plan.schedule.ranks) {
+    double since_last = 0;
+    for (const schedule::Action& action : rank) {
+      if (action.kind != schedule::ActionKind::kFrozen) {
+        filled += std::exchange(since_last, 0);
+        continue;
+      }
+      const FrozenPiece& piece = plan.frozen[action.micro_batch];
+      double seconds = 0;
+      for (int32_t layer = piece.first_layer; layer < piece.end_layer; ++layer) {
+        seconds += FrozenSeconds(profile.frozen[piece.component].layers[layer], piece.samples);
+      }
+      since_last += seconds;
+      all += seconds;
+    }
+  }
+  return all > 0 ? filled / all : 0;
 }
 
 std::string Reason(const PlanRequest& request, const Search& search, size_t best, const std::string& cache) {
@@ -51,7 +98,8 @@ std::string Reason(const PlanRequest& request, const Search& search, size_t best
   }
   reason += fmt::format("; predicted bubble {:.1f} %", 100 * plan.predicted.bubble);
   if (!plan.frozen.empty()) {
-    reason += fmt::format(", with frozen work in {} pieces, {}", plan.frozen.size(), cache);
+    reason += fmt::format(", with frozen work in {} pieces, {:.0f} % of it in bubbles, {}", plan.frozen.size(),
+                          100 * FilledShare(plan, request.profile), cache);
   }
   if (plan.is_self_conditioned()) {
     reason +=
@@ -126,7 +174,7 @@ std::vector<Candidate> Table(const PlanRequest& request, const Search& search, s
 absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
   ATOLL_RETURN_IF_ERROR(CheckRequest(request));
   ATOLL_ASSIGN_OR_RETURN(const double limit, LimitOf(request));
-  ATOLL_ASSIGN_OR_RETURN(const std::string cache, CacheReason(request));
+  ATOLL_RETURN_IF_ERROR(CacheReason(request, /*found=*/nullptr).status());
   Search search(request, limit);
   if (IsAuto(request)) {
     for (const GeneratorInfo& generator : schedule::Generators()) search.Add(ShapesOf(request, generator));
@@ -147,6 +195,7 @@ absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
   ATOLL_ASSIGN_OR_RETURN(const size_t best, search.Best(IsAuto(request)));
   ATOLL_RETURN_IF_ERROR(search.Improve(best));
   PlanChoice choice{.plan = search.found(best).plan};
+  ATOLL_ASSIGN_OR_RETURN(const std::string cache, CacheReason(request, &search.found(best)));
   choice.plan.reason = Reason(request, search, best, cache);
   if (!compare) return choice;
   if (!IsAuto(request)) {

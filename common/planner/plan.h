@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/planner/fill.h"
+#include "common/planner/frozen_cache.h"
 #include "common/planner/partition.h"
 #include "common/planner/profile.h"
 #include "common/schedule/action.h"
@@ -69,6 +70,8 @@ struct PlanRequest {
   Profile profile;
   // Of the profile's frozen ones, who reads them; empty: the first stage reads those that no other component does.
   std::vector<FrozenComponent> components;
+  // What is known of the samples that they read; costs and whether a cache exists are filled in.
+  FrozenCacheFacts frozen_inputs;
   double device_memory_bytes = 0;  // what pipeline.memory = auto means, per rank; 0: no limit
   // Share of steps whose model sees its own estimate; 0: it is not self-conditioned.
   double self_conditioning_rate = 0;

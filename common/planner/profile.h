@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/spec/frozen.h"
 #include "common/spec/spec.h"
 
 namespace atl::planner {
@@ -76,5 +77,14 @@ double TransferSeconds(const Profile& profile, double bytes);
 // Costs of a DiT's layers counted in multiply-adds, for planning before anything is measured. `tokens` per image.
 // Transfers are free and nothing is frozen.
 Profile CountedProfile(const spec::ModelSpec& model, int32_t tokens, int32_t channels);
+
+// Samples that frozen layers are measured or counted with, ascending: the batch, its half, and so on down to a
+// sixteenth. Several, so that what a call costs whatever its size shows; the smallest is the grain of partial batches.
+std::vector<int32_t> FrozenSizes(int32_t batch_size);
+
+// Frozen components counted likewise, with a fixed cost per call; `image` is [channels, height, width]. Empty where not
+// all of them can be counted: what a TorchScript file computes is not known.
+std::vector<FrozenComponentProfile> CountedFrozen(const std::vector<spec::FrozenSpec>& components,
+                                                  const spec::SampleShape& image, int32_t classes, int32_t batch_size);
 
 }  // namespace atl::planner

@@ -11,6 +11,7 @@
 namespace atl::planner {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const spec::ModelSpec kModel{.patch = 2, .width = 256, .depth = 8, .heads = 4, .mlp_ratio = 4};
@@ -128,6 +129,51 @@ TEST(CheckProfile, NamesWhatIsWrong) {
     EXPECT_EQ(ErrorReason(status), "PROFILE_INVALID") << bad.message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
   }
+}
+
+TEST(FrozenSizes, AreTheBatchAndItsHalvesToASixteenth) {
+  EXPECT_THAT(FrozenSizes(64), ElementsAre(4, 8, 16, 32, 64));
+  EXPECT_THAT(FrozenSizes(6), ElementsAre(1, 3, 6));
+  EXPECT_THAT(FrozenSizes(1), ElementsAre(1));
+}
+
+TEST(CountedFrozen, CountsProductsAndAFixedCostPerCall) {
+  const std::vector<spec::FrozenSpec> components = {
+      {.name = "stem", .layers = {{.kind = "convolution", .width = 8}, {.kind = "block"}}},
+      {.name = "encoder",
+       .input = "stem",
+       .output = "latent",
+       .layers = {{.kind = "convolution", .width = 4, .stride = 2}}},
+      {.name = "labels", .input = "label", .output = "condition", .layers = {{.kind = "embedding", .width = 32}}}};
+  const auto counted = CountedFrozen(components, {1, 16, 16}, /*classes=*/9, /*batch_size=*/32);
+  ASSERT_EQ(counted.size(), 3u);
+  EXPECT_THAT(counted[0].reads, ElementsAre());
+  EXPECT_THAT(counted[1].reads, ElementsAre(0));
+  const FrozenLayerProfile& block = counted[0].layers[1];
+  EXPECT_EQ(block.seconds.size(), 5u);
+  EXPECT_EQ(block.input_bytes, 4 * 8 * 256);
+  EXPECT_EQ(block.parameter_bytes, 4 * (2 * 8 * 8 * 9 + 2 * 8));
+  EXPECT_EQ(counted[1].layers[0].output_bytes, 4 * 4 * 64);
+  EXPECT_EQ(counted[2].layers[0].parameter_bytes, 4 * 10 * 32);
+  // Of two calls with half the samples each, one is for nothing.
+  EXPECT_GT(2 * FrozenSeconds(block, 16), FrozenSeconds(block, 32));
+  // A block is two convolutions of eight times the stem's channels; what a call costs anyway left out.
+  const auto per_sample = [](const FrozenLayerProfile& layer) {
+    return FrozenSeconds(layer, 32) - FrozenSeconds(layer, 31);
+  };
+  EXPECT_GT(per_sample(block), 3 * per_sample(counted[0].layers[0]));
+  Profile profile = CountedProfile(kModel, 64, 4);
+  profile.frozen = counted;
+  EXPECT_TRUE(CheckProfile(profile).ok()) << CheckProfile(profile);
+}
+
+TEST(CountedFrozen, NothingWhereOneCannotBeCounted) {
+  std::vector<spec::FrozenSpec> components = {
+      {.name = "encoder", .output = "latent", .layers = {{.kind = "convolution", .width = 4}}},
+      {.name = "labels", .input = "label", .output = "condition", .torchscript = {"file:///l.pt"}, .shape = {32}}};
+  EXPECT_TRUE(CountedFrozen(components, {1, 8, 8}, 2, 8).empty());
+  components.pop_back();
+  EXPECT_EQ(CountedFrozen(components, {1, 8, 8}, 2, 8).size(), 1u);
 }
 
 }  // namespace

@@ -110,6 +110,13 @@ absl::Status CheckRequest(const PlanRequest& request) {
                      fmt::format("profile: expected {} frozen components, as the model has, found {}",
                                  request.components.size(), request.profile.frozen.size()));
   }
+  for (size_t c = 0; c < request.components.size(); ++c) {
+    const FrozenComponentProfile& found = request.profile.frozen[c];
+    if (static_cast<size_t>(request.components[c].layers) == found.layers.size()) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_INVALID",
+                     fmt::format("profile: expected {} layers of frozen component {} ({}), as the model has, found {}",
+                                 request.components[c].layers, c, found.name, found.layers.size()));
+  }
   const spec::PipelineSpec& pipeline = request.pipeline;
   if (pipeline.replicas < 0 || pipeline.replicas > request.ranks) {
     return FieldError("pipeline.replicas", "REPLICAS_OUT_OF_RANGE",

@@ -195,6 +195,14 @@ std::vector<int32_t> FrozenChain(const std::vector<FrozenSpec>& components, int3
   return chain;
 }
 
+std::vector<FrozenSpec> LatentChain(const std::vector<FrozenSpec>& components) {
+  std::vector<FrozenSpec> chain;
+  if (const auto latent = FrozenWithOutput(components, "latent")) {
+    for (const int32_t i : FrozenChain(components, *latent)) chain.push_back(components[static_cast<size_t>(i)]);
+  }
+  return chain;
+}
+
 std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components) {
   std::vector<std::string> uris;
   for (const FrozenSpec& component : components) {

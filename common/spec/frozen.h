@@ -42,6 +42,9 @@ absl::StatusOr<SampleShape> LearntShape(const std::vector<FrozenSpec>& component
 // The components that `components[i]` needs, itself last, in order.
 std::vector<int32_t> FrozenChain(const std::vector<FrozenSpec>& components, int32_t i);
 
+// What a router network needs of them: it sees latents, but no condition.
+std::vector<FrozenSpec> LatentChain(const std::vector<FrozenSpec>& components);
+
 // Every URI that the components name, once each.
 std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components);
 

@@ -3,22 +3,17 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/model/frozen.h"
-#include "common/planner/fill.h"
 #include "common/planner/frozen_flow.h"
 #include "common/planner/plan.h"
 #include "tests/bench/figures.h"
@@ -26,6 +21,7 @@
 #include "tests/bench/rank_processes.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/lanes.h"
+#include "worker/trainer/profiler.h"
 #include "worker/trainer/synthetic_data.h"
 #include "worker/trainer/trainer.h"
 
@@ -44,138 +40,47 @@ struct RealSettings {
 
 constexpr int kRanks = 2;
 constexpr int kTokens = 64;
-constexpr int kEncoderChannels = 32;
-constexpr int kSizes[] = {4, 8, 16, 32};  // samples that a frozen layer is measured with
 
-// Convolutions that keep the image's size: a first, `blocks` residual ones, a last.
-std::vector<spec::FrozenSpec> Encoder(int blocks) {
-  spec::FrozenSpec encoder{.name = "encoder", .output = "latent"};
-  encoder.layers.push_back({.kind = "convolution", .width = kEncoderChannels, .activation = "silu"});
-  for (int i = 0; i < blocks; ++i) encoder.layers.push_back({.kind = "block"});
-  encoder.layers.push_back({.kind = "convolution", .width = 1});
-  return {encoder};
+Work WorkOf(const RealSettings& settings, int blocks) {
+  return {.depth = settings.depth,
+          .width = settings.width,
+          .tokens = kTokens,
+          .micro_batches = settings.micro_batches,
+          .micro_batch_size = settings.micro_batch_size,
+          .frozen = Encoder(blocks)};
 }
 
-trainer::TrainerOptions Options(const RealSettings& settings) {
-  return OptionsOf({.depth = settings.depth,
-                    .width = settings.width,
-                    .tokens = kTokens,
-                    .micro_batches = settings.micro_batches,
-                    .micro_batch_size = settings.micro_batch_size});
+// A child that measures with the others, whenever its parent names a number of blocks.
+absl::Status MeasureRank(const RealSettings& settings, int rank, ParentPipes* parent) {
+  ATOLL_ASSIGN_OR_RETURN(const auto transport, ConnectRank(parent, rank, kRanks, trainer::ProfilerLanes(kRanks)));
+  ATOLL_RETURN_IF_ERROR(parent->Write("ready"));
+  for (;;) {
+    const absl::StatusOr<std::string> blocks = parent->Read();
+    if (!blocks.ok()) return absl::OkStatus();  // the parent is done
+    ATOLL_RETURN_IF_ERROR(ShareProfile(WorkOf(settings, std::stoi(*blocks)), transport.get(), parent).status());
+  }
 }
 
-absl::StatusOr<planner::Plan> TrainablePlan(const RealSettings& settings, int ranks) {
-  const trainer::TrainerOptions options = Options(settings);
-  planner::PlanRequest request;
-  request.pipeline = {.schedule = "1f1b", .stages = ranks, .micro_batches = settings.micro_batches};
-  request.batch_size = options.training.batch_size;
-  request.ranks = ranks;
-  request.profile = planner::CountedProfile(options.model, kTokens, options.channels);
-  return planner::MakePlan(request);
+absl::StatusOr<planner::Profile> ProfileAll(const Children& ranks, int blocks) {
+  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Send(std::to_string(blocks)));
+  return MergeAndShare(ranks);
 }
 
-// Measured by one process while the other measures too.
+// The encoder's blocks, and what the job with them costs.
 struct Measured {
-  double forward = 0;         // of the whole model, one micro-batch
-  double backward = 0;        // …
-  std::vector<double> first;  // by size, the encoder's layers
-  std::vector<double> block;
-  std::vector<double> last;
+  int blocks = 0;
+  planner::Profile profile;
 };
 
-absl::StatusOr<std::vector<double>> LayerSeconds(const model::FrozenComponent& encoder, int layer, int batch) {
-  std::vector<double> medians;
-  for (const int size : kSizes) {
-    if (size > batch) break;
-    const at::Tensor images = at::ones({size, 1, 16, 16});
-    ATOLL_ASSIGN_OR_RETURN(const at::Tensor input, encoder.Run(images, 0, layer));
-    std::vector<double> seconds;
-    for (int i = 0; i < 9; ++i) {
-      const double start = MonotonicSeconds();
-      ATOLL_RETURN_IF_ERROR(encoder.Run(input, layer, layer + 1).status());
-      seconds.push_back(MonotonicSeconds() - start);
-    }
-    medians.push_back(Median(seconds));
-  }
-  return medians;
-}
-
-// A child that measures once, at its parent's word, and answers with a line of numbers.
-absl::Status Measure(const RealSettings& settings, ParentPipes* parent) {
-  ATOLL_RETURN_IF_ERROR(parent->Read().status());
-  trainer::SyntheticData data(Options(settings).classes, 0);
-  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, TrainablePlan(settings, 1));
-  ATOLL_ASSIGN_OR_RETURN(const auto trainer,
-                         trainer::Trainer::Create(Options(settings), plan, 0, &data, nullptr, Clock::Real()));
-  std::vector<double> forwards;
-  std::vector<double> backwards;
-  for (int step = 0; step < 5; ++step) {
-    ATOLL_RETURN_IF_ERROR(trainer->Step().status());
-    if (step == 0) continue;
-    for (const engine::ActionTiming& timing : trainer->timings()) {
-      const double seconds = absl::ToDoubleSeconds(timing.end - timing.start);
-      (timing.action.kind == schedule::ActionKind::kForward ? forwards : backwards).push_back(seconds);
-    }
-  }
-  ATOLL_ASSIGN_OR_RETURN(const auto components,
-                         model::LoadFrozen({.components = Encoder(1), .image = {1, 16, 16}, .seed = 1}));
-  std::string line = fmt::format("{:.9f} {:.9f}", Median(forwards), Median(backwards));
-  for (int layer = 0; layer < 3; ++layer) {
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<double> seconds,
-                           LayerSeconds(components[0], layer, Options(settings).training.batch_size));
-    for (const double value : seconds) line += fmt::format(" {:.9f}", value);
-  }
-  return parent->Write(line);
-}
-
-// By both processes at once, averaged.
-absl::StatusOr<Measured> MeasureAll(const RealSettings& settings) {
-  std::vector<std::unique_ptr<Child>> children;
-  for (int i = 0; i < kRanks; ++i) {
-    ATOLL_ASSIGN_OR_RETURN(auto child, Child::Fork([&settings](int read_fd, int write_fd) {
-                             ParentPipes parent{.read_fd = read_fd, .write_fd = write_fd};
-                             const absl::Status status = Measure(settings, &parent);
-                             if (!status.ok()) fmt::print(stderr, "measure: {}\n", status.ToString());
-                             return status.ok() ? 0 : 1;
-                           }));
-    children.push_back(std::move(child));
-  }
-  for (const auto& child : children) ATOLL_RETURN_IF_ERROR(child->Send("measure"));
-  std::vector<double> values;
-  for (const auto& child : children) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string line, child->Receive());
-    std::istringstream words(line);
-    double value = 0;
-    for (size_t i = 0; words >> value; ++i) {
-      if (i == values.size()) values.push_back(0);
-      values[i] += value / kRanks;
-    }
-  }
-  if (values.size() < 5 || (values.size() - 2) % 3 != 0) return absl::InternalError("measure: expected numbers");
-  const auto sizes = static_cast<ptrdiff_t>((values.size() - 2) / 3);
-  const auto of_layer = [&](ptrdiff_t layer) {
-    return std::vector<double>(values.begin() + 2 + layer * sizes, values.begin() + 2 + (layer + 1) * sizes);
-  };
-  return Measured{
-      .forward = values[0], .backward = values[1], .first = of_layer(0), .block = of_layer(1), .last = of_layer(2)};
-}
-
-planner::FrozenLayerProfile LayerProfile(const std::vector<double>& seconds, int in_channels, int out_channels) {
-  planner::FrozenLayerProfile layer{.input_bytes = 1024.0 * in_channels, .output_bytes = 1024.0 * out_channels};
-  for (size_t i = 0; i < seconds.size(); ++i) layer.seconds[kSizes[i]] = seconds[i];
-  return layer;
-}
-
-planner::Profile FrozenProfile(const Measured& measured, int blocks) {
-  planner::Profile profile{.transfer_latency_seconds = 1e-4, .transfer_bytes_per_second = 2e9};
-  planner::FrozenComponentProfile& encoder = profile.frozen.emplace_back();
-  encoder.name = "encoder";
-  encoder.layers.push_back(LayerProfile(measured.first, 1, kEncoderChannels));
-  for (int i = 0; i < blocks; ++i) {
-    encoder.layers.push_back(LayerProfile(measured.block, kEncoderChannels, kEncoderChannels));
-  }
-  encoder.layers.push_back(LayerProfile(measured.last, kEncoderChannels, 1));
-  return profile;
+absl::StatusOr<Measured> Measure(const RealSettings& settings) {
+  ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(kRanks, [&](int rank, ParentPipes* parent) {
+                           return MeasureRank(settings, rank, parent);
+                         }));
+  Measured measured;
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile small, ProfileAll(ranks, 1));
+  measured.blocks = BlocksFor(settings.r, WorkOf(settings, 1), small);
+  ATOLL_ASSIGN_OR_RETURN(measured.profile, ProfileAll(ranks, measured.blocks));
+  return measured;
 }
 
 struct Plans {
@@ -183,38 +88,33 @@ struct Plans {
   planner::Plan apart;  // the frozen work after the flush, half of the batch on each rank
 };
 
-absl::StatusOr<Plans> MakePlans(const RealSettings& settings, const Measured& measured, int blocks) {
+absl::StatusOr<Plans> MakePlans(const RealSettings& settings, const Measured& measured) {
+  const Work work = WorkOf(settings, measured.blocks);
+  planner::PlanRequest request;
+  request.pipeline = {.schedule = "1f1b", .stages = kRanks, .micro_batches = settings.micro_batches};
+  request.batch_size = work.batch_size();
+  request.ranks = kRanks;
+  request.profile = measured.profile;
+  request.components = planner::ComponentsOf(work.frozen);
   Plans plans;
-  ATOLL_ASSIGN_OR_RETURN(plans.apart, TrainablePlan(settings, kRanks));
-  plans.apart.components = planner::ComponentsOf(Encoder(blocks));
-  plans.filled = plans.apart;
+  ATOLL_ASSIGN_OR_RETURN(plans.filled, planner::MakePlan(request));
+  request.profile.frozen.clear();
+  request.components.clear();
+  ATOLL_ASSIGN_OR_RETURN(plans.apart, planner::MakePlan(request));
+  plans.apart.components = plans.filled.components;
   planner::AppendPieces(&plans.apart);
-  const planner::Profile profile = FrozenProfile(measured, blocks);
-  planner::FillRequest request{.schedule = plans.filled.schedule,
-                               .batch = settings.micro_batches * settings.micro_batch_size};
-  request.costs.stages.assign(kRanks, {.forward_seconds = measured.forward / kRanks,
-                                       .input_gradient_seconds = measured.backward / kRanks / 2,
-                                       .weight_gradient_seconds = measured.backward / kRanks / 2});
-  request.costs.transfer_seconds = 2e-4;
-  request.readers = {{0, kRanks - 1}};  // latents are read by both ends
-  ATOLL_ASSIGN_OR_RETURN(planner::Fill fill, planner::FillBubbles(request, profile));
-  plans.filled.schedule = std::move(fill.schedule);
-  plans.filled.frozen = std::move(fill.pieces);
-  plans.filled.predicted.iteration_seconds = fill.iteration_seconds;
-  ATOLL_RETURN_IF_ERROR(planner::FrozenFlowOf(plans.filled).status());
   return plans;
 }
 
-absl::Status RunRank(const RealSettings& settings, const Plans& plans, int blocks, int rank, ParentPipes* parent) {
+absl::Status RunRank(const Work& work, const Plans& plans, int rank, ParentPipes* parent) {
   // Both plans' trainers share the transport: they take turns.
   std::vector<transport::Lane> lanes = engine::LanesOf(plans.filled);
   for (const transport::Lane& lane : engine::LanesOf(plans.apart)) {
     if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) lanes.push_back(lane);
   }
   ATOLL_ASSIGN_OR_RETURN(const auto transport, ConnectRank(parent, rank, kRanks, lanes));
-  trainer::TrainerOptions options = Options(settings);
-  options.frozen = Encoder(blocks);
-  trainer::SyntheticData data(Options(settings).classes, 0);
+  const trainer::TrainerOptions options = OptionsOf(work);
+  trainer::SyntheticData data(options.classes, 0);
   ATOLL_ASSIGN_OR_RETURN(const auto filled,
                          trainer::Trainer::Create(options, plans.filled, rank, &data, transport.get(), Clock::Real()));
   ATOLL_ASSIGN_OR_RETURN(const auto apart,
@@ -271,16 +171,13 @@ absl::StatusOr<FilledStep> StepBoth(const Children& children, const std::string&
 
 absl::Status RealCase(const RealSettings& settings) {
   const std::string name = "real-s2";
-  ATOLL_ASSIGN_OR_RETURN(const Measured measured, MeasureAll(settings));
-  const double work = settings.micro_batches * (measured.forward + measured.backward);
-  const int blocks = std::max(1, static_cast<int>(std::lround(settings.r * work / measured.block.back())));
-  fmt::print(stderr, "{}: F {:.4f} s, B {:.4f} s, block {:.4f} s: {} blocks\n", name, measured.forward,
-             measured.backward, measured.block.back(), blocks);
-  ATOLL_ASSIGN_OR_RETURN(const Plans plans, MakePlans(settings, measured, blocks));
-  fmt::print(stderr, "{}: planned {:.4f} s\n{}", name, plans.filled.predicted.iteration_seconds,
-             schedule::ToText(plans.filled.schedule));
+  ATOLL_ASSIGN_OR_RETURN(const Measured measured, Measure(settings));
+  ATOLL_ASSIGN_OR_RETURN(const Plans plans, MakePlans(settings, measured));
+  fmt::print(stderr, "{}: {} blocks; filled {:.4f} s planned: {}\n{}", name, measured.blocks,
+             plans.filled.predicted.iteration_seconds, plans.filled.reason, schedule::ToText(plans.filled.schedule));
+  const Work work = WorkOf(settings, measured.blocks);
   ATOLL_ASSIGN_OR_RETURN(const auto children, StartRanks(kRanks, [&](int rank, ParentPipes* parent) {
-                           return RunRank(settings, plans, blocks, rank, parent);
+                           return RunRank(work, plans, rank, parent);
                          }));
   std::vector<double> ratios;
   std::vector<double> filled_seconds;

@@ -1,7 +1,9 @@
 #include "tests/bench/pipeline_ranks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,6 +16,8 @@
 
 namespace atl::bench {
 namespace {
+
+constexpr int kEncoderChannels = 32;
 
 // Where the step of a rank went, in seconds: compute, waiting for inputs, the engine's own work, the rest of the step.
 std::string Breakdown(const trainer::Trainer& trainer, const Span& span) {
@@ -45,24 +49,38 @@ trainer::TrainerOptions OptionsOf(const Work& work) {
   options.model = {
       .patch = work.patch, .width = work.width, .depth = work.depth, .heads = 4, .mlp_ratio = work.mlp_ratio};
   options.training.steps = 1'000'000;
-  options.training.batch_size = work.micro_batches * work.micro_batch_size;
+  options.training.batch_size = work.batch_size();
   options.channels = work.channels;
   while (options.height / work.patch * (options.height / work.patch) < work.tokens) options.height += work.patch;
   options.width = options.height;
   options.classes = 10;
   options.seed = 1;
   options.threads = 1;
+  options.frozen = work.frozen;
   return options;
 }
 
+std::vector<spec::FrozenSpec> Encoder(int blocks) {
+  spec::FrozenSpec encoder{.name = "encoder", .output = "latent"};
+  encoder.layers.push_back({.kind = "convolution", .width = kEncoderChannels, .activation = "silu"});
+  for (int i = 0; i < blocks; ++i) encoder.layers.push_back({.kind = "block"});
+  encoder.layers.push_back({.kind = "convolution", .width = 1});
+  return {encoder};
+}
+
+int BlocksFor(double r, const Work& work, const planner::Profile& profile) {
+  const double trainable = work.micro_batches * planner::MicroBatchSeconds(profile, work.micro_batch_size);
+  const double block = planner::FrozenSeconds(profile.frozen[0].layers[1], work.batch_size());
+  return std::max(1, static_cast<int>(std::lround(r * trainable / block)));
+}
+
 absl::StatusOr<planner::Profile> ShareProfile(const Work& work, transport::Transport* transport, ParentPipes* parent,
-                                              Clock* clock) {
-  const trainer::TrainerOptions options = OptionsOf(work);
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile own, trainer::ProfileRank({.trainer = options,
-                                                                           .precision = options.training.precision,
-                                                                           .micro_batch_sizes = {work.micro_batch_size},
-                                                                           .key = "bench"},
-                                                                          transport, clock));
+                                              Clock* clock, bool calibration) {
+  trainer::ProfilerOptions options{
+      .trainer = OptionsOf(work), .micro_batch_sizes = {work.micro_batch_size}, .key = "bench"};
+  options.precision = options.trainer.training.precision;
+  if (calibration) options = trainer::Calibration(std::move(options));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile own, trainer::ProfileRank(options, transport, clock));
   ATOLL_RETURN_IF_ERROR(parent->Write(OneLine(own)));
   ATOLL_ASSIGN_OR_RETURN(const std::string merged, parent->Read());
   return storage::ParseProfile(merged, "parent");

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/planner/profile.h"
+#include "common/spec/spec.h"
 #include "tests/bench/rank_processes.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/transport.h"
@@ -27,14 +28,24 @@ struct Work {
   double mlp_ratio = 4.0;
   int micro_batches = 8;
   int micro_batch_size = 8;
+  std::vector<spec::FrozenSpec> frozen;
+
+  int batch_size() const { return micro_batches * micro_batch_size; }
 };
+
+// A frozen encoder that keeps the images' size and channels (one): a convolution, `blocks` residual ones, a last
+// convolution.
+std::vector<spec::FrozenSpec> Encoder(int blocks);
+
+// With how many blocks its time over a batch is `r` times that of the trainable layers; by a profile of some encoder.
+int BlocksFor(double r, const Work& work, const planner::Profile& profile);
 
 trainer::TrainerOptions OptionsOf(const Work& work);
 
 // In a child: measures this work at the same time as the others, hands the parent what it measured, and gets what all
-// did.
+// did. A calibration says only how fast the machine is now (planner::AdjustSpeed).
 absl::StatusOr<planner::Profile> ShareProfile(const Work& work, transport::Transport* transport, ParentPipes* parent,
-                                              Clock* clock = Clock::Real());
+                                              Clock* clock = Clock::Real(), bool calibration = false);
 // The parent's side of it: one profile of all.
 absl::StatusOr<planner::Profile> MergeAndShare(const Children& ranks);
 

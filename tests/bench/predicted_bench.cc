@@ -1,8 +1,9 @@
 // How well a measured profile predicts an iteration: profile and measurement take turns, in the same processes.
 //
-// One or two children hold a rank each. Commands: "profile" measures costs and shares them, "train" plans with them and
-// builds the trainer, "step" is one training step. One JSON object per line on standard output; what people read goes
-// to standard error.
+// One or two children hold a rank each. Commands: "profile" measures costs and shares them, "calibrate" measures how
+// fast the machine is, "blocks" changes the frozen encoder, "train" plans with the last profile and builds the trainer,
+// "step" is one training step. Each profile predicts the steps after it, and so does the first one, scaled by each
+// calibration. One JSON object per line on standard output; what people read goes to standard error.
 #include <signal.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +19,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/planner/frozen_flow.h"
+#include "common/planner/measured_profile.h"
 #include "common/planner/plan.h"
 #include "common/schedule/simulator.h"
 #include "tests/bench/bench_process.h"
@@ -29,6 +33,8 @@
 
 namespace atl::bench {
 namespace {
+
+constexpr std::string_view kBlocks = "blocks ";
 
 struct Settings {
   int rounds = 6;
@@ -43,6 +49,7 @@ struct Case {
   int ranks = 1;
   std::string schedule;
   Work work;
+  double r = 0;  // frozen work over trainable
 };
 
 // A head of twice a block's cost: as many values per patch as make its product twice those of a narrow block.
@@ -61,15 +68,17 @@ std::vector<Case> Cases() {
   return {{.name = "predicted-one-rank", .ranks = 1, .schedule = "1f1b", .work = {.micro_batches = 4}},
           {.name = "predicted-1f1b-m4", .ranks = 2, .schedule = "1f1b", .work = {.micro_batches = 4}},
           {.name = "predicted-v-m8", .ranks = 2, .schedule = "zbv", .work = {.micro_batches = 8}},
+          {.name = "predicted-fill", .ranks = 2, .schedule = "1f1b", .work = {.micro_batches = 4}, .r = 0.25},
           {.name = "predicted-uneven", .ranks = 2, .schedule = "1f1b", .work = UnevenWork()}};
 }
 
 absl::StatusOr<planner::Plan> PlanFrom(const Case& bench, const planner::Profile& profile) {
   planner::PlanRequest request;
   request.pipeline = {.schedule = bench.schedule, .stages = 0, .micro_batches = bench.work.micro_batches};
-  request.batch_size = bench.work.micro_batches * bench.work.micro_batch_size;
+  request.batch_size = bench.work.batch_size();
   request.ranks = bench.ranks;
   request.profile = profile;
+  if (!profile.frozen.empty()) request.components = planner::ComponentsOf(bench.work.frozen);
   return planner::MakePlan(request);
 }
 
@@ -113,15 +122,25 @@ class ProcessorClock : public Clock {
   }
 };
 
-absl::Status RunRank(const Settings& settings, const Case& bench, int rank, ParentPipes* parent) {
+// Of any plan of this case: frozen pieces may lie anywhere.
+absl::StatusOr<std::vector<transport::Lane>> LanesFor(const Case& bench) {
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan counted, CountedPlan(bench));
   std::vector<transport::Lane> lanes = engine::LanesOf(counted);
   for (const transport::Lane& lane : trainer::ProfilerLanes(bench.ranks)) lanes.push_back(lane);
+  for (int from = 0; from < bench.ranks && bench.r > 0; ++from) {
+    for (int to = 0; to < bench.ranks; ++to) {
+      if (from != to) lanes.push_back({from, to, 0, transport::LaneKind::kFrozen});
+    }
+  }
+  return lanes;
+}
+
+absl::Status RunRank(const Settings& settings, Case bench, int rank, ParentPipes* parent) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<transport::Lane> lanes, LanesFor(bench));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> connected,
                          ConnectRank(parent, rank, bench.ranks, lanes));
   transport::Transport* const transport = bench.ranks > 1 ? connected.get() : nullptr;
-  const trainer::TrainerOptions options = OptionsOf(bench.work);
-  trainer::SyntheticData data(options.classes, 0);
+  trainer::SyntheticData data(OptionsOf(bench.work).classes, 0);
   planner::Profile profile;  // the last
   std::unique_ptr<trainer::Trainer> trainer;
   ProcessorClock processor;
@@ -132,9 +151,14 @@ absl::Status RunRank(const Settings& settings, const Case& bench, int rank, Pare
     if (!command.ok()) return absl::OkStatus();  // the parent is done
     if (*command == "profile") {
       ATOLL_ASSIGN_OR_RETURN(profile, ShareProfile(bench.work, transport, parent, clock));
+    } else if (*command == "calibrate") {
+      ATOLL_RETURN_IF_ERROR(ShareProfile(bench.work, transport, parent, clock, /*calibration=*/true).status());
+    } else if (command->rfind(kBlocks, 0) == 0) {
+      bench.work.frozen = Encoder(std::stoi(command->substr(kBlocks.size())));
     } else if (*command == "train") {
       ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, profile));
-      ATOLL_ASSIGN_OR_RETURN(trainer, trainer::Trainer::Create(options, plan, rank, &data, transport, Clock::Real()));
+      ATOLL_ASSIGN_OR_RETURN(
+          trainer, trainer::Trainer::Create(OptionsOf(bench.work), plan, rank, &data, transport, Clock::Real()));
       ATOLL_RETURN_IF_ERROR(parent->Write("ready"));
     } else {
       ATOLL_RETURN_IF_ERROR(StepAndAnswer(trainer.get(), parent));
@@ -142,44 +166,76 @@ absl::Status RunRank(const Settings& settings, const Case& bench, int rank, Pare
   }
 }
 
-absl::StatusOr<planner::Profile> ProfileAll(const Children& ranks) {
-  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Send("profile"));
+absl::Status SendAll(const Children& ranks, const std::string& command) {
+  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Send(command));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<planner::Profile> ProfileAll(const Children& ranks, const std::string& command = "profile") {
+  ATOLL_RETURN_IF_ERROR(SendAll(ranks, command));
   return MergeAndShare(ranks);
 }
 
+// The first profile; of a case with frozen work the encoder is sized by another one before it.
+absl::StatusOr<planner::Profile> FirstProfile(const Children& ranks, Case* bench) {
+  ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, ProfileAll(ranks));
+  if (bench->r <= 0) return profile;
+  const int blocks = BlocksFor(bench->r, bench->work, profile);
+  bench->work.frozen = Encoder(blocks);
+  ATOLL_RETURN_IF_ERROR(SendAll(ranks, fmt::format("{}{}", kBlocks, blocks)));
+  return ProfileAll(ranks);
+}
+
 absl::Status Train(const Children& ranks) {
-  for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Send("train"));
+  ATOLL_RETURN_IF_ERROR(SendAll(ranks, "train"));
   for (const auto& rank : ranks) ATOLL_RETURN_IF_ERROR(rank->Receive().status());
   return absl::OkStatus();
 }
 
-absl::Status RunCase(const Settings& settings, const Case& bench) {
+absl::StatusOr<double> Predict(const Settings& settings, const planner::Plan& plan, const planner::Profile& profile) {
+  return settings.processor_time ? PredictWork(plan, profile) : PredictIteration(plan, profile);
+}
+
+// The profile as it is kept, by a calibration of now.
+absl::StatusOr<planner::Profile> Rescaled(const Children& ranks, planner::Profile kept) {
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile now, ProfileAll(ranks, "calibrate"));
+  planner::AdjustSpeed(now, &kept);
+  return kept;
+}
+
+absl::Status RunCase(const Settings& settings, Case bench) {
+  if (bench.r > 0) bench.work.frozen = Encoder(1);
   ATOLL_ASSIGN_OR_RETURN(const Children ranks, StartRanks(bench.ranks, [&](int rank, ParentPipes* parent) {
                            return RunRank(settings, bench, rank, parent);
                          }));
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile first, ProfileAll(ranks));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile first, FirstProfile(ranks, &bench));
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFrom(bench, first));
   ATOLL_RETURN_IF_ERROR(Train(ranks));
   fmt::print(stderr, "{}: {}\n", bench.name, plan.reason);
   std::vector<double> ratios;
+  std::vector<double> rescaled_ratios;
   std::vector<double> measured;
   for (int round = -settings.warm_up; round < settings.rounds; ++round) {
     ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, ProfileAll(ranks));
-    ATOLL_ASSIGN_OR_RETURN(const double predicted,
-                           settings.processor_time ? PredictWork(plan, profile) : PredictIteration(plan, profile));
+    ATOLL_ASSIGN_OR_RETURN(const double predicted, Predict(settings, plan, profile));
+    ATOLL_ASSIGN_OR_RETURN(const planner::Profile rescaled, Rescaled(ranks, first));
+    ATOLL_ASSIGN_OR_RETURN(const double by_rescaled, Predict(settings, plan, rescaled));
     std::vector<double> steps;
     for (int step = 0; step < settings.steps; ++step) {
       ATOLL_ASSIGN_OR_RETURN(const Cost cost, StepAll(All(ranks), "step", round == settings.rounds - 1 && step == 0));
       steps.push_back(settings.processor_time ? cost.cpu_seconds : cost.seconds);
     }
     const double seconds = Median(steps);
-    fmt::print(stderr, "{} round {:2}: predicted {:.4f} s, measured {:.4f} s, ratio {:.4f}\n", bench.name, round,
-               predicted, seconds, predicted / seconds);
+    fmt::print(stderr,
+               "{} round {:2}: predicted {:.4f} s, rescaled {:.4f} s, measured {:.4f} s, ratios {:.4f} {:.4f}\n",
+               bench.name, round, predicted, by_rescaled, seconds, predicted / seconds, by_rescaled / seconds);
     if (round < 0) continue;
     measured.push_back(seconds);
     ratios.push_back(predicted / seconds);
+    rescaled_ratios.push_back(by_rescaled / seconds);
   }
   PrintFigure(bench.name, "error_fraction", std::abs(Median(ratios) - 1), "ratio");
+  PrintFigure(bench.name, "rescaled_error_fraction", std::abs(Median(rescaled_ratios) - 1), "ratio");
   PrintFigure(bench.name, "predicted_over_measured", Median(ratios), "ratio");
   PrintFigure(bench.name, "predicted_over_measured_spread", Spread(ratios), "ratio");
   PrintFigure(bench.name, "seconds", Median(measured), "s");

@@ -96,6 +96,20 @@ TEST_F(ProfileCommandTest, TwoRanksMeasureAndTheFileHoldsWhatTheTableShows) {
   EXPECT_THAT(Meetings(), testing::IsEmpty());
 }
 
+TEST_F(ProfileCommandTest, FrozenComponentsAreMeasuredToo) {
+  std::ofstream(folder_ + "/job.yaml", std::ios::app) << "frozen: [{name: encoder, output: latent, layers: [{kind: "
+                                                         "convolution, width: 2, stride: 2}, {kind: block}]}]\n";
+  const auto [code, said] = Run({"--ranks", "2", "--image", "1x8x8", "--out", folder_ + "/profile.json"});
+  ASSERT_EQ(code, 0) << said;
+  EXPECT_THAT(said, HasSubstr("Frozen component encoder: milliseconds by number of samples"));
+  const auto profile = storage::ParseProfile(ReadAll(folder_ + "/profile.json"), "profile.json");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  ASSERT_EQ(profile->frozen.size(), 1u);
+  ASSERT_EQ(profile->frozen[0].layers.size(), 2u);
+  EXPECT_EQ(profile->frozen[0].layers[1].seconds.size(), 4u);  // of a batch of 8
+  EXPECT_EQ(profile->frozen[0].layers[1].output_bytes, 4 * 2 * 4 * 4);
+}
+
 TEST_F(ProfileCommandTest, AProcessThatCannotMeasureIsQuoted) {
   const auto [code, said] = Run({"--image", "1x7x7"});
   EXPECT_NE(code, 0);

@@ -6,6 +6,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/planner/measured_profile.h"
+#include "common/spec/spec_io.h"
 #include "common/storage/profile_file.h"
 #include "common/storage/sha256.h"
 
@@ -21,21 +22,34 @@ absl::StatusOr<planner::Profile> ReadProfile(storage::BlobStore* store, const st
 
 // A machine that is slower or faster than it was.
 absl::StatusOr<planner::Profile> AsItIsNow(planner::Profile profile, const MeasureProfile& measure) {
-  const int32_t size = profile.layers.begin()->first;
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile now, measure({size}));
-  const double then_seconds = planner::MicroBatchSeconds(profile, size);
-  const double drift = then_seconds > 0 ? planner::MicroBatchSeconds(now, size) / then_seconds : 1;
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile now,
+                         measure({.micro_batch_sizes = {profile.layers.begin()->first}, .calibration = true}));
+  const double drift = planner::AdjustSpeed(now, &profile);
   spdlog::info("profile {}: cached; {:.2f} times its seconds now", profile.key, drift);
-  planner::ScaleCompute(drift, &profile);
-  profile.rank_slowdown = now.rank_slowdown;
   return profile;
+}
+
+// Everything about frozen components that may change their cost, and with them the shape of what is learnt and the
+// sizes of partial batches. Empty without.
+std::string FrozenText(const trainer::TrainerOptions& options) {
+  if (options.frozen.empty()) return "";
+  spec::JobSpec only;
+  only.frozen = options.frozen;
+  std::string text = fmt::format(" | {} {}", options.training.batch_size, spec::ToYaml(only));
+  for (const spec::FrozenSpec& component : options.frozen) {
+    for (const std::string& uri : component.torchscript) {
+      const bool known = options.frozen_files != nullptr && options.frozen_files->contains(uri);
+      if (known) text += storage::Sha256(options.frozen_files->at(uri));
+    }
+  }
+  return text;
 }
 
 }  // namespace
 
-bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline) {
+bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline, bool has_frozen, int32_t ranks) {
   return pipeline.schedule == "auto" || pipeline.memory != "auto" || pipeline.micro_batches == 0 ||
-         pipeline.replicas == 0;
+         pipeline.replicas == 0 || (has_frozen && pipeline.fill != "never" && ranks > 1);
 }
 
 std::string ProfileKey(const ProfiledThing& thing) {
@@ -49,7 +63,7 @@ std::string ProfileKey(const ProfiledThing& thing) {
                   options.width, options.classes, options.clusters, precision.params, precision.compute,
                   precision.reduce, precision.ema, options.device, options.threads, thing.ranks,
                   fmt::join(thing.micro_batch_sizes, ","), thing.device_name, thing.build);
-  return storage::Sha256(text).substr(0, 32);
+  return storage::Sha256(text + FrozenText(options)).substr(0, 32);
 }
 
 absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::string_view key,
@@ -58,7 +72,7 @@ absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::s
   absl::StatusOr<planner::Profile> cached = ReadProfile(store, uri);
   if (cached.ok()) return AsItIsNow(*std::move(cached), measure);
   if (!absl::IsNotFound(cached.status())) spdlog::warn("measuring anew: {}", cached.status().ToString());
-  ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, measure(sizes));
+  ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, measure({.micro_batch_sizes = sizes}));
   profile.key = std::string(key);
   if (const absl::Status written = store->Write(uri, storage::ToJson(profile)).status(); !written.ok()) {
     spdlog::warn("profile {} not kept: {}", uri, written.ToString());

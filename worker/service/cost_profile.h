@@ -15,8 +15,9 @@
 
 namespace atl::worker {
 
-// Whether a plan for this pipeline needs measured costs: where the planner has a choice.
-bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline);
+// Whether a plan for this pipeline needs measured costs: where the planner has a choice, and where frozen work is to
+// fill the bubbles of several ranks.
+bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline, bool has_frozen, int32_t ranks);
 
 // What makes two measurements alike.
 struct ProfiledThing {
@@ -30,10 +31,14 @@ struct ProfiledThing {
 // Of two things that cost the same, the same; hexadecimal.
 std::string ProfileKey(const ProfiledThing& thing);
 
-// Measures these sizes, each for no longer than a few seconds.
-using MeasureProfile = std::function<absl::StatusOr<planner::Profile>(const std::vector<int32_t>& sizes)>;
+// What ranks are to measure, each size for no longer than a few seconds.
+struct Measurement {
+  std::vector<int32_t> micro_batch_sizes;
+  bool calibration = false;  // trainer::Calibration
+};
+using MeasureProfile = std::function<absl::StatusOr<planner::Profile>(const Measurement&)>;
 
-// The profile under `key` in the store, scaled by a short measurement of its smallest size to the machine as it is now;
+// The profile under `key` in the store, scaled by a calibration with its smallest size to the machine as it is now;
 // where there is none, or one that cannot be read, a new measurement, which is kept. An error is that of `measure`.
 absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::string_view key,
                                                const std::vector<int32_t>& sizes, const MeasureProfile& measure);

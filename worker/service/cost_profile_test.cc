@@ -34,9 +34,10 @@ class ObtainProfileTest : public testing::Test {
   ~ObtainProfileTest() override { std::filesystem::remove_all(folder_); }
 
   absl::StatusOr<planner::Profile> Obtain(double scale) {
-    return ObtainProfile(store_.get(), "k", {2, 8}, [&](const std::vector<int32_t>& sizes) {
-      asked_.push_back(sizes);
-      return absl::StatusOr<planner::Profile>(Measured(sizes, scale));
+    return ObtainProfile(store_.get(), "k", {2, 8}, [&](const Measurement& measurement) {
+      asked_.push_back(measurement.micro_batch_sizes);
+      EXPECT_EQ(measurement.calibration, measurement.micro_batch_sizes.size() == 1);
+      return absl::StatusOr<planner::Profile>(Measured(measurement.micro_batch_sizes, scale));
     });
   }
 
@@ -74,11 +75,22 @@ TEST_F(ObtainProfileTest, OneThatCannotBeReadIsReplaced) {
 }
 
 TEST_F(ObtainProfileTest, AnErrorOfTheMeasurementIsPassedOn) {
-  const auto profile = ObtainProfile(store_.get(), "k", {2}, [](const std::vector<int32_t>&) {
+  const auto profile = ObtainProfile(store_.get(), "k", {2}, [](const Measurement&) {
     return absl::StatusOr<planner::Profile>(absl::UnavailableError("a rank is lost"));
   });
   EXPECT_TRUE(absl::IsUnavailable(profile.status()));
   EXPECT_FALSE(store_->Read(store_->UriOf("profiles/k.json")).ok());
+}
+
+TEST(NeedsMeasuredProfileTest, WhereAPlanIsOpenOrBubblesAreToBeFilled) {
+  spec::PipelineSpec pipeline;
+  EXPECT_FALSE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/false, /*ranks=*/2));
+  EXPECT_TRUE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/2));
+  EXPECT_FALSE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/1)) << "no bubbles";
+  pipeline.fill = "never";
+  EXPECT_FALSE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/2));
+  pipeline.schedule = "auto";
+  EXPECT_TRUE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/false, /*ranks=*/1));
 }
 
 TEST(ProfileKeyTest, TellsApartWhatCostsDifferently) {
@@ -95,6 +107,26 @@ TEST(ProfileKeyTest, TellsApartWhatCostsDifferently) {
   EXPECT_NE(ProfileKey(thing), changed([](ProfiledThing& t) { t.micro_batch_sizes = {2}; }));
   EXPECT_NE(ProfileKey(thing), changed([](ProfiledThing& t) { t.ranks = 4; }));
   EXPECT_NE(ProfileKey(thing), changed([](ProfiledThing& t) { t.build = "c"; }));
+  EXPECT_NE(ProfileKey(thing), changed([](ProfiledThing& t) { t.options.height = 16; }));
+  // Frozen components are measured too, at sizes that follow the batch; and they make what is learnt.
+  const auto frozen = [&](auto change) {
+    return changed([&](ProfiledThing& t) {
+      t.options.frozen = {{.name = "e", .output = "latent", .torchscript = {"file:///e.pt"}, .shape = {2, 4, 4}}};
+      t.options.frozen_files = std::make_shared<const std::map<std::string, std::string>>(
+          std::map<std::string, std::string>{{"file:///e.pt", "a program"}});
+      change(t);
+    });
+  };
+  const std::string with_frozen = frozen([](ProfiledThing&) {});
+  EXPECT_NE(ProfileKey(thing), with_frozen);
+  EXPECT_EQ(with_frozen, frozen([](ProfiledThing& t) { t.options.frozen_seed = 9; }));
+  EXPECT_NE(with_frozen, frozen([](ProfiledThing& t) { t.options.frozen[0].shape = {4, 4, 4}; }));
+  EXPECT_NE(with_frozen, frozen([](ProfiledThing& t) { t.options.frozen[0].output = "none"; }));
+  EXPECT_NE(with_frozen, frozen([](ProfiledThing& t) { t.options.training.batch_size *= 2; }));
+  EXPECT_NE(with_frozen, frozen([](ProfiledThing& t) {
+              t.options.frozen_files = std::make_shared<const std::map<std::string, std::string>>(
+                  std::map<std::string, std::string>{{"file:///e.pt", "another"}});
+            }));
   // Costs do not depend on how long is trained, or from which seed.
   EXPECT_EQ(ProfileKey(thing), changed([](ProfiledThing& t) {
               t.options.training.steps = 9;

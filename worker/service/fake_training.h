@@ -28,7 +28,8 @@ struct FakeTraining {
 
   absl::Mutex mutex;
   std::map<std::string, std::vector<std::unique_ptr<transport::Transport>>> transports ABSL_GUARDED_BY(mutex);
-  std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);  // of each attempt's plan, as plan rank 0 saw it
+  std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);   // of each attempt's plan, as plan rank 0 saw it
+  std::vector<planner::Plan> plans ABSL_GUARDED_BY(mutex);  // that were trained, as plan rank 0 saw them
 
   // Each rank takes its end of one set of loopback transports per attempt.
   absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(int32_t rank, int32_t ranks,
@@ -126,6 +127,10 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
   parts.make_trainer = [shared](const trainer::TrainerOptions& options, const planner::Plan& plan, int32_t rank,
                                 trainer::TrainingData*,
                                 transport::Transport* transport) -> absl::StatusOr<std::unique_ptr<trainer::Trainer>> {
+    if (rank == 0) {
+      absl::MutexLock lock(&shared->mutex);
+      shared->plans.push_back(plan);
+    }
     return std::make_unique<FakeTrainer>(shared, options, plan, rank, transport);
   };
   parts.profile_rank = [shared](const trainer::ProfilerOptions& options,
@@ -139,6 +144,11 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
     profile.layers.clear();
     for (const int32_t size : options.micro_batch_sizes) profile.layers[size] = layers;
     profile.key = options.key;
+    const trainer::TrainerOptions& trainer = options.trainer;
+    if (options.frozen) {
+      profile.frozen = planner::CountedFrozen(trainer.frozen, {trainer.channels, trainer.height, trainer.width},
+                                              trainer.classes, trainer.training.batch_size);
+    }
     return profile;
   };
   return parts;

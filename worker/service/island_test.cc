@@ -1,10 +1,12 @@
 // An island of real leaders and ranks in one process, over real streams, against a coordinator of the test.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+#include "common/planner/frozen_flow.h"
 #include "common/rpc/channel.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/step_trace.h"
@@ -232,6 +234,79 @@ TEST_F(IslandTest, RanksMeasureForAPlanThatTheJobLeavesOpenAndKeepTheProfile) {
   Grant(open);
   ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
   EXPECT_EQ(training_.profiles, 4);
+}
+
+bool IsFrozen(const schedule::Action& action) {
+  return action.kind == schedule::ActionKind::kFrozen;
+}
+
+// How many frozen pieces come before another action of their rank.
+int64_t PiecesInBubbles(const planner::Plan& plan) {
+  int64_t pieces = 0;
+  for (const auto& rank : plan.schedule.ranks) {
+    const auto last = std::find_if_not(rank.rbegin(), rank.rend(), IsFrozen);
+    pieces += std::count_if(last, rank.rend(), IsFrozen);
+  }
+  return pieces;
+}
+
+spec::TaskGrant WithFrozenComponents(spec::TaskGrant grant) {
+  grant.spec.model = {.patch = 2, .width = 384, .depth = 6, .heads = 4};
+  grant.spec.training.batch_size = 64;
+  grant.spec.frozen = {
+      {.name = "encoder",
+       .output = "latent",
+       .layers = {{.kind = "convolution", .width = 2, .stride = 2}, {.kind = "block"}}},
+      {.name = "labels", .input = "label", .output = "condition", .layers = {{.kind = "embedding", .width = 384}}}};
+  return grant;
+}
+
+TEST_F(IslandTest, MeasuredFrozenLayersGoIntoTheBubbles) {
+  Grant(WithFrozenComponents(TrainingGrant(1, 5)));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_EQ(training_.profiles, 2) << "nothing else is open in this job";
+  absl::MutexLock lock(&training_.mutex);
+  ASSERT_EQ(training_.plans.size(), 1u);
+  const planner::Plan& plan = training_.plans[0];
+  EXPECT_EQ(plan.components.size(), 2u);
+  EXPECT_TRUE(planner::FrozenFlowOf(plan).ok()) << planner::FrozenFlowOf(plan).status();
+  EXPECT_GT(PiecesInBubbles(plan), 0);
+}
+
+TEST_F(IslandTest, ATaskThatGoesOnRunsTheFrozenPiecesOfTheAttemptBefore) {
+  Grant(WithFrozenComponents(TrainingGrant(1, 10)));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  spec::TaskGrant again = WithFrozenComponents(TrainingGrant(2, 20));
+  again.resume_from = coordinator_.Copy().committed.back();
+  // Another plan would come of this, if one were made.
+  again.spec.pipeline.fill = "never";
+  Grant(again);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
+  EXPECT_EQ(training_.profiles, 2);
+  absl::MutexLock lock(&training_.mutex);
+  ASSERT_EQ(training_.plans.size(), 2u);
+  EXPECT_EQ(training_.plans[0].frozen, training_.plans[1].frozen);
+  EXPECT_EQ(training_.plans[0].schedule, training_.plans[1].schedule);
+}
+
+TEST_F(IslandTest, FrozenWorkWhoseCostsNobodyKnowsComesAfterTheFlush) {
+  training_.fail_profiles = true;
+  spec::TaskGrant grant = WithFrozenComponents(TrainingGrant(1, 5));
+  grant.spec.frozen[0] = {
+      .name = "encoder", .output = "latent", .torchscript = {store_->UriOf("e.pt")}, .shape = {2, 4, 4}};
+  ASSERT_TRUE(store_->Write(store_->UriOf("e.pt"), "a program").ok());
+  Grant(grant);
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  absl::MutexLock lock(&training_.mutex);
+  ASSERT_EQ(training_.plans.size(), 1u);
+  EXPECT_EQ(training_.plans[0].frozen.size(), 4u);  // both components, a half of the batch on each rank
+  EXPECT_EQ(PiecesInBubbles(training_.plans[0]), 0);
 }
 
 TEST_F(IslandTest, AMeasurementThatFailsDoesNotKeepATaskFromTraining) {

@@ -14,11 +14,14 @@
 #include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
-#include "worker/service/cost_profile.h"
+#include "worker/service/kept_plan.h"
 #include "worker/service/training_inputs.h"
 
 namespace atl::worker {
 namespace {
+
+// Of a rank's memory; the rest is for what plans do not count: libraries, samples, the allocator's gaps.
+constexpr double kPlannedMemory = 0.9;
 
 std::string RandomName() {
   absl::BitGen random;
@@ -204,7 +207,9 @@ absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkp
 
 absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                                   const std::vector<int32_t>& ranks) {
-  if (!NeedsMeasuredProfile(grant.spec.pipeline)) return CountedProfileOf(inputs);
+  if (!NeedsMeasuredProfile(grant.spec.pipeline, !inputs.options.frozen.empty(), static_cast<int32_t>(ranks.size()))) {
+    return CountedProfileOf(inputs);
+  }
   ProfiledThing thing{.options = inputs.options,
                       .ranks = static_cast<int32_t>(ranks.size()),
                       .device_name = options_.capabilities.device_name(),
@@ -216,7 +221,7 @@ absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, 
   const std::string key = ProfileKey(thing);
   const absl::StatusOr<planner::Profile> profile = ObtainProfile(
       options_.parts.store, key, thing.micro_batch_sizes,
-      [&](const std::vector<int32_t>& sizes) { return MeasureOnRanks(grant, inputs, ranks, key, sizes); });
+      [&](const Measurement& measurement) { return MeasureOnRanks(grant, inputs, ranks, key, measurement); });
   if (profile.ok()) return *profile;
   spdlog::warn("task {} attempt {}: planned with counted costs, for measuring them failed: {}", grant.token.task_id,
                grant.token.attempt, profile.status().ToString());
@@ -225,18 +230,21 @@ absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, 
 
 absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                                         const std::vector<int32_t>& ranks, const std::string& key,
-                                                        const std::vector<int32_t>& sizes) {
+                                                        const Measurement& measurement) {
   // Any plan on these ranks does: it only says who takes part.
   const spec::PipelineSpec pipeline{.schedule = "1f1b", .micro_batches = 1};
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile counted, CountedProfileOf(inputs));
+  ATOLL_ASSIGN_OR_RETURN(planner::Profile counted, CountedProfileOf(inputs));
+  counted.frozen.clear();
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan,
-                         MakeTrainingPlan(inputs, pipeline, static_cast<int32_t>(ranks.size()), counted));
+                         MakeTrainingPlan(inputs, pipeline, {.ranks = static_cast<int32_t>(ranks.size())}, counted));
   atlpb::island::v1::StartAttempt start;
   start.set_incarnation(coordinator_->incarnation());
   *start.mutable_grant() = wire::ToProto(grant);
   *start.mutable_plan() = wire::ToProto(plan);
   start.mutable_profile()->set_key(key);
+  const std::vector<int32_t>& sizes = measurement.micro_batch_sizes;
   start.mutable_profile()->mutable_micro_batch_sizes()->Add(sizes.begin(), sizes.end());
+  start.mutable_profile()->set_calibration(measurement.calibration);
   {
     absl::MutexLock lock(&mutex_);
     rank_profiles_.clear();
@@ -256,6 +264,29 @@ absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& g
   return planner::MergeProfiles(profiles);
 }
 
+absl::StatusOr<planner::Plan> Leader::PlanFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                              const std::vector<int32_t>& ranks) {
+  const auto present = static_cast<int32_t>(ranks.size());
+  storage::BlobStore* const store = options_.parts.store;
+  const bool has_frozen = !inputs.options.frozen.empty();
+  if (has_frozen && grant.resume_from.has_value()) {
+    absl::StatusOr<planner::Plan> kept = ReadKeptPlan(store, grant, present);
+    if (kept.ok()) return kept;
+    spdlog::warn("task {} attempt {}: frozen work may be cut otherwise than before, and so round otherwise: {}",
+                 grant.token.task_id, grant.token.attempt, kept.status().ToString());
+  }
+  ATOLL_ASSIGN_OR_RETURN(const planner::Profile costs, CostsFor(grant, inputs, ranks));
+  const double memory = kPlannedMemory * static_cast<double>(options_.capabilities.memory_bytes_per_rank());
+  ATOLL_ASSIGN_OR_RETURN(
+      planner::Plan plan,
+      MakeTrainingPlan(inputs, grant.spec.pipeline, {.ranks = present, .memory_bytes_per_rank = memory}, costs));
+  if (!has_frozen) return plan;
+  if (const absl::Status kept = KeepPlan(store, grant, present, plan); !kept.ok()) {
+    spdlog::warn("task {} attempt {}: plan not kept: {}", grant.token.task_id, grant.token.attempt, kept.ToString());
+  }
+  return plan;
+}
+
 absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::TaskGrant& grant,
                                                                     const TrainingInputs& inputs,
                                                                     std::vector<int32_t>* ranks) {
@@ -265,8 +296,7 @@ absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::
                      fmt::format("task {}: expected {} ranks, found {}", grant.token.task_id,
                                  grant.spec.requirements.min_ranks, present));
   }
-  ATOLL_ASSIGN_OR_RETURN(const planner::Profile costs, CostsFor(grant, inputs, *ranks));
-  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, MakeTrainingPlan(inputs, grant.spec.pipeline, present, costs));
+  ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFor(grant, inputs, *ranks));
   ranks->resize(plan.rank_count());
   spdlog::info("task {} attempt {}: {} stages on ranks {}; {}", grant.token.task_id, grant.token.attempt,
                plan.stages.size(), fmt::join(*ranks, ","), plan.reason);

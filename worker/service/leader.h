@@ -22,6 +22,7 @@
 #include "worker/service/attempt_end.h"
 #include "worker/service/checkpoint_commits.h"
 #include "worker/service/coordinator_client.h"
+#include "worker/service/cost_profile.h"
 #include "worker/service/island.h"
 #include "worker/service/lease_keeper.h"
 #include "worker/service/progress_tracker.h"
@@ -81,7 +82,10 @@ class Leader {
   // Blocks until all of `ranks` have measured.
   absl::StatusOr<planner::Profile> MeasureOnRanks(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                                   const std::vector<int32_t>& ranks, const std::string& key,
-                                                  const std::vector<int32_t>& sizes);
+                                                  const Measurement& measurement);
+  // Made from their costs; of a task with frozen components that goes on, the plan of the attempt before.
+  absl::StatusOr<planner::Plan> PlanFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                        const std::vector<int32_t>& ranks);
   // `ranks`: in, those that are there; out, those of the plan.
   absl::StatusOr<atlpb::island::v1::StartAttempt> PlanAttempt(const spec::TaskGrant& grant,
                                                               const TrainingInputs& inputs,

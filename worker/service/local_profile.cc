@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
 #include "common/storage/profile_file.h"
 
@@ -55,6 +57,14 @@ absl::StatusOr<trainer::TrainerOptions> OptionsOf(const LocalProfileOptions& opt
     return FieldError("--profile-image", "VALUE_UNKNOWN",
                       fmt::format("expected CHANNELSxHEIGHTxWIDTH, found '{}'", options.image));
   }
+  trainer.frozen = router ? spec::LatentChain(spec.frozen) : spec.frozen;
+  trainer.frozen_seed = spec.seed;
+  std::map<std::string, std::string> files;
+  const std::vector<std::string> uris = spec::FrozenFiles(spec.frozen);
+  for (size_t i = 0; i < uris.size(); ++i) {
+    ATOLL_ASSIGN_OR_RETURN(files[uris[i]], ReadWhole(fmt::format("{}/frozen-{}", options.folder, i)));
+  }
+  trainer.frozen_files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   return trainer;
 }
 

@@ -11,11 +11,13 @@
 namespace atl::worker {
 
 struct LocalProfileOptions {
-  std::string folder;  // holds job.yaml; each rank leaves address-<rank> and in the end profile-<rank>.json
+  // Holds job.yaml, and frozen-<i> with the bytes of its i-th spec::FrozenFiles; each rank leaves
+  // address-<rank> and in the end profile-<rank>.json.
+  std::string folder;
   int32_t rank = 0;
   int32_t ranks = 1;
   std::string network = "expert";  // or "router"
-  std::string image;               // "CxHxW"
+  std::string image;               // "CxHxW", of the images
   int32_t classes = 0;
   std::vector<int32_t> micro_batch_sizes;
 };

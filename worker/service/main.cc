@@ -21,6 +21,7 @@
 #include "fmt/format.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "worker/service/host_memory.h"
 #include "worker/service/leader.h"
 #include "worker/service/local_profile.h"
 #include "worker/service/rank_discovery.h"
@@ -146,7 +147,16 @@ std::string CpuName() {
   return "";
 }
 
+// The device's, which a rank has to itself; on the processor the rank's share of the host's.
+absl::StatusOr<int64_t> MemoryPerRank(const std::string& device, int32_t ranks_per_host) {
+#ifdef ATOLL_CUDA
+  if (device == "cuda") return transport::TorchCudaMemory();
+#endif
+  return HostMemoryPerRank(ranks_per_host);
+}
+
 absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flags, const RankIdentity& identity,
+                                                               const Environment& environment,
                                                                const std::string& build) {
   atlpb::island::v1::Capabilities capabilities;
   capabilities.set_build(build);
@@ -157,7 +167,8 @@ absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flag
   capabilities.set_ranks(identity.ranks);
   capabilities.set_device_kind(flags.device);
   if (flags.device == "cpu") capabilities.set_device_name(CpuName());
-  capabilities.set_memory_bytes_per_rank(int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE) / identity.ranks);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t memory, MemoryPerRank(flags.device, RanksPerHost(identity, environment)));
+  capabilities.set_memory_bytes_per_rank(memory);
   for (const std::string& label : flags.labels) {
     const size_t equals = label.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -169,14 +180,9 @@ absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flag
   return capabilities;
 }
 
-bool IsLocal(const std::string& leader) {
-  const std::string host = leader.substr(0, leader.rfind(':'));
-  return host == "127.0.0.1" || host == "localhost" || host == "[::1]";
-}
-
 // A leader with a name of its own may not know it yet (a pod's, before its DNS record): it listens everywhere.
 std::string ListenAddress(const std::string& leader) {
-  return IsLocal(leader) ? leader : "0.0.0.0" + leader.substr(leader.rfind(':'));
+  return IsLocalAddress(leader) ? leader : "0.0.0.0" + leader.substr(leader.rfind(':'));
 }
 
 using transport::AttemptIdentity;
@@ -188,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, con
   const std::string kind = !flags.transport.empty() ? flags.transport : flags.device == "cuda" ? "nccl" : "ucx";
   if (kind == "ucx") {
     transport::UcxOptions options;
-    options.interface = !flags.interface.empty() ? flags.interface : IsLocal(leader) ? "lo" : "all";
+    options.interface = !flags.interface.empty() ? flags.interface : IsLocalAddress(leader) ? "lo" : "all";
     return transport::MakeUcxTransport(options, rank, ranks, identity);
   }
 #ifdef ATOLL_CUDA
@@ -231,8 +237,8 @@ absl::Status WriteAddress(const std::string& path, const std::string& address) {
   return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("--port-file: cannot write {}", path));
 }
 
-absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const std::string& secret,
-                       const std::string& build, AttemptParts parts) {
+absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const Environment& environment,
+                       const std::string& secret, const std::string& build, AttemptParts parts) {
   if (flags.coordinator.empty()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "COORDINATOR_REQUIRED",
                      "--coordinator: expected HOST:PORT on rank 0, found none");
@@ -241,7 +247,7 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const s
   options.island = {.state = {.ranks = identity.ranks, .build = build}, .secret = secret};
   options.listen = ListenAddress(identity.leader);
   options.coordinator = {.address = flags.coordinator, .island_id = flags.island_id};
-  ATOLL_ASSIGN_OR_RETURN(options.capabilities, CapabilitiesOf(flags, identity, build));
+  ATOLL_ASSIGN_OR_RETURN(options.capabilities, CapabilitiesOf(flags, identity, environment, build));
   options.parts = std::move(parts);
   options.run_task = tasks::RunTask;
   options.rejoin_timeout = absl::Seconds(flags.rejoin_seconds);
@@ -321,7 +327,7 @@ absl::Status RunWorker(const Flags& flags) {
     spdlog::info("metrics at http://{}/metrics", exposer->address());
   }
   AttemptParts parts = MakeParts(flags, identity.leader, store.get(), &metrics);
-  if (identity.rank == 0) return RunLeader(flags, identity, secret, build, std::move(parts));
+  if (identity.rank == 0) return RunLeader(flags, identity, environment, secret, build, std::move(parts));
   return RunOtherRank(flags, identity, secret, build, std::move(parts));
 }
 

@@ -79,7 +79,8 @@ void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
                                                              .plan_rank = start.plan_rank(),
                                                              .checkpoint_nonce = start.checkpoint_nonce(),
                                                              .profile_sizes = {sizes.begin(), sizes.end()},
-                                                             .profile_key = start.profile().key()},
+                                                             .profile_key = start.profile().key(),
+                                                             .profile_calibration = start.profile().calibration()},
                                                 parts_, ReportsOf(id));
     }
   }

@@ -74,6 +74,7 @@ absl::Status TrainingAttempt::Measure() {
                                    .precision = start_.plan.precision,
                                    .micro_batch_sizes = start_.profile_sizes,
                                    .key = start_.profile_key};
+  if (start_.profile_calibration) options = trainer::Calibration(std::move(options));
   options.interrupted = [this] {
     absl::MutexLock lock(&mutex_);
     return stop_after_ > 0 ? absl::CancelledError("asked to stop") : aborted_;

@@ -38,6 +38,7 @@ struct AttemptStart {
   // Not empty: the attempt measures these instead of training (a profile).
   std::vector<int32_t> profile_sizes;
   std::string profile_key;
+  bool profile_calibration = false;
 };
 
 // How an attempt is built; tests put their own parts in.

@@ -44,13 +44,17 @@ uint64_t SeedOf(const spec::TaskGrant& grant) {
       .Bits64();
 }
 
-// What a router network needs of the frozen components: it sees latents, but no condition.
-std::vector<spec::FrozenSpec> LatentChain(const std::vector<spec::FrozenSpec>& components) {
-  std::vector<spec::FrozenSpec> chain;
-  if (const auto latent = spec::FrozenWithOutput(components, "latent")) {
-    for (const int32_t i : spec::FrozenChain(components, *latent)) chain.push_back(components[static_cast<size_t>(i)]);
+// What makes caching the outputs of frozen components worth it, or not.
+planner::FrozenCacheFacts FrozenInputs(const TrainingInputs& inputs) {
+  const spec::TrainingSpec& training = inputs.options.training;
+  planner::FrozenCacheFacts facts{.augments = training.flip};
+  for (const auto& partition : inputs.partitions) {
+    for (const dataset::Shard& shard : partition) facts.samples += shard.rows;
   }
-  return chain;
+  if (facts.samples > 0) {
+    facts.epochs = static_cast<double>(training.steps) * training.batch_size / static_cast<double>(facts.samples);
+  }
+  return facts;
 }
 
 }  // namespace
@@ -72,7 +76,7 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
                     .classes = static_cast<int32_t>(dataset.classes.size()),
                     .clusters = router ? grant.spec.experts : 0,
                     .seed = SeedOf(grant),
-                    .frozen = router ? LatentChain(grant.spec.frozen) : grant.spec.frozen,
+                    .frozen = router ? spec::LatentChain(grant.spec.frozen) : grant.spec.frozen,
                     .frozen_seed = grant.spec.seed};
   const int32_t first = router ? 0 : grant.index;
   const int32_t end = router ? grant.spec.experts : grant.index + 1;
@@ -100,17 +104,19 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
 }
 
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
-                                               int32_t ranks, const planner::Profile& profile) {
+                                               const PlannedIsland& island, const planner::Profile& profile) {
   const trainer::TrainerOptions& options = inputs.options;
   planner::PlanRequest request{.pipeline = pipeline,
                                .precision = options.training.precision,
                                .batch_size = options.training.batch_size,
-                               .ranks = ranks};
+                               .ranks = island.ranks,
+                               .frozen_inputs = FrozenInputs(inputs),
+                               .device_memory_bytes = island.memory_bytes_per_rank};
   // An unknown schedule is MakePlan's to refuse; "auto" takes one that suits the stages.
   const auto generator = schedule::FindGenerator(pipeline.schedule);
   const int32_t per_rank = generator.ok() ? generator->stages_per_rank : 1;
   if (pipeline.stages > 0) {
-    const int32_t stages = std::min({pipeline.stages, ranks * per_rank, spec::LayerCount(options.model)});
+    const int32_t stages = std::min({pipeline.stages, island.ranks * per_rank, spec::LayerCount(options.model)});
     request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
     // Replicas share the ranks.
     const int32_t ranks_of_one = request.ranks / std::max(pipeline.replicas, 1);
@@ -121,10 +127,13 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
   if (expert && options.model.self_conditioning) {
     request.self_conditioning_rate = options.training.self_conditioning_rate;
   }
+  const bool known = !profile.frozen.empty();
+  if (known) request.components = planner::ComponentsOf(options.frozen);
   ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
+  if (known || options.frozen.empty()) return plan;
   plan.components = planner::ComponentsOf(options.frozen);
-  // Profiles say nothing of frozen layers yet: their work comes after the flush.
-  if (plan.frozen.empty()) planner::AppendPieces(&plan);
+  planner::AppendPieces(&plan);
+  plan.reason += "; frozen work after the flush, for its costs are not known";
   return plan;
 }
 
@@ -133,7 +142,10 @@ absl::StatusOr<planner::Profile> CountedProfileOf(const TrainingInputs& inputs) 
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape learnt,
                          spec::LearntShape(options.frozen, {options.channels, options.height, options.width}));
   const int32_t tokens = (learnt[1] / options.model.patch) * (learnt[2] / options.model.patch);
-  return planner::CountedProfile(options.model, tokens, learnt[0]);
+  planner::Profile profile = planner::CountedProfile(options.model, tokens, learnt[0]);
+  profile.frozen = planner::CountedFrozen(options.frozen, {options.channels, options.height, options.width},
+                                          options.classes, options.training.batch_size);
+  return profile;
 }
 
 }  // namespace atl::worker

@@ -31,12 +31,20 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
 // The same, of the dataset that the grant names.
 absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant);
 
-// The plan for `ranks` ranks: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit
-// the ranks of one replica or the layers.
-absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
-                                               int32_t ranks, const planner::Profile& profile);
+// What a plan is for.
+struct PlannedIsland {
+  int32_t ranks = 1;
+  double memory_bytes_per_rank = 0;  // what pipeline.memory: auto means; 0: no limit
+};
 
-// Costs counted, not measured; INVALID_ARGUMENT for frozen components that make no sample.
+// The plan for an island: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit
+// the ranks of one replica or the layers. Frozen components whose costs the profile lacks run after the flush; the plan's reason says
+// so.
+absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
+                                               const PlannedIsland& island, const planner::Profile& profile);
+
+// Costs counted, not measured; without those of frozen components where one of them is TorchScript. INVALID_ARGUMENT
+// for frozen components that make no sample.
 absl::StatusOr<planner::Profile> CountedProfileOf(const TrainingInputs& inputs);
 
 }  // namespace atl::worker

@@ -32,7 +32,7 @@ TEST(TrainingPlanTest, StagesAreNoMoreThanFitTheRanksOfOneReplica) {
     SCOPED_TRACE(testing::Message() << c.pipeline.schedule << ", " << c.pipeline.stages << " stages, "
                                     << c.pipeline.replicas << " replicas, " << c.ranks << " ranks");
     const TrainingInputs inputs = Digits();
-    const auto plan = MakeTrainingPlan(inputs, c.pipeline, c.ranks, *CountedProfileOf(inputs));
+    const auto plan = MakeTrainingPlan(inputs, c.pipeline, {.ranks = c.ranks}, *CountedProfileOf(inputs));
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->stages.size(), c.stages);
     EXPECT_EQ(plan->replicas, c.replicas);

@@ -2,18 +2,16 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
-#include <span>
 #include <utility>
-
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "worker/trainer/batch_feed.h"
+#include "worker/trainer/frozen_profiler.h"
 #include "worker/trainer/memory_meter.h"
 #include "worker/trainer/optimizer.h"
+#include "worker/trainer/rank_measuring.h"
 #include "worker/trainer/stage.h"
 #include "worker/trainer/synthetic_data.h"
 #include "worker/trainer/tensor_errors.h"
@@ -23,20 +21,10 @@ namespace atl::trainer {
 namespace {
 
 using planner::LayerProfile;
-using transport::Lane;
-using transport::LaneKind;
 
 // More blocks than this would measure the same again: their weights are past every cache.
 constexpr int32_t kMostBlocks = 8;
 constexpr int32_t kOptimizerRounds = 3;
-constexpr int32_t kPings = 20;
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // What one action on one layer took, over the rounds.
 struct Samples {
@@ -127,23 +115,12 @@ class LayerRounds {
   absl::Status Measure(Samples* samples, const std::function<absl::Status()>& action) {
     const auto before = static_cast<double>(meter_->live_bytes());
     meter_->ResetPeak();
-    const absl::Duration start = clock_->Monotonic();
-    ATOLL_RETURN_IF_ERROR(action());
-    AwaitDevice();
-    samples->seconds.push_back(absl::ToDoubleSeconds(clock_->Monotonic() - start));
+    ATOLL_ASSIGN_OR_RETURN(samples->seconds.emplace_back(), TimeAction(options_.device, clock_, action));
     const auto after = static_cast<double>(meter_->live_bytes());
     samples->added_bytes = std::max(0.0, after - before);
     samples->freed_bytes = std::max(0.0, before - after);
     samples->transient_bytes = static_cast<double>(meter_->peak_bytes()) - std::max(before, after);
     return absl::OkStatus();
-  }
-
-  // A device computes after the call has returned.
-  void AwaitDevice() const {
-    const at::Device device(options_.device);
-    if (device.is_cpu()) return;
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    guard.synchronizeDevice(guard.getDevice().index());
   }
 
   const TrainerOptions options_;
@@ -153,53 +130,6 @@ class LayerRounds {
   BatchFeed feed_;
   RankStages stages_;
   std::vector<LayerSamples> samples_;
-};
-
-// Agreement and messages between ranks; does nothing where there is one.
-class Ranks {
- public:
-  Ranks(transport::Transport* transport, absl::Duration timeout) : transport_(transport), timeout_(timeout) {}
-
-  int32_t count() const { return transport_ == nullptr ? 1 : transport_->rank_count(); }
-  int32_t rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
-
-  // The mean of what the ranks say; all of them get past it at the same time.
-  absl::StatusOr<double> Mean(double value) const {
-    if (count() == 1) return value;
-    ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(std::span<double>(&value, 1), timeout_));
-    return value / count();
-  }
-
-  // Sends `bytes` to the next rank and back, or the other way round; the median of one way.
-  absl::StatusOr<double> PingPong(int32_t first, std::span<std::byte> bytes, Clock* clock) const {
-    const Lane there{first, first + 1, 0, LaneKind::kControl};
-    const Lane back{first + 1, first, 0, LaneKind::kControl};
-    std::vector<double> seconds;
-    for (int32_t ping = 0; ping < kPings; ++ping) {
-      const absl::Duration start = clock->Monotonic();
-      if (rank() == first) ATOLL_RETURN_IF_ERROR(Send(there, bytes));
-      if (rank() == first + 1) {
-        ATOLL_RETURN_IF_ERROR(Receive(there, bytes));
-        ATOLL_RETURN_IF_ERROR(Send(back, bytes));
-      }
-      if (rank() == first) ATOLL_RETURN_IF_ERROR(Receive(back, bytes));
-      seconds.push_back(absl::ToDoubleSeconds(clock->Monotonic() - start) / 2);
-    }
-    return Median(seconds);
-  }
-
- private:
-  absl::Status Send(const Lane& lane, std::span<const std::byte> bytes) const {
-    ATOLL_ASSIGN_OR_RETURN(const auto work, transport_->Send(lane, bytes));
-    return work->Wait(timeout_);
-  }
-  absl::Status Receive(const Lane& lane, std::span<std::byte> bytes) const {
-    ATOLL_ASSIGN_OR_RETURN(const auto work, transport_->Receive(lane, bytes));
-    return work->Wait(timeout_);
-  }
-
-  transport::Transport* const transport_;
-  const absl::Duration timeout_;
 };
 
 LayerProfile ProfileOf(const LayerSamples& samples, double output_bytes) {
@@ -239,10 +169,21 @@ void RepeatBlocks(int32_t depth, std::vector<T>* by_layer) {
   if (depth > run) by_layer->insert(by_layer->end() - 1, static_cast<size_t>(depth - run), (*by_layer)[1]);
 }
 
+// Without frozen components: latents in the place of images.
+ProfilerOptions OfWhatIsLearnt(ProfilerOptions options) {
+  const model::DitConfig config = ConfigOf(options.trainer, options.precision);
+  options.trainer.channels = static_cast<int32_t>(config.channels);
+  options.trainer.height = static_cast<int32_t>(config.height);
+  options.trainer.width = static_cast<int32_t>(config.width_pixels);
+  options.trainer.frozen.clear();
+  return options;
+}
+
 class Profiler {
  public:
   Profiler(const ProfilerOptions& options, transport::Transport* transport, Clock* clock)
-      : options_(Shortened(options)),
+      : options_(Shortened(OfWhatIsLearnt(options))),
+        of_job_(options),
         depth_(options.trainer.model.depth),
         ranks_(transport, options.trainer.timeout),
         clock_(clock) {
@@ -260,6 +201,13 @@ class Profiler {
   absl::StatusOr<planner::Profile> Run() {
     ATOLL_RETURN_IF_ERROR(MeasureOptimizer());
     for (const int32_t size : options_.micro_batch_sizes) ATOLL_RETURN_IF_ERROR(MeasureLayers(size));
+    if (options_.frozen) {
+      ATOLL_ASSIGN_OR_RETURN(
+          profile_.frozen,
+          MeasureFrozen(of_job_.trainer,
+                        {.rounds = options_.rounds, .longest = options_.longest, .interrupted = options_.interrupted},
+                        ranks_, clock_));
+    }
     ATOLL_RETURN_IF_ERROR(MeasureTransfers());
     RepeatBlocks(depth_, &profile_.parameter_bytes);
     for (auto& [size, layers] : profile_.layers) RepeatBlocks(depth_, &layers);
@@ -341,9 +289,10 @@ class Profiler {
     return *std::min_element(options_.micro_batch_sizes.begin(), options_.micro_batch_sizes.end());
   }
 
-  const ProfilerOptions options_;
+  const ProfilerOptions options_;  // of what is learnt
+  const ProfilerOptions of_job_;   // with its frozen components
   const int32_t depth_;
-  const Ranks ranks_;
+  const MeasuringRanks ranks_;
   Clock* const clock_;
   MemoryMeter meter_;
   planner::Profile profile_;
@@ -362,16 +311,6 @@ absl::Status ValidateProfiler(const ProfilerOptions& options) {
   return FieldError("micro_batch_sizes", "VALUE_OUT_OF_RANGE", "expected at least one size; found none");
 }
 
-// Without frozen components: latents in the place of images.
-ProfilerOptions OfWhatIsLearnt(ProfilerOptions options) {
-  const model::DitConfig config = ConfigOf(options.trainer, options.precision);
-  options.trainer.channels = static_cast<int32_t>(config.channels);
-  options.trainer.height = static_cast<int32_t>(config.height);
-  options.trainer.width = static_cast<int32_t>(config.width_pixels);
-  options.trainer.frozen.clear();
-  return options;
-}
-
 }  // namespace
 
 absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, transport::Transport* transport,
@@ -379,7 +318,7 @@ absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, tra
   ATOLL_RETURN_IF_ERROR(ValidateProfiler(options));
   return CatchTensorErrors("profile", [&]() -> absl::StatusOr<planner::Profile> {
     TuneProcess(options.trainer.threads);
-    return Profiler(OfWhatIsLearnt(options), transport, clock).Run();
+    return Profiler(options, transport, clock).Run();
   });
 }
 

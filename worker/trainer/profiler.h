@@ -1,8 +1,9 @@
 // Measures what the layers of a model cost on this device: each one run as a stage of its own by the code that trains
-// (RankStages), and the optimizer over all of them; all ranks at the same time, for ranks of one machine slow each
-// other.
+// (RankStages), the optimizer over all of them, and the layers of frozen components (frozen_profiler.h); all ranks at
+// the same time, for ranks of one machine slow each other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -18,17 +19,26 @@
 namespace atl::trainer {
 
 struct ProfilerOptions {
-  TrainerOptions trainer;  // its frozen components only say what is learnt: they are not measured
+  TrainerOptions trainer;
   spec::PrecisionSpec precision;
-  std::vector<int32_t> micro_batch_sizes;
-  std::string key;  // the profile's
+  std::vector<int32_t> micro_batch_sizes;  // ascending
+  std::string key;                         // the profile's
   // Rounds whose medians count, after one that does not; less where they would take longer than `longest` per size,
   // but at least one.
   int32_t rounds = 5;
   absl::Duration longest = absl::Seconds(3);
+  bool frozen = true;  // measure frozen components too: planner::FrozenSizes of the batch, each as long as a size
   // Asked between two rounds; an error ends the measurement with it.
   std::function<absl::Status()> interrupted = [] { return absl::OkStatus(); };
 };
+
+// The same, cut down to what says how fast the machine is now, in about two seconds: planner::AdjustSpeed.
+inline ProfilerOptions Calibration(ProfilerOptions options) {
+  options.micro_batch_sizes.resize(std::min<size_t>(options.micro_batch_sizes.size(), 1));
+  options.frozen = false;
+  options.longest = absl::Seconds(1);
+  return options;
+}
 
 // The lanes that ProfileRank needs, for Transport::Connect. Here, for callers that do not link LibTorch.
 inline std::vector<transport::Lane> ProfilerLanes(int32_t ranks) {

@@ -43,6 +43,8 @@ class RankFrozen : public engine::FrozenCompute {
   at::Tensor Conditions(int64_t first, int64_t n) const { return Output(condition_, first, n); }
   bool has_latents() const { return latent_ >= 0; }
 
+  const model::FrozenComponent& component(int32_t i) const { return components_[static_cast<size_t>(i)]; }
+
   absl::StatusOr<std::span<std::byte>> InputBuffer(int32_t piece) override;
   absl::Status Run(int32_t piece) override;
   absl::StatusOr<std::span<const std::byte>> Output(int32_t piece) override;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "worker/transport/nccl/nccl_api.h"
 
@@ -48,6 +49,12 @@ class RealApi final : public NcclApi {
     return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
                      fmt::format("expected a CUDA device, found none: {}",
                                  error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error)));
+  }
+  absl::StatusOr<int64_t> DeviceMemory() override {
+    size_t free = 0;
+    size_t total = 0;
+    ATOLL_RETURN_IF_ERROR(FromCuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+    return static_cast<int64_t>(total);
   }
   absl::Status UseDevice(int device) override { return FromCuda(cudaSetDevice(device), "cudaSetDevice"); }
 

@@ -16,4 +16,8 @@ absl::Status LoadTorchCuda() {
                    fmt::format("expected LibTorch's CUDA libraries, found: {}", dlerror()));
 }
 
+absl::StatusOr<int64_t> TorchCudaMemory() {
+  return RealNcclApi()->DeviceMemory();
+}
+
 }  // namespace atl::transport

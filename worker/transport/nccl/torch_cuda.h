@@ -2,7 +2,10 @@
 // on its processor, where CUDA's libraries are not installed.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace atl::transport {
 
@@ -10,5 +13,8 @@ namespace atl::transport {
 // thread-safe, repeatable. FAILED_PRECONDITION DEVICE_UNAVAILABLE names the missing library, or what CUDA says of the
 // machine.
 absl::Status LoadTorchCuda();
+
+// Bytes of the calling thread's device, all of them.
+absl::StatusOr<int64_t> TorchCudaMemory();
 
 }  // namespace atl::transport

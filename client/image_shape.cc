@@ -1,4 +1,4 @@
-#include "client/learnt_shape.h"
+#include "client/image_shape.h"
 
 #include <array>
 #include <charconv>
@@ -27,6 +27,8 @@ absl::StatusOr<spec::SampleShape> ParseShape(const std::string& text) {
   return spec::SampleShape(numbers.begin(), numbers.end());
 }
 
+}  // namespace
+
 absl::StatusOr<spec::SampleShape> FindImageShape(const Session& session, const std::string& flag,
                                                  const std::string& dataset_name) {
   if (!flag.empty()) return ParseShape(flag);
@@ -34,14 +36,6 @@ absl::StatusOr<spec::SampleShape> FindImageShape(const Session& session, const s
   if (!store.ok()) return WithContext(store.status(), "without --image CxHxW the dataset must tell the size of images");
   ATOLL_ASSIGN_OR_RETURN(const auto manifest, ReadDataset(store->get(), dataset_name));
   return spec::SampleShape{manifest.channels, manifest.height, manifest.width};
-}
-
-}  // namespace
-
-absl::StatusOr<spec::SampleShape> FindLearntShape(const Session& session, const std::string& flag,
-                                                  const spec::JobSpec& spec) {
-  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flag, spec.dataset));
-  return spec::LearntShape(spec.frozen, image);
 }
 
 }  // namespace atl::client
