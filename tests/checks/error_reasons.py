@@ -18,7 +18,7 @@ CANONICAL = {
     "PERMISSION_DENIED", "OUT_OF_RANGE_CODE", "DATA_LOSS",
 }
 NOT_REASONS = re.compile(r"^(ATOLL_(?!CHECK)|SLURM_|JOBSET_(NAME|REPLICATED|JOB_INDEX|SUBDOMAIN)|JOB_COMPLETION|MASTER_|"
-                         r"WORLD_SIZE|OMP_|XDG_|GRPC_|UCX_|NCCL_|NO_COLOR|TZ_)")
+                         r"(LOCAL_)?WORLD_SIZE|OMP_|XDG_|GRPC_|UCX_|NCCL_|NO_COLOR|TZ_)")
 FIELD_CALLS = {"FieldError", "NotAllowed", "RequiredNumber", "Required", "TreeError", "TreeStatus"}
 BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 
