@@ -45,7 +45,7 @@ TEST(TrainingPlanTest, ExpertsThatAreSelfConditionedHaveASecondSchedule) {
   TrainingInputs inputs = Digits();
   inputs.options.frozen = {{.name = "encoder", .output = "condition", .layers = {{.kind = "norm"}}}};
   const auto plan = [&] {
-    const auto made = MakeTrainingPlan(inputs, {.stages = 2}, 2, *CountedProfileOf(Digits()));
+    const auto made = MakeTrainingPlan(inputs, {.stages = 2}, {.ranks = 2}, *CountedProfileOf(Digits()));
     EXPECT_TRUE(made.ok()) << made.status();
     return made.value_or(planner::Plan{});
   };
