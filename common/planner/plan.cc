@@ -108,9 +108,9 @@ std::string Reason(const PlanRequest& request, const Search& search, size_t best
                     100 * request.self_conditioning_rate);
   }
   if (IsAuto(request)) {
-    reason += fmt::format("; {:.4g} ms per iteration{}, the shortest of {} plans, or as short with less memory",
-                          1000 * search.found(best).seconds, plan.is_self_conditioned() ? " on average" : "",
-                          search.tried());
+    reason +=
+        fmt::format("; {:.4g} ms per iteration{}, the shortest of {} plans, or as short with less memory",
+                    1000 * search.found(best).seconds, plan.is_self_conditioned() ? " on average" : "", search.tried());
   }
   return reason;
 }

@@ -38,8 +38,8 @@ struct PlannedIsland {
 };
 
 // The plan for an island: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit
-// the ranks of one replica or the layers. Frozen components whose costs the profile lacks run after the flush; the plan's reason says
-// so.
+// the ranks of one replica or the layers. Frozen components whose costs the profile lacks run after the flush; the
+// plan's reason says so.
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,
                                                const PlannedIsland& island, const planner::Profile& profile);
 
