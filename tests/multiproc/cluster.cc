@@ -68,6 +68,7 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
 }
 
 Cluster::~Cluster() {
+  router_.reset();
   ranks_.clear();
   coordinator_.reset();
   if (testing::Test::HasFailure()) {
@@ -137,6 +138,15 @@ void Cluster::StartIsland(int island) {
 void Cluster::KillIsland(int island) {
   for (auto& rank : ranks_[island]) rank->Signal(SIGKILL);
   for (auto& rank : ranks_[island]) rank->Kill();
+}
+
+std::string Cluster::StartRouter() {
+  const std::string port_file = folder_ + "/router.address";
+  router_ = std::make_unique<Process>(
+      std::vector<std::string>{Program("atoll-router"), "--coordinator", coordinator_address_, "--blob-store",
+                               store_->root(), "--listen", "127.0.0.1:0", "--port-file", port_file, "--threads", "1"},
+      folder_ + "/logs/router.log");
+  return "127.0.0.1:" + AwaitAddress(port_file, router_.get());  // the file holds a port alone
 }
 
 void Cluster::WriteDataset(int shards) {

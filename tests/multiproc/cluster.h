@@ -42,6 +42,8 @@ class Cluster {
   void StartRank(int island, int rank);
   void StartIsland(int island);
   void KillIsland(int island);
+  // A router that serves what the coordinator says, at the returned address. The program must have been built.
+  std::string StartRouter();
 
   // 8x8 grey images of ten classes in `shards` shards of 64, named "patterns".
   void WriteDataset(int shards = 2);
@@ -70,6 +72,7 @@ class Cluster {
   std::unique_ptr<atlpb::job::v1::JobService::Stub> jobs_;
   std::unique_ptr<Process> coordinator_;
   std::vector<std::vector<std::unique_ptr<Process>>> ranks_;
+  std::unique_ptr<Process> router_;
 };
 
 // The expert's (or the router network's) task of a job.
