@@ -263,6 +263,10 @@ class Profiler {
       const engine::Boundary& output = rounds.stages().OutputOf(static_cast<int32_t>(i));
       layers.push_back(ProfileOf(rounds.samples()[i], static_cast<double>(output.bytes())));
     }
+    // What leaves the last stage is a self-conditioned model's estimate, on its way back to the first.
+    if (options_.trainer.model.self_conditioning) {
+      layers.back().output_bytes = static_cast<double>(rounds.stages().EstimateInputOf(0).bytes());
+    }
     SmoothBlocks(&layers);
     return absl::OkStatus();
   }

@@ -71,6 +71,15 @@ TEST(ProfilerTest, MemoryIsExactAndGrowsWithTheSize) {
   EXPECT_GT(block.weight_gradient_bytes, 0.5 * block.kept_bytes);
 }
 
+TEST(ProfilerTest, TheLastLayerOfASelfConditionedModelGivesItsEstimateBack) {
+  ProfilerOptions options = Small();
+  options.trainer.model.self_conditioning = true;
+  const auto profile = ProfileRank(options, nullptr, Clock::Real());
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  const TrainerOptions& trainer = options.trainer;
+  EXPECT_EQ(profile->layers.at(8).back().output_bytes, 8.0 * trainer.channels * trainer.height * trainer.width * 4);
+}
+
 TEST(ProfilerTest, ParametersAreThoseOfTheModel) {
   const auto profile = ProfileRank(Small(), nullptr, Clock::Real());
   ASSERT_TRUE(profile.ok()) << profile.status();
