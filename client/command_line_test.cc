@@ -40,8 +40,19 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"jobs", "wach", "--help"}, "did you mean 'watch'?"},
       {{"jobs", "list", "--timeout", "nan"}, "--timeout: expected a number, found nan"},
       {{"sample", "--out", "x.png", "--wait", "nan"}, "--wait: expected a number, found nan"},
-      {{"plan", "x", "--ranks", "2", "--device-memory", "nan"}, "--device-memory: expected a number, found nan"},
-      {{"plan", "x", "--ranks", "2", "--transfer", "nan"}, "--transfer: expected a number, found nan"},
+      {{"plan", "x", "--ranks", "2", "--device-memory", "nan"},
+       "--device-memory: expected a number of at least 0, found nan"},
+      {{"plan", "x", "--ranks", "2", "--transfer", "nan"}, "--transfer: expected a number of at least 0, found nan"},
+      {{"plan", "x", "--ranks", "2", "--transfer", "-1"}, "--transfer: expected a number of at least 0, found -1\n"},
+      {{"plan", SpecPath(), "--ranks", "2", "--image", "1x100000x100000"},
+       "at most 65536 channels and 67108864 pixels"},
+      {{"plan", SpecPath(), "--ranks", "2", "--format", "csv", "--output", "json"},
+       "beside --output json, found 'csv'"},
+      {{"profile", "x", "--micro-batch-sizes", "2,,4"}, "such as 4,8,16, found 2,,4"},
+      {{"profile", "x", "--micro-batch-sizes", "2,"}, "such as 4,8,16, found 2,"},
+      {{"jobs", "trace", "j1", "--step", "abc"}, "--step: expected a whole number of at least 1, found abc\n"},
+      {{"jobs", "trace", "j1", "--step", "99999999999999999999"}, "expected a whole number of at least 1"},
+      {{"jobs", "trace", "j1", "--format", "svg", "--output", "json"}, "beside --output json, found 'svg'"},
       {{"sample", "--out", "x.png", "--threshold", "NaN"}, "--threshold: expected a number, found NaN"},
       {{"sample", "--out", "x.png", "--seed", "-1"}, "--seed"},
       {{"sample", "--out", "x.jpg"}, "--out: expected FILE.png or a folder, found 'x.jpg'"},
@@ -269,6 +280,11 @@ TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   EXPECT_EQ(other.code, 3);
   EXPECT_THAT(other.err, HasSubstr("expected a profile of 5 layers"));
   EXPECT_THAT(other.err, HasSubstr("[PROFILE_MISMATCH]"));
+  for (const char* change : {"model.width=128", "model.width=92", "model.mlp_ratio=3"}) {
+    const Outcome of_another = Run({"plan", SpecPath(), "--ranks", "2", "--profile", profile, "--set", change});
+    EXPECT_EQ(of_another.code, 3) << change;
+    EXPECT_THAT(of_another.err, HasSubstr("expected a profile of blocks of ")) << change;
+  }
   const Outcome filled =
       Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--set", "model.width=384", "--set",
            "frozen=[{name: e, output: latent, layers: [{kind: convolution, width: 2, stride: 2}, {kind: block}]}]"});
@@ -320,6 +336,54 @@ TEST_F(CommandLineTest, PlanOfASelfConditionedModelShowsBothSteps) {
   const Outcome other = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--self-conditioned"});
   EXPECT_EQ(other.code, 3);
   EXPECT_THAT(other.err, HasSubstr("[NOT_SELF_CONDITIONED]"));
+}
+
+TEST_F(CommandLineTest, PlanAndProfileRefuseWhatASubmitRefuses) {
+  const std::string frozen =
+      "frozen=[{name: e, output: latent, shape: [4, 5, 5], layers: [{kind: convolution, width: 4, stride: 2}]}]";
+  for (const char* command : {"plan", "profile"}) {
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), {command, SpecPath(), "--ranks", "2", "--image"});
+      return Run(more);
+    };
+    Outcome outcome = with({"1x8x8", "--set", frozen});
+    EXPECT_EQ(outcome.code, 3) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("[4, 4, 4], which the layers make, found [4, 5, 5]")) << command;
+    outcome =
+        with({"1x8x8", "--set", "frozen=[{name: c, input: label, output: condition, torchscript: [a], shape: [47]}]"});
+    EXPECT_EQ(outcome.code, 3) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("a condition as wide as the model, [96], found [47]")) << command;
+    outcome = with({"1x7x7"});
+    EXPECT_EQ(outcome.code, 3) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("[NOT_DIVISIBLE]")) << command;
+    outcome = with({"1x8x8", "--set", "pipeline.frozen_cache=always"});
+    EXPECT_THAT(outcome.err, HasSubstr("[FROZEN_CACHE]")) << command;
+  }
+}
+
+TEST_F(CommandLineTest, PlanHasAsManyStagesAsAJobWouldHave) {
+  const Outcome outcome = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "csv", "--set",
+                               "pipeline.stages=3", "--set", "pipeline.schedule=auto"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("pipeline.stages: 3 are too many for 2 ranks; planned with 2"));
+  EXPECT_THAT(outcome.out, HasSubstr(",true,2,2,"));
+  EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--set", "pipeline.stages=2"}).err, "");
+}
+
+TEST_F(CommandLineTest, SubmitRefusesFrozenFilesThatAreNotThere) {
+  const auto submit = [&](const std::string& uri) {
+    return Run({"submit", SpecPath(), "--set",
+                "frozen=[{name: e, output: latent, torchscript: ['" + uri + "'], shape: [2, 4, 4]}]"});
+  };
+  const std::string blobs = "file://" + folder_ + "/blobs";
+  Outcome outcome = submit("file:///elsewhere/e.pt");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("frozen[0].torchscript[0]: expected a file below the blob store " + blobs));
+  outcome = submit(blobs + "/e.pt");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("expected a file, found none at " + blobs + "/e.pt [FROZEN_FILE]"));
+  ASSERT_TRUE(WriteFile(folder_ + "/blobs/e.pt", "x").ok());
+  EXPECT_EQ(submit(blobs + "/e.pt").code, 0);
 }
 
 TEST_F(CommandLineTest, DatasetsAreImportedListedAndInspected) {

@@ -6,10 +6,13 @@
 #include "client/dataset_store.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/dataset/image_codec.h"
 #include "fmt/format.h"
 
 namespace atl::client {
 namespace {
+
+constexpr int32_t kMostChannels = 65536;
 
 absl::StatusOr<spec::SampleShape> ParseShape(const std::string& text) {
   std::array<int32_t, 3> numbers{};
@@ -23,6 +26,11 @@ absl::StatusOr<spec::SampleShape> ParseShape(const std::string& text) {
                        fmt::format("--image: expected CHANNELSxHEIGHTxWIDTH such as 1x8x8, found '{}'", text));
     }
     at = stop + 1;
+  }
+  if (numbers[0] > kMostChannels || int64_t{numbers[1]} * numbers[2] > dataset::kMaxPixels) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                     fmt::format("--image: expected at most {} channels and {} pixels, as datasets have, found '{}'",
+                                 kMostChannels, dataset::kMaxPixels, text));
   }
   return spec::SampleShape(numbers.begin(), numbers.end());
 }

@@ -3,11 +3,14 @@
 
 #include "client/commands.h"
 #include "client/files.h"
+#include "client/flag_checks.h"
 #include "client/image_shape.h"
+#include "client/job_checks.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/fit_stages.h"
 #include "common/planner/frozen_flow.h"
 #include "common/planner/plan.h"
 #include "common/schedule/drawing.h"
@@ -198,9 +201,10 @@ std::string AsSvg(const Outlook& outlook, const std::string& title, bool self_co
   const schedule::Simulation& simulation = self_conditioned ? outlook.self_conditioned : outlook.simulation;
   schedule::Drawing drawing =
       schedule::DrawSimulation(self_conditioned ? plan.self_conditioned : plan.schedule, outlook.costs, simulation);
-  drawing.title = fmt::format(
-      "{}: {} over {} ranks{}, {} micro-batches of {}", title, plan.generator, plan.schedule.rank_count(),
-      plan.replicas > 1 ? fmt::format(" x {} replicas", plan.replicas) : "", plan.micro_batches, plan.micro_batch_size);
+  drawing.title = fmt::format("{}: {} over {} {}{}, {} {} of {}", title, plan.generator, plan.schedule.rank_count(),
+                              plan.schedule.rank_count() == 1 ? "rank" : "ranks",
+                              plan.replicas > 1 ? fmt::format(" x {} replicas", plan.replicas) : "", plan.micro_batches,
+                              plan.micro_batches == 1 ? "micro-batch" : "micro-batches", plan.micro_batch_size);
   drawing.subtitle = fmt::format(
       "Predicted{}: {}, bubble {:.1f} %", self_conditioned ? " where the model sees its own estimate" : "",
       Milliseconds(self_conditioned ? plan.predicted.self_conditioned_seconds : plan.predicted.iteration_seconds),
@@ -234,18 +238,20 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
                        fmt::format("{}: expected a profile of {} frozen components, as the job's {} has, found {}",
                                    flags.profile, frozen, flags.network, profile.frozen.size()));
     }
-    if (profile.layer_count() == spec::LayerCount(model)) return profile;
-    return MakeError(absl::StatusCode::kInvalidArgument, "PROFILE_MISMATCH",
-                     fmt::format("{}: expected a profile of {} layers, as the job's {} has, found {}", flags.profile,
-                                 spec::LayerCount(model), flags.network, profile.layer_count()));
+    ATOLL_RETURN_IF_ERROR(CheckProfileIsOf(profile, model, flags.network, flags.profile));
+    if (const size_t ranks = profile.rank_slowdown.size(); ranks > 1 && ranks != static_cast<size_t>(flags.ranks)) {
+      *session.err << fmt::format("{}: measured by {} ranks at once, planned for {}\n", flags.profile, ranks,
+                                  flags.ranks);
+    }
+    if (!flags.image.empty()) {
+      ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flags.image, spec.dataset));
+      ATOLL_RETURN_IF_ERROR(WithContext(CheckImages(spec, image), flags.file));
+    }
+    return profile;
   }
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flags.image, spec.dataset));
+  ATOLL_RETURN_IF_ERROR(WithContext(CheckImages(spec, image), flags.file));
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, spec::LearntShape(spec.frozen, image));
-  if (shape[1] % model.patch != 0 || shape[2] % model.patch != 0) {
-    return FieldError(router ? "router_model.patch" : "model.patch", "NOT_DIVISIBLE",
-                      fmt::format("expected a patch that divides what is learnt ({} x {}), found {}", shape[1],
-                                  shape[2], model.patch));
-  }
   const int32_t tokens = (shape[1] / model.patch) * (shape[2] / model.patch);
   planner::Profile profile = planner::CountedProfile(model, tokens, shape[0]);
   // How many classes an embedding holds changes its memory alone, and that is little.
@@ -257,6 +263,10 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
 absl::Status Plan(const Session& session, const PlanFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
+  if (session.format == OutputFormat::kJson && flags.format != "text" && flags.format != "json") {
+    return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                     fmt::format("--format: expected json or none beside --output json, found '{}'", flags.format));
+  }
   const spec::TrainingSpec& training = TrainingOf(flags, spec);
   Outlook outlook{.counted = flags.profile.empty()};
   outlook.request = {.pipeline = spec.pipeline,
@@ -271,6 +281,12 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
   }
   outlook.request.device_memory_bytes = flags.device_memory_gib * (1 << 30);
   ATOLL_ASSIGN_OR_RETURN(outlook.request.profile, FindProfile(session, flags, spec));
+  int32_t& stages = outlook.request.pipeline.stages;
+  stages = planner::FitStages(spec.pipeline, flags.ranks, outlook.request.profile.layer_count());
+  if (stages != spec.pipeline.stages) {
+    *session.err << fmt::format("pipeline.stages: {} are too many for {} ranks; planned with {}, as a job would be\n",
+                                spec.pipeline.stages, flags.ranks, stages);
+  }
   const std::vector<spec::FrozenSpec> frozen = FrozenOf(flags, spec);
   outlook.frozen_left_out = outlook.request.profile.frozen.empty() && !frozen.empty();
   if (!outlook.frozen_left_out) outlook.request.components = planner::ComponentsOf(frozen);
@@ -306,11 +322,9 @@ void AddPlanCommand(CLI::App* app, Session* session) {
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
   command->add_option("--profile", flags->profile, "Measured costs, as atoll profile writes them; default: counted");
   command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
-      ->check(NotNan())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")
-      ->check(NotNan())
-      ->check(CLI::NonNegativeNumber);
+      ->check(NotNegative());
   command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
       ->check(CLI::IsMember({"text", "csv", "json", "svg"}));
   command->add_flag("--self-conditioned", flags->self_conditioned,

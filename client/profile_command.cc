@@ -1,15 +1,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "client/child_process.h"
 #include "client/commands.h"
 #include "client/dataset_store.h"
 #include "client/files.h"
 #include "client/image_shape.h"
+#include "client/job_checks.h"
 #include "client/spec_file.h"
 #include "client/stoppable_children.h"
 #include "client/table.h"
@@ -30,7 +33,7 @@ struct ProfileFlags {
   int ranks = 1;
   int threads = 1;
   int classes = 10;
-  std::vector<int> sizes;
+  std::vector<std::string> sizes;  // each one size, or several with commas between
   std::string image;
   std::string network = "expert";
   std::string device = "cpu";
@@ -39,6 +42,7 @@ struct ProfileFlags {
 };
 
 constexpr int64_t kLogTail = 2000;
+constexpr int kLargestSize = 1 << 20;
 
 // The folder that the measuring processes meet in, gone with this object.
 class Meeting {
@@ -212,12 +216,34 @@ std::string AsText(const planner::Profile& profile, int width) {
   return text;
 }
 
+// "4" or "4,8,16"; none for anything else.
+std::optional<std::vector<int>> ParseSizes(std::string_view list) {
+  std::vector<int> sizes;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  for (;;) {
+    int size = 0;
+    const auto [stop, error] = std::from_chars(at, end, size);
+    if (error != std::errc() || size < 1 || size > kLargestSize || (stop != end && *stop != ',')) return std::nullopt;
+    sizes.push_back(size);
+    if (stop == end) return sizes;
+    at = stop + 1;
+  }
+}
+
 absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindImageShape(session, flags.image, spec.dataset));
+  ATOLL_RETURN_IF_ERROR(WithContext(CheckImages(spec, shape), flags.file));
   const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
-  std::vector<int> sizes = flags.sizes;
+  std::vector<int> sizes;
+  for (const std::string& list : flags.sizes) {
+    const std::vector<int> more = *ParseSizes(list);  // checked
+    sizes.insert(sizes.end(), more.begin(), more.end());
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   if (sizes.empty()) {
     sizes = planner::SizesToProfile(training.batch_size, spec.pipeline.micro_batches, flags.ranks);
   }
@@ -244,8 +270,15 @@ void AddProfileCommand(CLI::App* app, Session* session) {
   command
       ->add_option("--micro-batch-sizes", flags->sizes,
                    "Samples per micro-batch; default: all that a plan of the job on these ranks may use")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20));
+      ->type_name("SIZE[,SIZE...]")
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(
+          [](const std::string& list) {
+            return ParseSizes(list).has_value()
+                       ? ""
+                       : fmt::format("expected sizes from 1 to {} such as 4,8,16, found {}", kLargestSize, list);
+          },
+          ""));
   command->add_option("--set", flags->set, "Replaces one field; repeatable")
       ->type_name("FIELD=VALUE")
       ->allow_extra_args(false);
@@ -259,7 +292,8 @@ void AddProfileCommand(CLI::App* app, Session* session) {
   command->add_option("--device", flags->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command->add_option("--out", flags->out, "Also writes the profile as JSON to this file");
+  command->add_option("--out", flags->out,
+                      "Also writes the profile as JSON to this file, whose folder is made where it is missing");
   command->add_option("--format", flags->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

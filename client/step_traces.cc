@@ -111,14 +111,38 @@ absl::StatusOr<TracedStep> ReadStep(storage::BlobStore* store, const TraceFiles&
       fmt::format("task {}: expected a step that left traces ({}), found {}", task_id, fmt::join(steps, ", "), step));
 }
 
-// While a step's files are being written, the one before it is whole.
-absl::StatusOr<TracedStep> ReadLatest(storage::BlobStore* store, const TraceFiles& traces) {
-  absl::Status incomplete;
-  for (const auto& [key, files] : traces) {
-    absl::StatusOr<TracedStep> read = ReadRanks(store, files);
-    if (read.ok() || ErrorReason(read.status()) != "TRACE_INCOMPLETE") return read;
-    if (incomplete.ok()) incomplete = read.status();
+// The step of a task that does no frozen work, since no step comes after it; none where nothing is frozen.
+std::optional<int64_t> StepWithoutFrozenWork(const Job& job, const std::string& task_id) {
+  if (job.spec().frozen_size() == 0) return std::nullopt;
+  for (const Task& task : job.tasks()) {
+    if (task.task_id() != task_id) continue;
+    return task.kind() == atlpb::job::v1::TASK_KIND_TRAIN_ROUTER ? job.spec().router_training().steps()
+                                                                 : job.spec().training().steps();
   }
+  return std::nullopt;
+}
+
+// While a step's files are being written, the one before it is whole. The step that shows less than others do is taken
+// only where its attempt left no other.
+absl::StatusOr<TracedStep> ReadLatest(storage::BlobStore* store, const TraceFiles& traces,
+                                      std::optional<int64_t> shows_less) {
+  absl::Status incomplete;
+  std::optional<TracedStep> found;
+  StepKey found_at;
+  for (const auto& [key, files] : traces) {
+    if (found.has_value() && (key.store_epoch != found_at.store_epoch || key.attempt != found_at.attempt)) break;
+    absl::StatusOr<TracedStep> read = ReadRanks(store, files);
+    if (!read.ok()) {
+      if (ErrorReason(read.status()) != "TRACE_INCOMPLETE") return read;
+      if (incomplete.ok()) incomplete = read.status();
+    } else if (key.step != shows_less) {
+      return read;
+    } else {
+      found = *std::move(read);
+      found_at = key;
+    }
+  }
+  if (found.has_value()) return *std::move(found);
   return incomplete;
 }
 
@@ -258,7 +282,8 @@ absl::StatusOr<TracedStep> ReadTracedStep(storage::BlobStore* store, const Job& 
   for (const std::string& task_id : task_ids) {
     ATOLL_ASSIGN_OR_RETURN(const TraceFiles traces, ListTraces(store, task_id));
     if (traces.empty()) continue;
-    return step.has_value() ? ReadStep(store, traces, task_id, *step) : ReadLatest(store, traces);
+    return step.has_value() ? ReadStep(store, traces, task_id, *step)
+                            : ReadLatest(store, traces, StepWithoutFrozenWork(job, task_id));
   }
   return NoTraces(job, task_ids);
 }

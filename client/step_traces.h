@@ -26,7 +26,7 @@ struct TracedStep {
 
 // `task` is a task's id, its part after the job's ("train_expert-0") or its name in `jobs get` ("expert 0"); empty: the
 // first training task that left traces. Without `step`, the latest that every rank left its trace of; of several
-// attempts, the latest.
+// attempts, the latest. Of a job with frozen components rather not the task's last step, which prepares no other.
 //
 // NOT_FOUND: TASK_UNKNOWN lists the tasks that train; TRACE_UNKNOWN says which steps there are. DATA_LOSS: a file that
 // is torn (FILE_MALFORMED), or a step that not every rank left its trace of (TRACE_INCOMPLETE).

@@ -3,12 +3,14 @@
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "client/calls.h"
 #include "client/commands.h"
+#include "client/dataset_store.h"
 #include "client/files.h"
 #include "client/job_text.h"
 #include "client/spec_file.h"
 #include "client/watch_job.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
 #include "common/wire/spec_wire.h"
 #include "fmt/format.h"
@@ -28,9 +30,28 @@ struct SubmitFlags {
   bool wait = false;
 };
 
+// Files that no island could read either. Where this machine knows no blob store, or cannot reach it, the islands find
+// out.
+absl::Status CheckFrozenFiles(const Session& session, const spec::JobSpec& spec) {
+  const std::vector<spec::FrozenFileField> files = spec::FrozenFileFields(spec.frozen);
+  if (files.empty()) return absl::OkStatus();
+  const auto store = OpenBlobStore(session);
+  if (!store.ok()) return absl::OkStatus();
+  for (const auto& [field, uri] : files) {
+    const absl::StatusOr<bool> exists = (*store)->Exists(uri);
+    if (exists.ok() ? *exists : !absl::IsInvalidArgument(exists.status())) continue;
+    return FieldError(field, "FROZEN_FILE",
+                      exists.ok()
+                          ? "expected a file, found none at " + uri
+                          : fmt::format("expected a file below the blob store {}, found {}", (*store)->root(), uri));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Submit(const Session& session, const SubmitFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
   ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
+  ATOLL_RETURN_IF_ERROR(WithContext(CheckFrozenFiles(session, spec), flags.file));
   ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   SubmitJobRequest request;
   wire::ToProto(spec, request.mutable_spec());

@@ -3,7 +3,9 @@
 #include "client/commands.h"
 #include "client/dataset_store.h"
 #include "client/files.h"
+#include "client/flag_checks.h"
 #include "client/step_traces.h"
+#include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -28,6 +30,10 @@ std::string TextOf(const Session& session, const TraceFlags& flags, const Traced
 }
 
 absl::Status Trace(const Session& session, const TraceFlags& flags) {
+  if (session.format == OutputFormat::kJson && flags.format != "text") {
+    return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                     fmt::format("--format: expected none beside --output json, found '{}'", flags.format));
+  }
   ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   GetJobRequest request;
   request.set_job_id(flags.job);
@@ -53,11 +59,14 @@ void AddTraceCommand(CLI::App* jobs, Session* session) {
   CLI::App* command = jobs->add_subcommand("trace", "Draws what a training step really did, rank by rank");
   command->add_option("JOB", flags->job, "Job id, as printed by submit and jobs list")->required();
   command->add_option("--task", flags->task, "Task, such as train_expert-0; default: the first that left traces");
-  command->add_option("--step", flags->step, "Step; default: the latest that left traces")->check(CLI::PositiveNumber);
+  command
+      ->add_option("--step", flags->step,
+                   "Step; default: the latest that left traces, with frozen components one before the last")
+      ->check(WholeAndPositive());
   command->add_option("--format", flags->format, "text, svg, or chrome: a file for chrome://tracing or ui.perfetto.dev")
       ->check(CLI::IsMember({"text", "svg", "chrome"}))
       ->capture_default_str();
-  command->add_option("--out", flags->out, "File; default: standard output");
+  command->add_option("--out", flags->out, "File, whose folder is made where it is missing; default: standard output");
   command->footer(R"(
 Every rank of a training task records its third step and the steps before its checkpoints; the early one and the latest
 eight are kept, until a day after the task has ended.

@@ -3,6 +3,7 @@
 
 #include "client/command_line_testing.h"
 #include "client/files.h"
+#include "client/step_traces.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/step_trace.h"
 #include "gmock/gmock.h"
@@ -149,6 +150,29 @@ TEST_F(CommandLineTest, TraceOfASelfConditionedStepShowsItsForwardsAndTheFeedbac
   // Rank 0's F waited for rank 1's C; rank 1's C for rank 0's and its F for rank 0's F; rank 0's B for rank 1's.
   EXPECT_EQ(sent.size(), 4u);
   EXPECT_EQ(std::count(sent.begin(), sent.end(), std::pair(1, 16000.0)), 1) << "the feedback";
+}
+
+TEST_F(CommandLineTest, TraceOfAJobWithFrozenWorkShowsAStepThatHasSome) {
+  const auto store = *storage::BlobStore::Open("file://" + folder_ + "/blobs");
+  const auto leave = [&](const char* attempt, int64_t step) {
+    for (const auto& trace : TracesOf(step)) {
+      const std::string prefix = store->UriOf(std::string("jobs/j1/train_expert-0/") + attempt);
+      ASSERT_TRUE(store->Write(storage::StepTraceUri(prefix, step, trace.rank), storage::ToJson(trace)).ok());
+    }
+  };
+  Job job = FakeJobs::JobAt(1);
+  job.mutable_spec()->mutable_training()->set_steps(40);
+  const auto latest = [&] { return (*ReadTracedStep(store.get(), job, "", std::nullopt)).ranks.front().step; };
+  leave("1-1", 20);
+  leave("1-2", 40);
+  EXPECT_EQ(latest(), 40) << "nothing is frozen";
+  job.mutable_spec()->add_frozen()->set_name("encoder");
+  EXPECT_EQ(latest(), 40) << "the attempt left no other";
+  leave("1-2", 10);
+  EXPECT_EQ(latest(), 10);
+  leave("1-2", 30);
+  EXPECT_EQ(latest(), 30);
+  EXPECT_EQ((*ReadTracedStep(store.get(), job, "", 40)).ranks.front().step, 40) << "asked for";
 }
 
 }  // namespace

@@ -14,14 +14,16 @@ largest=60000000
 
 say() { printf 'bundle: %s\n' "$*" >&2; }
 die() { printf 'bundle: error: %s\n' "$*" >&2; exit 1; }
+misuse() { printf 'bundle: error: %s\n' "$*" >&2; exit 2; }
 
 version=$(sed -n 's/^project(atoll VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 name=atoll-$version-linux-x86_64
 archive=build/$name.tar.gz
 while [ $# -gt 0 ]; do
   case "$1" in
-    --out) [ $# -ge 2 ] || die "--out: expected a file, found nothing"; archive=$2; shift 2 ;;
-    *) die "unknown argument '$1'; expected --out FILE" ;;
+    --out) [ $# -ge 2 ] || misuse "--out: expected a file, found nothing"; archive=$2; shift 2 ;;
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' deploy/bundle.sh; exit 0 ;;
+    *) misuse "unknown argument '$1'; expected --out FILE" ;;
   esac
 done
 

@@ -17,11 +17,13 @@ watch=
 
 say() { printf '\nquickstart [%d:%02d]: %s\n' $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60)) "$*" >&2; }
 die() { printf 'quickstart: error: %s\n' "$*" >&2; exit 1; }
+misuse() { printf 'quickstart: error: %s\n' "$*" >&2; exit 2; }
 
 while [ $# -gt 0 ]; do
   case "$1" in
-    --set) [ $# -ge 2 ] || die "--set: expected FIELD=VALUE, found nothing" ;;
-    *) die "unknown argument '$1'; expected --set FIELD=VALUE" ;;
+    --set) [ $# -ge 2 ] || misuse "--set: expected FIELD=VALUE, found nothing" ;;
+    -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' deploy/quickstart.sh; exit 0 ;;
+    *) misuse "unknown argument '$1'; expected --set FIELD=VALUE" ;;
   esac
   overrides+=(--set "$2")
   shift 2

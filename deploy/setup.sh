@@ -24,7 +24,11 @@ if [ "${1:-}" = --prefix ]; then
   echo "$prefix"
   exit 0
 fi
-[ $# -eq 0 ] || die "unknown argument '$1'; expected none, or --prefix"
+case ${1:-} in
+  '') ;;
+  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  *) printf "setup: error: unknown argument '%s'; expected none, or --prefix\n" "$1" >&2; exit 2 ;;
+esac
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then

@@ -18,6 +18,9 @@ namespace {
 
 using schedule::GeneratorInfo;
 
+// Smaller differences are 0.0 %.
+constexpr double kShown = 0.0005;
+
 bool IsAuto(const PlanRequest& request) {
   return request.pipeline.schedule == "auto";
 }
@@ -85,20 +88,28 @@ double FilledShare(const Plan& plan, const Profile& profile) {
   return all > 0 ? filled / all : 0;
 }
 
+std::string Counted(int64_t count, std::string_view one, std::string_view more) {
+  return fmt::format("{} {}", count, count == 1 ? one : more);
+}
+
 std::string Reason(const PlanRequest& request, const Search& search, size_t best, const std::string& cache) {
   const Plan& plan = search.found(best).plan;
   std::vector<int32_t> layers;
   for (const StagePlacement& stage : plan.stages) layers.push_back(stage.end_layer - stage.first_layer);
-  std::string reason = fmt::format("{} layers on {} of {} ranks{} as {} layers per stage; {} of {} micro-batches of {}",
-                                   plan.layer_count(), plan.rank_count(), request.ranks,
-                                   plan.replicas > 1 ? fmt::format(", {} replicas,", plan.replicas) : "",
-                                   fmt::join(layers, "+"), plan.generator, plan.micro_batches, plan.micro_batch_size);
+  std::string reason = fmt::format(
+      "{} on {} of {}{} as {} layers per stage; {} of {} of {}", Counted(plan.layer_count(), "layer", "layers"),
+      plan.rank_count(), Counted(request.ranks, "rank", "ranks"),
+      plan.replicas > 1 ? fmt::format(", {} replicas,", plan.replicas) : "", fmt::join(layers, "+"), plan.generator,
+      Counted(plan.micro_batches, "micro-batch", "micro-batches"), plan.micro_batch_size);
   if (!plan.recomputed_layers.empty()) {
-    reason += fmt::format("; {} layers are computed again to save memory", plan.recomputed_layers.size());
+    const size_t count = plan.recomputed_layers.size();
+    reason += fmt::format("; {} computed again {}", Counted(static_cast<int64_t>(count), "layer is", "layers are"),
+                          request.pipeline.recompute == "always" ? "as asked for" : "to save memory");
   }
   reason += fmt::format("; predicted bubble {:.1f} %", 100 * plan.predicted.bubble);
   if (!plan.frozen.empty()) {
-    reason += fmt::format(", with frozen work in {} pieces, {:.0f} % of it in bubbles, {}", plan.frozen.size(),
+    reason += fmt::format(", with frozen work in {}, {:.0f} % of it in bubbles, {}",
+                          Counted(static_cast<int64_t>(plan.frozen.size()), "piece", "pieces"),
                           100 * FilledShare(plan, request.profile), cache);
   }
   if (plan.is_self_conditioned()) {
@@ -134,11 +145,11 @@ std::string WhyNot(const PlanRequest& request, const Found& best, const Found& o
   const double longer = other.seconds / best.seconds - 1;
   if (longer > 0.001) return fmt::format("{:.1f} % longer", 100 * longer);
   if (!IsAuto(request)) {
-    return longer < 0 ? fmt::format("not asked for: {:.1f} % shorter", -100 * longer) : "not asked for, as long";
+    return longer < -kShown ? fmt::format("not asked for: {:.1f} % shorter", -100 * longer) : "not asked for, as long";
   }
   const double more = PeakBytes(other.plan) / PeakBytes(best.plan) - 1;
-  return more < 0 ? fmt::format("{:.1f} % longer", 100 * longer)
-                  : fmt::format("as long, but holds {:.0f} % more", 100 * more);
+  if (more < 0) return longer < kShown ? "a little longer" : fmt::format("{:.1f} % longer", 100 * longer);
+  return more < 0.005 ? "as long, and holds as much" : fmt::format("as long, but holds {:.0f} % more", 100 * more);
 }
 
 // All schedules, at their best or beside the plan.

@@ -74,6 +74,16 @@ TEST(MakePlan, TheReasonNamesTheSplitAndItsBubble) {
       HasSubstr("8 layers on 2 of 2 ranks as 4+4 layers per stage; 1f1b of 4 micro-batches of 16; predicted bubble"));
 }
 
+TEST(MakePlan, TheReasonSpeaksOfOneAsOneDoes) {
+  PlanRequest request = Digits(1);
+  request.pipeline.micro_batches = 1;
+  request.pipeline.recompute = "always";
+  const auto plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->reason, HasSubstr("8 layers on 1 of 1 rank as 8 layers per stage; 1f1b of 1 micro-batch of 64; "));
+  EXPECT_THAT(plan->reason, HasSubstr("layers are computed again as asked for"));
+}
+
 struct BadRequest {
   void (*change)(PlanRequest*);
   const char* field;

@@ -138,6 +138,10 @@ class SvgWriter {
       : drawing_(drawing), end_(std::max(drawing.end_seconds(), 1e-9)), unit_(UnitFor(end_)) {
     for (const DrawnRank& rank : drawing.ranks) {
       boxes_ += rank.actions.size();
+      for (const DrawnAction& drawn : rank.actions) {
+        size_t& digits = digits_[drawn.action.kind];
+        digits = std::max(digits, fmt::format("{}", NumberOf(drawn.action)).size());
+      }
       for (const DrawnMemory& memory : rank.memory) most_bytes_ = std::max(most_bytes_, memory.bytes);
     }
   }
@@ -285,9 +289,9 @@ class SvgWriter {
     body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"{}>{}</rect>\n",
                          Pixels(x + gap / 2), Pixels(y), Pixels(width - gap), Pixels(kBox),
                          kind.fills[std::min(chunk, kind.fills.size() - 1)], width > 6 ? " rx=\"1.5\"" : "", tooltip);
-    const std::string number = fmt::format("{}", NumberOf(action));
-    if (width < kLeastForDigit + 6.2 * static_cast<double>(number.size() - 1)) return;
-    Text(x + width / 2, y + kBox / 2 + 4, number,
+    // Room for the kind's longest number: of equal boxes, all have theirs or none.
+    if (width < kLeastForDigit + 6.2 * static_cast<double>(digits_.at(action.kind) - 1)) return;
+    Text(x + width / 2, y + kBox / 2 + 4, fmt::format("{}", NumberOf(action)),
          fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", kind.ink));
   }
 
@@ -345,6 +349,7 @@ class SvgWriter {
   const double end_;
   const Unit unit_;
   size_t boxes_ = 0;
+  std::map<ActionKind, size_t> digits_;  // of the longest number
   double most_bytes_ = 0;
   double y_ = 0;
   std::string body_;

@@ -134,6 +134,18 @@ TEST(DrawingTest, SharesOfTheLegendAddUp) {
   EXPECT_THAT(svg, Not(HasSubstr("Memory"))) << "nothing is known of it";
 }
 
+TEST(DrawingTest, OfEqualBoxesAllHaveTheirNumberOrNone) {
+  for (const int32_t boxes : {20, 60, 72, 80, 200}) {
+    Drawing drawing;
+    DrawnRank rank;
+    for (int32_t i = 0; i < boxes; ++i) rank.actions.push_back({{ActionKind::kForward, 0, i}, 0.1 * i, 0.1 * (i + 1)});
+    drawing.ranks.push_back(rank);
+    const size_t numbers = Count(ToSvg(drawing), "font-size=\"11\" fill=\"#ffffff\"");
+    EXPECT_EQ(numbers, boxes < 60 ? static_cast<size_t>(boxes) : numbers);
+    EXPECT_TRUE(numbers == 0 || numbers == static_cast<size_t>(boxes)) << numbers << " of " << boxes;
+  }
+}
+
 TEST(DrawingTest, AnEmptyDrawingIsAPictureToo) {
   EXPECT_TRUE(IsWellFormed(ToSvg({})));
   EXPECT_NO_THROW(nlohmann::json::parse(ToChromeTrace({})));

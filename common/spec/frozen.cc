@@ -15,6 +15,7 @@ namespace {
 
 constexpr int32_t kMostComponents = 64;
 constexpr int32_t kMostWidth = 65536;
+constexpr int64_t kMostPixels = int64_t{64} << 20;  // as many as an image of a dataset may have
 
 std::string Text(const SampleShape& shape) {
   return shape.empty() ? "a class" : fmt::format("[{}]", fmt::join(shape, ", "));
@@ -76,6 +77,9 @@ absl::Status ValidateShapeField(const std::string& path, const FrozenSpec& compo
   for (const int32_t size : component.shape) ATOLL_RETURN_IF_ERROR(Range(path + ".shape", size, 1, kMostWidth));
   const size_t dimensions = component.output == "latent" ? 3 : component.output == "condition" ? 1 : 0;
   const bool needed = dimensions > 0 && !component.torchscript.empty();
+  if (dimensions == 3 && component.shape.size() == 3) {
+    ATOLL_RETURN_IF_ERROR(Range(path + ".shape", int64_t{component.shape[1]} * component.shape[2], 1, kMostPixels));
+  }
   if (dimensions == 0 || (component.shape.empty() && !needed) || component.shape.size() == dimensions) {
     return absl::OkStatus();
   }
@@ -212,6 +216,17 @@ std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components) 
   std::sort(uris.begin(), uris.end());
   uris.erase(std::unique(uris.begin(), uris.end()), uris.end());
   return uris;
+}
+
+std::vector<FrozenFileField> FrozenFileFields(const std::vector<FrozenSpec>& components) {
+  std::vector<FrozenFileField> files;
+  for (size_t i = 0; i < components.size(); ++i) {
+    for (size_t k = 0; k < components[i].torchscript.size(); ++k) {
+      files.push_back({fmt::format("frozen[{}].torchscript[{}]", i, k), components[i].torchscript[k]});
+    }
+    if (!components[i].weights.empty()) files.push_back({fmt::format("frozen[{}].weights", i), components[i].weights});
+  }
+  return files;
 }
 
 absl::StatusOr<std::vector<SampleShape>> NativeShapes(const FrozenSpec& component, const SampleShape& input,

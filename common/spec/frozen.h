@@ -47,6 +47,13 @@ std::vector<FrozenSpec> LatentChain(const std::vector<FrozenSpec>& components);
 
 // Every URI that the components name, once each.
 std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components);
+// A file that a component names, and the field that names it ("frozen[0].torchscript[1]").
+struct FrozenFileField {
+  std::string field;
+  std::string uri;
+};
+// All of them, in the order of the fields; a URI may come again.
+std::vector<FrozenFileField> FrozenFileFields(const std::vector<FrozenSpec>& components);
 
 // The rules of the fields; shapes too where `image` is known. `model_width` is what a condition must be as wide as.
 absl::Status ValidateFrozen(const std::vector<FrozenSpec>& components, const SampleShape* image, int32_t classes,

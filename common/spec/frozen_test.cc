@@ -87,6 +87,10 @@ TEST(FrozenTest, EveryRuleNamesItsField) {
          c[1].shape = {4, 8, 8};
        },
        "frozen[1].shape", "FROZEN_SHAPE", "expected [4, 4, 4], which the layers make, found [4, 8, 8]"},
+      {[](auto& c) {
+         c[1].layers.clear(), c[1].torchscript = {"a"}, c[1].shape = {4, 65536, 65536};
+       },
+       "frozen[1].shape", "OUT_OF_RANGE", "between 1 and 67108864, found 4294967296"},
       {[](auto& c) { c[1].shape = {4}; }, "frozen[1].shape", "FROZEN_SHAPE", "[channels, height, width]"},
       {[](auto& c) { c[1].layers = {{.kind = "mean"}}, c[1].shape = {}; }, "frozen[1].output", "FROZEN_SHAPE",
        "found [8]"},

@@ -166,6 +166,7 @@ TEST(ParseJobSpecTest, AnEmptyDocumentIsASpecOfDefaults) {
 TEST(ParseJobSpecTest, BadOverridesNameTheFlag) {
   const std::vector<std::tuple<Override, std::string, std::string>> cases = {
       {{"training.steps", "many"}, "training.steps", "(--set training.steps)"},
+      {{"dataset", ""}, "dataset", "expected text, found nothing (--set dataset)"},
       {{"training.step", "1"}, "training.step", "did you mean 'steps'"},
       {{"experts.x", "1"}, "experts.x", "expected a mapping before 'x'"},
       {{"a..b", "1"}, "a..b", "expected a field path"},

@@ -216,7 +216,10 @@ absl::StatusOr<NodePtr> ParseYamlTree(std::string_view yaml, std::string_view fi
     if (parser.HandleNextDocument(second)) {
       return TreeStatus("INVALID_YAML", fmt::format("{}: expected one YAML document, found several", file_name));
     }
-    return builder.root();
+    // A document without a value has no place of its own.
+    NodePtr root = builder.root();
+    if (root->where.empty()) root->where = where.empty() ? file_name : where;
+    return root;
   } catch (const TreeError& error) {
     return TreeStatus(error.reason, error.what());
   } catch (const YAML::Exception& error) {

@@ -3,6 +3,11 @@
 # against 1F1B (eight ranks as threads). One JSON object per line on standard output; the course of it on standard error.
 # Under a minute, on a machine in any state. Arguments go to the bench itself, e.g. --schedule 1f1b.
 set -euo pipefail
+case ${1:-} in
+  '' | --schedule*) ;;
+  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) echo "memory.sh: unknown argument '$1'; expected --schedule NAME" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/../.."
 build=${ATOLL_BUILD:-build/release}
 if [ ! -x "$build/bin/memory_bench" ]; then

@@ -14,6 +14,7 @@ what=${1:-both}
 [ $# -eq 0 ] || shift
 case $what in
   peers | predicted) ;;
+  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' tests/bench/pipeline.sh; exit 0 ;;
   both)  # two programs, whose arguments differ
     [ $# -eq 0 ] || { echo "pipeline.sh: expected no argument after 'both', found '$1'" >&2; exit 2; } ;;
   *) echo "pipeline.sh: unknown argument '$what'; expected peers or predicted" >&2; exit 2 ;;

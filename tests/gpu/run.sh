@@ -11,6 +11,9 @@ set -euo pipefail
 
 home=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 python=${ATOLL_PYTHON:-python3}
+case ${1:-} in
+  -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+esac
 if [ -x "$home/bin/atoll-env" ]; then
   checks() { "$home/bin/atoll-env" gpu_checks "$@"; }
 elif [ -x "$home/build/cuda/bin/gpu_checks" ]; then

@@ -8,8 +8,8 @@
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/planner/fit_stages.h"
 #include "common/planner/frozen_flow.h"
-#include "common/schedule/generators.h"
 #include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
 
@@ -96,8 +96,13 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
                          dataset::ReadDatasetManifest(store, grant.dataset_manifest_uri));
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, MakeTrainingInputs(grant, dataset));
   std::map<std::string, std::string> files;
-  for (const std::string& uri : spec::FrozenFiles(inputs.options.frozen)) {
-    ATOLL_ASSIGN_OR_RETURN(files[uri], store->Read(uri));
+  const std::vector<std::string> needed = spec::FrozenFiles(inputs.options.frozen);
+  // Named by the job's fields: a router network needs some of the components only.
+  for (const auto& [field, uri] : spec::FrozenFileFields(grant.spec.frozen)) {
+    if (files.contains(uri) || std::find(needed.begin(), needed.end(), uri) == needed.end()) continue;
+    absl::StatusOr<std::string> bytes = store->Read(uri);
+    if (!bytes.ok()) return WithContext(bytes.status(), field);
+    files[uri] = *std::move(bytes);
   }
   inputs.options.frozen_files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   return inputs;
@@ -112,16 +117,7 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
                                .ranks = island.ranks,
                                .frozen_inputs = FrozenInputs(inputs),
                                .device_memory_bytes = island.memory_bytes_per_rank};
-  // An unknown schedule is MakePlan's to refuse; "auto" takes one that suits the stages.
-  const auto generator = schedule::FindGenerator(pipeline.schedule);
-  const int32_t per_rank = generator.ok() ? generator->stages_per_rank : 1;
-  if (pipeline.stages > 0) {
-    const int32_t stages = std::min({pipeline.stages, island.ranks * per_rank, spec::LayerCount(options.model)});
-    request.pipeline.stages = std::max(stages / per_rank, 1) * per_rank;
-    // Replicas share the ranks.
-    const int32_t ranks_of_one = request.ranks / std::max(pipeline.replicas, 1);
-    request.pipeline.stages = std::min(request.pipeline.stages, std::max(ranks_of_one, 1) * per_rank);
-  }
+  request.pipeline.stages = planner::FitStages(pipeline, island.ranks, spec::LayerCount(options.model));
   request.profile = profile;
   const bool expert = options.objective == trainer::Objective::kVelocity;
   if (expert && options.model.self_conditioning) {
