@@ -33,6 +33,18 @@ std::string FirstLine(const char* what) {
   return std::string(text.substr(0, std::min(text.find('\n'), kQuoted)));
 }
 
+// What a file that LibTorch does not load is. Where the archive itself is at fault, `said` speaks of the library's
+// parts.
+std::string WhyUnreadable(std::string_view bytes, const std::string& said) {
+  constexpr size_t kFarthestEnd = (1 << 16) + 22;  // a zip archive's last record, and a comment
+  if (!bytes.starts_with("PK\x03\x04")) return fmt::format("{} bytes that are no archive", bytes.size());
+  const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kFarthestEnd));
+  if (tail.find("PK\x05\x06") == std::string_view::npos) return fmt::format("one cut off after {} bytes", bytes.size());
+  if (said.find("PytorchStreamReader") != std::string::npos)
+    return fmt::format("a damaged one of {} bytes", bytes.size());
+  return "one that does not load: " + said;
+}
+
 absl::Status LayerFailed(const std::string& where, const at::Tensor& x, const std::string& why) {
   return FieldError(where, "FROZEN_LAYER_FAILED", fmt::format("on samples {}: {}", Sizes(x), why));
 }
@@ -169,7 +181,8 @@ class ScriptLayer : public FrozenLayer {
       return std::make_shared<ScriptLayer>(std::move(module), fmt::format("{} ({})", name, uri));
     } catch (const std::exception& error) {
       return FieldError(name, "FROZEN_FILE",
-                        fmt::format("{}: expected a TorchScript module: {}", uri, FirstLine(error.what())));
+                        fmt::format("{}: expected a TorchScript archive, found {}", uri,
+                                    WhyUnreadable(bytes, FirstLine(error.what()))));
     }
   }
 

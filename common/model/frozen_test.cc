@@ -173,7 +173,15 @@ TEST(FrozenTest, AFileThatDoesNotFitIsRefusedWithFileExpectedAndFoundShape) {
   EXPECT_EQ(ErrorReason(LoadFrozen(Scripted("(x, x)", {1, 4, 4})).status()), "FROZEN_LAYER_FAILED");
   FrozenSource broken = Scripted("x", {1, 4, 4});
   broken.files = Files({{"a.pt", "no archive"}, {"b.pt", Script("x")}});
-  EXPECT_EQ(ErrorReason(LoadFrozen(broken).status()), "FROZEN_FILE");
+  status = LoadFrozen(broken).status();
+  EXPECT_EQ(ErrorReason(status), "FROZEN_FILE");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("a.pt: expected a TorchScript archive, found 10 bytes that are no"));
+  const std::string whole = Script("x");
+  broken.files = Files({{"a.pt", whole.substr(0, whole.size() / 2)}, {"b.pt", whole}});
+  status = LoadFrozen(broken).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("found one cut off after"));
+  EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("Pytorch")));
 }
 
 }  // namespace

@@ -243,7 +243,8 @@ int main(int argc, char** argv) {
   std::string only;
   int iterations = 15;
   CLI::App app{"Frozen work in the bubbles of a pipeline of emulated ranks"};
-  app.add_option("--case", only, "emulated-s4 or emulated-s8; both without it");
+  app.add_option("--case", only, "emulated-s4 or emulated-s8; both without it")
+      ->check(CLI::IsMember({"emulated-s4", "emulated-s8"}));
   app.add_option("--iterations", iterations, "of each case")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   const auto wanted = [&only](const char* name) { return only.empty() || only == name; };

@@ -21,6 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/planner/plan.h"
+#include "common/schedule/generators.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/pipeline_ranks.h"
@@ -108,8 +109,8 @@ absl::Status ComparePrediction(const Case& bench) {
     Memory memory;
     std::istringstream(line) >> memory.before >> memory.peak;
     const double predicted = plan.predicted.peak_bytes[rank];
-    fmt::print(stderr, "{} rank {}: predicted {:.0f} bytes, measured {:.0f}, of them {:.0f} between steps\n", bench.name,
-               rank, predicted, memory.peak, memory.before);
+    fmt::print(stderr, "{} rank {}: predicted {:.0f} bytes, measured {:.0f}, of them {:.0f} between steps\n",
+               bench.name, rank, predicted, memory.peak, memory.before);
     largest = std::max(largest, std::abs(predicted - memory.peak) / memory.peak);
   }
   PrintFigure(bench.name, "error_fraction", largest, "ratio");
@@ -182,8 +183,11 @@ absl::Status Run(const std::vector<std::string>& schedules) {
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   std::vector<std::string> schedules = {"1f1b", "v-half", "zbv"};
+  const std::vector<std::string_view> known = atl::schedule::GeneratorNames();
   CLI::App app{"Memory of training against the plan's prediction, and of V schedules against 1F1B"};
-  app.add_option("--schedule", schedules, "schedules whose prediction is checked; repeatable")->allow_extra_args(false);
+  app.add_option("--schedule", schedules, "schedules whose prediction is checked; repeatable")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(std::vector<std::string>(known.begin(), known.end())));
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = atl::bench::Run(schedules);
   if (!status.ok()) fmt::print(stderr, "memory_bench: {}\n", status.ToString());

@@ -264,7 +264,11 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_flag("--processor-time", settings.processor_time,
                "Compare the ranks' processor time, waits left out: on a machine that others use too");
-  app.add_option("--case", settings.cases, "only these; repeatable")->allow_extra_args(false);
+  std::vector<std::string> names;
+  for (const auto& bench : atl::bench::Cases()) names.push_back(bench.name);
+  app.add_option("--case", settings.cases, "only these; repeatable")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(names));
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = atl::bench::Run(settings);
   if (!status.ok()) fmt::print(stderr, "predicted_bench: {}\n", status.ToString());
