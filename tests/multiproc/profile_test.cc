@@ -44,7 +44,9 @@ class ProfileCommandTest : public testing::Test {
     std::vector<std::string> command = {std::string(std::getenv("ATOLL_BINARY_DIR")) + "/bin/atoll", "profile",
                                         folder_ + "/job.yaml"};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    return std::make_unique<Process>(command, folder_ + "/log", std::vector<std::string>{"TMPDIR=" + folder_});
+    // Without a GPU, on a machine that has one too.
+    const std::vector<std::string> environment = {"TMPDIR=" + folder_, "CUDA_VISIBLE_DEVICES="};
+    return std::make_unique<Process>(command, folder_ + "/log", environment);
   }
 
   // Its exit code and all that it said.
@@ -111,10 +113,10 @@ TEST_F(ProfileCommandTest, FrozenComponentsAreMeasuredToo) {
 }
 
 TEST_F(ProfileCommandTest, AProcessThatCannotMeasureIsQuoted) {
-  const auto [code, said] = Run({"--image", "1x7x7"});
+  const auto [code, said] = Run({"--image", "1x8x8", "--device", "cuda"});
   EXPECT_NE(code, 0);
   EXPECT_THAT(said, HasSubstr("rank 0"));
-  EXPECT_THAT(said, HasSubstr("patch"));
+  EXPECT_THAT(said, HasSubstr("cuda"));
   EXPECT_THAT(Meetings(), testing::IsEmpty());
 }
 
