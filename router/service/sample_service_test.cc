@@ -245,6 +245,45 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
   EXPECT_TRUE(StatusOf(Asking({1}, 3)).ok());
 }
 
+TEST_F(SampleServiceTest, WhatIsNotHonouredIsRefusedByName) {
+  StartServer();
+  engine_->Start();
+  const std::vector<std::pair<std::string, std::function<void(pb::SampleRequest&)>>> cases = {
+      {"mode", [](auto& r) { r.set_mode(pb::SampleRequest::MODE_NUCLEUS); }},
+      {"solver", [](auto& r) { r.set_solver(pb::SampleRequest::SOLVER_MULTISTEP); }},
+      {"nucleus_p", [](auto& r) { r.set_nucleus_p(0.9); }},
+      {"temperature", [](auto& r) { r.set_temperature(std::nan("")); }},
+      {"times", [](auto& r) { r.add_times(1); }},
+      {"guidance_from", [](auto& r) { r.set_guidance_from(0.1); }},
+      {"guidance_to", [](auto& r) { r.set_guidance_to(0); }},
+      {"negative_class", [](auto& r) { r.set_negative_class(0); }},
+      {"init_images", [](auto& r) { r.add_init_images(""); }},
+      {"strength", [](auto& r) { r.set_strength(0); }},
+      {"reproducible", [](auto& r) { r.set_reproducible(true); }},
+      {"allow_expert_loss", [](auto& r) { r.set_allow_expert_loss(true); }},
+      {"priority", [](auto& r) { r.set_priority(0); }},
+      {"preview_every", [](auto& r) { r.set_preview_every(1); }},
+  };
+  for (const auto& [field, spoil] : cases) {
+    pb::SampleRequest request = Asking({1, 2}, 3);
+    spoil(request);
+    const absl::Status status = StatusOf(request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << field;
+    EXPECT_EQ(ErrorField(status), field);
+    EXPECT_EQ(ErrorReason(status), "FIELD_NOT_SUPPORTED");
+  }
+}
+
+TEST_F(SampleServiceTest, Top1IsAModeOfItsOwn) {
+  StartServer();
+  engine_->Start();
+  pb::SampleRequest request = Asking({1}, 3);
+  request.set_mode(pb::SampleRequest::MODE_TOP_1);
+  EXPECT_TRUE(StatusOf(request).ok());
+  request.set_top_k(2);
+  EXPECT_EQ(ErrorReason(StatusOf(request)), "MODE_MISMATCH");
+}
+
 TEST_F(SampleServiceTest, WithoutAModelRequestsFailWithNoModel) {
   StartServer({}, /*with_model=*/false);
   const absl::Status status = StatusOf(Asking({1}, 3));

@@ -15,6 +15,28 @@ namespace {
 
 namespace pb = atlpb::sample::v1;
 
+absl::Status NotSupported(std::string_view field) {
+  return MakeErrorWithField(absl::StatusCode::kUnimplemented, "FIELD_NOT_SUPPORTED", field,
+                            fmt::format("{}: expected it unset, for this router does not support it yet", field));
+}
+
+// A field that would change the images is refused, not ignored, until it is honoured.
+absl::Status CheckSupported(const pb::SampleRequest& proto) {
+  if (proto.nucleus_p() != 0) return NotSupported("nucleus_p");
+  if (proto.temperature() != 0) return NotSupported("temperature");
+  if (proto.times_size() > 0) return NotSupported("times");
+  if (proto.guidance_from() != 0) return NotSupported("guidance_from");
+  if (proto.has_guidance_to()) return NotSupported("guidance_to");
+  if (proto.has_negative_class()) return NotSupported("negative_class");
+  if (proto.init_images_size() > 0) return NotSupported("init_images");
+  if (proto.has_strength()) return NotSupported("strength");
+  if (proto.reproducible()) return NotSupported("reproducible");
+  if (proto.allow_expert_loss()) return NotSupported("allow_expert_loss");
+  if (proto.has_priority()) return NotSupported("priority");
+  if (proto.preview_every() != 0) return NotSupported("preview_every");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
   RoutingRule rule{.top_k = proto.top_k(), .threshold = proto.threshold(), .oracle_expert = proto.oracle_expert()};
   switch (proto.mode()) {
@@ -26,6 +48,16 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
       }
       rule.mode = RoutingMode::kTopK;
       return rule;
+    case pb::SampleRequest::MODE_TOP_1:
+      if (proto.top_k() > 1) {
+        return FieldError("top_k", "MODE_MISMATCH",
+                          fmt::format("expected none with mode top-1, found {}", proto.top_k()));
+      }
+      rule.top_k = 1;
+      rule.mode = RoutingMode::kTopK;
+      return rule;
+    case pb::SampleRequest::MODE_NUCLEUS:
+      return NotSupported("mode");
     case pb::SampleRequest::MODE_TOP_K:
       rule.mode = RoutingMode::kTopK;
       return rule;
@@ -52,6 +84,8 @@ absl::StatusOr<Solver> SolverFromProto(pb::SampleRequest::Solver solver) {
       return Solver::kEuler;
     case pb::SampleRequest::SOLVER_HEUN:
       return Solver::kHeun;
+    case pb::SampleRequest::SOLVER_MULTISTEP:
+      return NotSupported("solver");
     default:
       return FieldError("solver", "UNKNOWN_SOLVER",
                         fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Solver_MAX),
@@ -77,6 +111,7 @@ absl::StatusOr<ImageFormat> FormatFromProto(pb::SampleRequest::Format format) {
 
 absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const SamplerLimits& limits) {
   ATOLL_RETURN_IF_ERROR(CheckCounts(proto.classes_size(), proto.seeds_size(), limits));
+  ATOLL_RETURN_IF_ERROR(CheckSupported(proto));
   SampleRequest request{.model = proto.model(), .version = proto.version()};
   request.classes.assign(proto.classes().begin(), proto.classes().end());
   request.seeds.assign(proto.seeds().begin(), proto.seeds().end());
