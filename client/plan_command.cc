@@ -32,6 +32,7 @@ struct PlanFlags {
   std::string network = "expert";
   std::string format = "text";
   std::string profile;
+  int64_t samples = 0;
   double device_memory_gib = 0;
   std::optional<double> transfer_seconds;
   bool self_conditioned = false;
@@ -290,7 +291,10 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
   const std::vector<spec::FrozenSpec> frozen = FrozenOf(flags, spec);
   outlook.frozen_left_out = outlook.request.profile.frozen.empty() && !frozen.empty();
   if (!outlook.frozen_left_out) outlook.request.components = planner::ComponentsOf(frozen);
-  outlook.request.frozen_inputs.augments = training.flip;
+  if (flags.samples > 0) {
+    // How many classes there are hardly matters beside the images.
+    outlook.request.frozen_inputs = planner::FrozenInputsOf(frozen, training, flags.samples, /*classes=*/0);
+  }
   if (flags.transfer_seconds.has_value()) outlook.request.profile.transfer_latency_seconds = *flags.transfer_seconds;
   ATOLL_ASSIGN_OR_RETURN(outlook.choice, planner::ComparePlans(outlook.request));
   outlook.costs = planner::CostsOf(outlook.choice.plan, outlook.request.profile);
@@ -320,6 +324,10 @@ void AddPlanCommand(CLI::App* app, Session* session) {
       ->allow_extra_args(false);
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
+  command
+      ->add_option("--samples", flags->samples,
+                   "Images that the network trains on; weighs whether frozen outputs are kept")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--profile", flags->profile, "Measured costs, as atoll profile writes them; default: counted");
   command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
       ->check(NotNegative());

@@ -1,26 +1,34 @@
-// Whether the outputs of a frozen component should be computed in every iteration or once, and kept. Pure.
+// Whether the outputs of frozen components are computed in every iteration, or once and read from then on. Pure.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "absl/status/statusor.h"
+#include "common/spec/spec.h"
 
 namespace atl::planner {
 
-enum class FrozenCache : uint8_t { kAuto, kNever, kAlways };
+// What the frozen components of a task read over its whole run.
+struct FrozenInputs {
+  // By component: how many different inputs it has, and so different outputs. An image counts twice where it may be
+  // flipped; labels are the classes and none. Empty: unknown.
+  std::vector<int64_t> rows;
+  int64_t iterations = 0;          // of the task
+  double storage_limit_bytes = 0;  // that kept outputs may take; 0: none
+};
+
+// Of a task that trains on `samples` images of `classes` classes.
+FrozenInputs FrozenInputsOf(const std::vector<spec::FrozenSpec>& components, const spec::TrainingSpec& training,
+                            int64_t samples, int32_t classes);
 
 struct FrozenCacheFacts {
-  bool cache_exists = false;         // that this build can run from a cache
-  bool reads_sample_only = true;     // image and label, not noise, time or what training changes
-  bool augments = false;             // images differ from epoch to epoch
-  double epochs = 1;                 // that the job passes over its samples
-  int64_t samples = 0;               // of the job; 0: unknown
-  double bytes_per_sample = 0;       // of the component's outputs
-  double compute_seconds = 0;        // per sample, on one rank
-  double exposed_fraction = 1;       // of that compute that lengthens the iteration: 0 where bubbles hold it all
-  double read_bytes_per_second = 0;  // from storage, per rank; 0: unknown, taken as free
-  double storage_limit_bytes = 0;    // 0: none
+  int64_t iterations = 0;
+  double bytes = 0;             // of all outputs that stages read
+  double pass_seconds = 0;      // to compute each of them once, on all ranks
+  double computed_seconds = 0;  // of an iteration that computes its outputs, as it is planned
+  double cached_seconds = 0;    // of one that reads them
+  double storage_limit_bytes = 0;
 };
 
 struct FrozenCacheDecision {
@@ -28,8 +36,7 @@ struct FrozenCacheDecision {
   std::string reason;
 };
 
-// kAlways is an INVALID_ARGUMENT (FROZEN_CACHE, with the field frozen_cache) where a cache would be wrong or does not
-// exist; where it merely costs more, it is obeyed. kAuto caches only what repeats, fits and saves time.
-absl::StatusOr<FrozenCacheDecision> DecideFrozenCache(FrozenCache wanted, const FrozenCacheFacts& facts);
+// For frozen_cache: auto.
+FrozenCacheDecision DecideFrozenCache(const FrozenCacheFacts& facts);
 
 }  // namespace atl::planner

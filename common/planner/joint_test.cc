@@ -130,7 +130,7 @@ TEST(JointPlan, WhereFrozenWorkCoversTheBubbleTheLeastMemoryWins) {
   ASSERT_TRUE(simulated.ok()) << simulated.status();
   EXPECT_LE(simulated->makespan_seconds, filled.plan.predicted.iteration_seconds * (1 + 1e-9));
   EXPECT_GE(simulated->makespan_seconds, filled.plan.predicted.iteration_seconds * 0.99);
-  EXPECT_THAT(filled.plan.reason, HasSubstr(" % of it in bubbles, computed in every iteration: this build runs"));
+  EXPECT_THAT(filled.plan.reason, HasSubstr(" % of it in bubbles; "));
   EXPECT_THAT(filled.plan.reason, Not(HasSubstr(" 0 % of it in bubbles")));
 }
 
@@ -275,26 +275,57 @@ TEST(JointPlan, TheSearchIsBounded) {
   EXPECT_LE(choice->plan.rank_count(), 8);
 }
 
-TEST(JointPlan, ACacheThatDoesNotExistIsRefusedWhenAskedFor) {
+TEST(JointPlan, KeptOutputsNeedNoPieces) {
   PlanRequest request = Auto(2, 8, 32);
   request.pipeline = {.schedule = "1f1b", .frozen_cache = "always"};
-  EXPECT_TRUE(MakePlan(request).ok()) << "nothing is frozen";
+  const Plan nothing_frozen = *MakePlan(request);
+  EXPECT_FALSE(nothing_frozen.reads_frozen_cache);
   AddFrozen(0.02, 32, &request.profile);
-  EXPECT_EQ(ErrorField(MakePlan(request).status()), "frozen_cache");
+  Plan plan = *MakePlan(request);
+  EXPECT_TRUE(plan.reads_frozen_cache);
+  EXPECT_TRUE(plan.frozen.empty());
+  EXPECT_TRUE(plan.components.empty());
+  EXPECT_EQ(plan.schedule, nothing_frozen.schedule);
+  EXPECT_THAT(plan.reason, HasSubstr("computed once and kept, as asked for"));
+  request.pipeline.frozen_cache = "never";
+  request.frozen_inputs = {.rows = {1, 1}, .iterations = 1000000};
+  plan = *MakePlan(request);
+  EXPECT_FALSE(plan.reads_frozen_cache);
+  EXPECT_FALSE(plan.frozen.empty());
+  EXPECT_THAT(plan.reason, HasSubstr("computed in every iteration, as asked for"));
 }
 
-TEST(JointPlan, TheReasonWeighsACacheByWhatThePlanLeavesExposed) {
+TEST(JointPlan, OutputsAreKeptWhereAPassSavesMoreThanItTakes) {
   PlanRequest request = Auto(2, 8, 32);
   request.pipeline = {.schedule = "1f1b", .micro_batches = 4, .fill = "never"};
   AddFrozen(0.064, 32, &request.profile);
-  request.frozen_inputs = {.epochs = 10, .samples = 1000};
-  // After the flush, and shared by two ranks: half of 2 ms per sample.
-  EXPECT_THAT(MakePlan(request)->reason, HasSubstr("; a cache would save 0.00"));
-  EXPECT_THAT(MakePlan(request)->reason, HasSubstr("s per sample in each of 9 passes after the first"));
-  request.frozen_inputs.epochs = 1;
-  EXPECT_THAT(MakePlan(request)->reason, HasSubstr("; a cache would not help: 1 passes over the samples"));
-  request.frozen_inputs = {};
-  EXPECT_THAT(MakePlan(request)->reason, Not(HasSubstr("a cache would")));
+  EXPECT_THAT(MakePlan(request)->reason, HasSubstr("how many inputs there are is not known"));
+  // After the flush, and shared by two ranks: half of 2 ms per sample, 32 ms in each iteration.
+  request.frozen_inputs = {.rows = {1000, 1000}, .iterations = 1000};
+  const Plan plan = *MakePlan(request);
+  EXPECT_TRUE(plan.reads_frozen_cache) << plan.reason;
+  EXPECT_THAT(plan.reason, HasSubstr("computed once and kept: a pass over all inputs takes 1.02 s"));
+  request.frozen_inputs.iterations = 10;
+  EXPECT_FALSE(MakePlan(request)->reads_frozen_cache);
+  EXPECT_THAT(MakePlan(request)->reason, HasSubstr("computed in every iteration: a pass over all inputs would"));
+  request.frozen_inputs = {.rows = {1000, 1000}, .iterations = 1000, .storage_limit_bytes = 1};
+  EXPECT_FALSE(MakePlan(request)->reads_frozen_cache);
+}
+
+TEST(JointPlan, OutputsAreKeptWhereComputingThemDoesNotFit) {
+  PlanRequest request = Auto(2, 8, 32);
+  request.pipeline = {.schedule = "1f1b", .micro_batches = 4};
+  request.device_memory_bytes = 1.01 * PeakBytes(*MakePlan(request));
+  AddFrozen(0.01, 32, &request.profile);
+  for (FrozenComponentProfile& component : request.profile.frozen) {
+    for (FrozenLayerProfile& layer : component.layers) layer.parameter_bytes = request.device_memory_bytes;
+  }
+  EXPECT_EQ(ErrorReason(MakePlan(request).status()), "MEMORY_LIMIT");
+  request.frozen_inputs = {.rows = {1000, 1000}, .iterations = 1};
+  const auto plan = MakePlan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->reads_frozen_cache);
+  EXPECT_THAT(plan->reason, HasSubstr("does not fit the memory"));
 }
 
 TEST(JointPlan, AProfileOfOtherFrozenLayersIsRefused) {

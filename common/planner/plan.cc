@@ -1,6 +1,7 @@
 #include "common/planner/plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +22,11 @@ using schedule::GeneratorInfo;
 // Smaller differences are 0.0 %.
 constexpr double kShown = 0.0005;
 
+// Of kept outputs, from a local file: a slow disk's.
+constexpr double kReadBytesPerSecond = 5e8;
+
+constexpr std::string_view kMemoryLimit = "MEMORY_LIMIT";
+
 bool IsAuto(const PlanRequest& request) {
   return request.pipeline.schedule == "auto";
 }
@@ -28,41 +34,6 @@ bool IsAuto(const PlanRequest& request) {
 absl::StatusOr<double> LimitOf(const PlanRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const int64_t bytes, spec::ParseMemory("pipeline.memory", request.pipeline.memory));
   return bytes > 0 ? static_cast<double>(bytes) : request.device_memory_bytes;
-}
-
-// The facts for the choice of a cache: what the outputs cost, and how much of that one plan leaves exposed.
-FrozenCacheFacts CacheFacts(const PlanRequest& request, const Found* found) {
-  FrozenCacheFacts facts = request.frozen_inputs;
-  facts.cache_exists = false;
-  if (found == nullptr) {
-    facts.samples = 0;
-    return facts;
-  }
-  const Plan& plan = found->plan;
-  const int32_t batch = plan.micro_batches * plan.micro_batch_size;
-  double seconds = 0;
-  for (size_t c = 0; c < request.profile.frozen.size(); ++c) {
-    const std::vector<FrozenLayerProfile>& layers = request.profile.frozen[c].layers;
-    for (const FrozenLayerProfile& layer : layers) seconds += FrozenSeconds(layer, batch);
-    const bool read = plan.components[c].to_first_stage || plan.components[c].to_last_stage;
-    facts.bytes_per_sample += read ? layers.back().output_bytes : 0;
-  }
-  facts.compute_seconds = seconds / batch;
-  const double without = found->outline.simulation.makespan_seconds + found->outline.optimizer_seconds;
-  const double exposed = plan.predicted.iteration_seconds - without;
-  facts.exposed_fraction = seconds > 0 ? std::clamp(exposed / seconds, 0.0, 1.0) : 0;
-  return facts;
-}
-
-// Why frozen outputs are, or are not, computed in every iteration. Empty when nothing is frozen.
-absl::StatusOr<std::string> CacheReason(const PlanRequest& request, const Found* found) {
-  if (request.profile.frozen.empty()) return std::string();
-  const std::string& wanted = request.pipeline.frozen_cache;
-  ATOLL_ASSIGN_OR_RETURN(const FrozenCacheDecision decision, DecideFrozenCache(wanted == "always" ? FrozenCache::kAlways
-                                                                               : wanted == "never" ? FrozenCache::kNever
-                                                                                                   : FrozenCache::kAuto,
-                                                                               CacheFacts(request, found)));
-  return decision.reason;
 }
 
 // Of the frozen work, by its time: what runs before its rank's last other action.
@@ -92,7 +63,7 @@ std::string Counted(int64_t count, std::string_view one, std::string_view more) 
   return fmt::format("{} {}", count, count == 1 ? one : more);
 }
 
-std::string Reason(const PlanRequest& request, const Search& search, size_t best, const std::string& cache) {
+std::string Reason(const PlanRequest& request, const Search& search, size_t best) {
   const Plan& plan = search.found(best).plan;
   std::vector<int32_t> layers;
   for (const StagePlacement& stage : plan.stages) layers.push_back(stage.end_layer - stage.first_layer);
@@ -108,9 +79,9 @@ std::string Reason(const PlanRequest& request, const Search& search, size_t best
   }
   reason += fmt::format("; predicted bubble {:.1f} %", 100 * plan.predicted.bubble);
   if (!plan.frozen.empty()) {
-    reason += fmt::format(", with frozen work in {}, {:.0f} % of it in bubbles, {}",
+    reason += fmt::format(", with frozen work in {}, {:.0f} % of it in bubbles",
                           Counted(static_cast<int64_t>(plan.frozen.size()), "piece", "pieces"),
-                          100 * FilledShare(plan, request.profile), cache);
+                          100 * FilledShare(plan, request.profile));
   }
   if (plan.is_self_conditioned()) {
     reason +=
@@ -182,11 +153,18 @@ std::vector<Candidate> Table(const PlanRequest& request, const Search& search, s
   return rows;
 }
 
-absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
-  ATOLL_RETURN_IF_ERROR(CheckRequest(request));
-  ATOLL_ASSIGN_OR_RETURN(const double limit, LimitOf(request));
-  ATOLL_RETURN_IF_ERROR(CacheReason(request, /*found=*/nullptr).status());
-  Search search(request, limit);
+// The best plan of a request, and what it was chosen from.
+struct Chosen {
+  const PlanRequest* request = nullptr;
+  std::unique_ptr<Search> search;
+  size_t best = 0;
+
+  const Found& found() const { return search->found(best); }
+};
+
+absl::StatusOr<Chosen> SearchPlans(const PlanRequest& request, double limit) {
+  Chosen chosen{.request = &request, .search = std::make_unique<Search>(request, limit)};
+  Search& search = *chosen.search;
   if (IsAuto(request)) {
     for (const GeneratorInfo& generator : schedule::Generators()) search.Add(ShapesOf(request, generator));
     search.AddAdaptive(ShapesOf(request, kAdaptive));
@@ -203,11 +181,38 @@ absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
     search.Add(ShapesOf(request, *generator));
   }
   ATOLL_RETURN_IF_ERROR(search.Complete());
-  ATOLL_ASSIGN_OR_RETURN(const size_t best, search.Best(IsAuto(request)));
-  ATOLL_RETURN_IF_ERROR(search.Improve(best));
-  PlanChoice choice{.plan = search.found(best).plan};
-  ATOLL_ASSIGN_OR_RETURN(const std::string cache, CacheReason(request, &search.found(best)));
-  choice.plan.reason = Reason(request, search, best, cache);
+  ATOLL_ASSIGN_OR_RETURN(chosen.best, search.Best(IsAuto(request)));
+  ATOLL_RETURN_IF_ERROR(search.Improve(chosen.best));
+  return chosen;
+}
+
+FrozenCacheFacts CacheFacts(const Chosen& computing, const Chosen& reading) {
+  const PlanRequest& request = *computing.request;
+  const Plan& plan = computing.found().plan;
+  FrozenCacheFacts facts{.iterations = request.frozen_inputs.iterations,
+                         .computed_seconds = computing.found().seconds,
+                         .cached_seconds = reading.found().seconds,
+                         .storage_limit_bytes = request.frozen_inputs.storage_limit_bytes};
+  const int32_t batch = plan.micro_batches * plan.micro_batch_size;
+  for (size_t c = 0; c < request.profile.frozen.size(); ++c) {
+    const std::vector<FrozenLayerProfile>& layers = request.profile.frozen[c].layers;
+    double seconds = 0;
+    for (const FrozenLayerProfile& layer : layers) seconds += FrozenSeconds(layer, batch) / batch;
+    const auto rows = static_cast<double>(request.frozen_inputs.rows[c]);
+    facts.pass_seconds += rows * seconds / reading.found().plan.rank_count();
+    if (!plan.components[c].to_first_stage && !plan.components[c].to_last_stage) continue;
+    facts.bytes += rows * layers.back().output_bytes;
+    facts.cached_seconds += batch * layers.back().output_bytes / kReadBytesPerSecond;
+  }
+  return facts;
+}
+
+absl::StatusOr<PlanChoice> Describe(const Chosen& chosen, bool compare, const std::string& cache) {
+  const PlanRequest& request = *chosen.request;
+  Search& search = *chosen.search;
+  PlanChoice choice{.plan = chosen.found().plan};
+  choice.plan.reason = Reason(request, search, chosen.best);
+  if (!cache.empty()) choice.plan.reason += "; " + cache;
   if (!compare) return choice;
   if (!IsAuto(request)) {
     const Plan& plan = choice.plan;
@@ -219,8 +224,44 @@ absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
     }
     ATOLL_RETURN_IF_ERROR(search.Complete());
   }
-  choice.candidates = Table(request, search, best);
+  choice.candidates = Table(request, search, chosen.best);
   return choice;
+}
+
+absl::StatusOr<PlanChoice> Choose(const PlanRequest& request, bool compare) {
+  ATOLL_RETURN_IF_ERROR(CheckRequest(request));
+  ATOLL_ASSIGN_OR_RETURN(const double limit, LimitOf(request));
+  const bool has_frozen = !request.profile.frozen.empty();
+  const std::string& wanted = request.pipeline.frozen_cache;
+  const bool unknown = wanted == "auto" && request.frozen_inputs.rows.size() != request.profile.frozen.size();
+  if (!has_frozen || wanted == "never" || unknown) {
+    ATOLL_ASSIGN_OR_RETURN(const Chosen computing, SearchPlans(request, limit));
+    return Describe(computing, compare,
+                    !has_frozen ? ""
+                    : unknown   ? "frozen outputs are computed in every iteration: how many inputs there are is not "
+                                  "known"
+                                : "frozen outputs are computed in every iteration, as asked for");
+  }
+  PlanRequest without = request;
+  without.profile.frozen.clear();
+  without.components.clear();
+  const auto read = [&](const Chosen& reading, const std::string& reason) -> absl::StatusOr<PlanChoice> {
+    ATOLL_ASSIGN_OR_RETURN(PlanChoice choice, Describe(reading, compare, reason));
+    choice.plan.reads_frozen_cache = true;
+    return choice;
+  };
+  absl::StatusOr<Chosen> reading = SearchPlans(without, limit);
+  if (!reading.ok()) return reading.status();  // with more to hold and to do, there is no plan either
+  if (wanted == "always") return read(*reading, "frozen outputs are computed once and kept, as asked for");
+  const absl::StatusOr<Chosen> computing = SearchPlans(request, limit);
+  if (!computing.ok()) {
+    if (ErrorReason(computing.status()) != kMemoryLimit) return computing.status();
+    return read(*reading,
+                "frozen outputs are computed once and kept: to compute them in every iteration does not fit "
+                "the memory");
+  }
+  const FrozenCacheDecision decision = DecideFrozenCache(CacheFacts(*computing, *reading));
+  return decision.cache ? read(*reading, decision.reason) : Describe(*computing, compare, decision.reason);
 }
 
 }  // namespace

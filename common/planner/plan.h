@@ -51,6 +51,9 @@ struct Plan {
   std::vector<int32_t> recomputed_layers;
   std::vector<FrozenComponent> components;
   std::vector<FrozenPiece> frozen;
+  // Outputs of frozen components are computed once, before the first step, and read from then on: there are neither
+  // components nor pieces.
+  bool reads_frozen_cache = false;
   spec::PrecisionSpec precision;
   Prediction predicted;
   std::string reason;
@@ -70,8 +73,8 @@ struct PlanRequest {
   Profile profile;
   // Of the profile's frozen ones, who reads them; empty: the first stage reads those that no other component does.
   std::vector<FrozenComponent> components;
-  // What is known of the samples that they read; costs and whether a cache exists are filled in.
-  FrozenCacheFacts frozen_inputs;
+  // What they read over the task, where that is known: what keeping their outputs is weighed by.
+  FrozenInputs frozen_inputs;
   double device_memory_bytes = 0;  // what pipeline.memory = auto means, per rank; 0: no limit
   // Share of steps whose model sees its own estimate; 0: it is not self-conditioned.
   double self_conditioning_rate = 0;
@@ -104,7 +107,9 @@ struct PlanChoice {
 // leaves open: schedule, replicas and micro-batches where they are "auto" or 0, stages with schedule "auto" (else 0
 // means as many as are useful), and what is recomputed. Among plans as short as the shortest (within 0.1 %; within 1 %
 // where there is frozen work), an "auto" schedule is the one that holds the least memory: where frozen work covers the
-// bubble, a schedule with a larger bubble and fewer activations costs nothing.
+// bubble, a schedule with a larger bubble and fewer activations costs nothing. Frozen outputs are computed in every
+// iteration, or once and kept, as pipeline.frozen_cache says; "auto": what takes less time over the task, and whether
+// it fits the memory (DecideFrozenCache).
 //
 // INVALID_ARGUMENT with the field: stages more than the layers or than the ranks hold, or not a multiple of what the
 // schedule puts on a rank; a batch that micro-batches and replicas do not divide; an unknown schedule; a profile that

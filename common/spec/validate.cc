@@ -209,10 +209,6 @@ absl::Status ValidatePipeline(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.recompute", pipeline.recompute, {"auto", "never", "always"}));
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.fill", pipeline.fill, {"auto", "never"}));
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.frozen_cache", pipeline.frozen_cache, {"auto", "never", "always"}));
-  if (pipeline.frozen_cache == "always") {
-    return FieldError("pipeline.frozen_cache", "FROZEN_CACHE",
-                      "expected auto or never (this build computes frozen outputs in every iteration), found always");
-  }
   // What the planner chooses divides.
   const int64_t parts = int64_t{std::max(1, pipeline.micro_batches)} * std::max(1, pipeline.replicas);
   const std::string_view by =

@@ -133,8 +133,6 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.pipeline.recompute = "some"; }, "pipeline.recompute", "UNKNOWN_VALUE", "auto, never, always"},
       {[](JobSpec& s) { s.pipeline.fill = "yes"; }, "pipeline.fill", "UNKNOWN_VALUE", "auto, never"},
       {[](JobSpec& s) { s.pipeline.frozen_cache = "on"; }, "pipeline.frozen_cache", "UNKNOWN_VALUE", ""},
-      {[](JobSpec& s) { s.pipeline.frozen_cache = "always"; }, "pipeline.frozen_cache", "FROZEN_CACHE",
-       "expected auto or never"},
       {[](JobSpec& s) { s.pipeline.replicas = 3; }, "training.batch_size", "NOT_DIVISIBLE",
        "multiple of pipeline.micro_batches x pipeline.replicas (12), found 64"},
       {[](JobSpec& s) { s.pipeline.micro_batches = 5; }, "training.batch_size", "NOT_DIVISIBLE",

@@ -139,6 +139,7 @@ atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
     out->set_first_sample(piece.first_sample);
     out->set_samples(piece.samples);
   }
+  proto.set_reads_frozen_cache(plan.reads_frozen_cache);
   proto.mutable_predicted()->set_iteration_seconds(plan.predicted.iteration_seconds);
   proto.mutable_predicted()->set_self_conditioned_seconds(plan.predicted.self_conditioned_seconds);
   proto.mutable_predicted()->set_bubble(plan.predicted.bubble);
@@ -179,11 +180,15 @@ absl::StatusOr<planner::Plan> FromProto(const atlpb::plan::v1::Plan& proto) {
                            .first_sample = piece.first_sample(),
                            .samples = piece.samples()});
   }
+  plan.reads_frozen_cache = proto.reads_frozen_cache();
   plan.predicted.iteration_seconds = proto.predicted().iteration_seconds();
   plan.predicted.self_conditioned_seconds = proto.predicted().self_conditioned_seconds();
   plan.predicted.bubble = proto.predicted().bubble();
   plan.predicted.peak_bytes.assign(proto.predicted().peak_bytes().begin(), proto.predicted().peak_bytes().end());
   if (plan.replicas < 1) return Mismatch("replicas", "at least", 1, plan.replicas);
+  if (plan.reads_frozen_cache && !plan.components.empty()) {
+    return Mismatch("components", "beside reads_frozen_cache", 0, static_cast<int64_t>(plan.components.size()));
+  }
   const auto pieces = static_cast<int64_t>(plan.frozen.size());
   if (pieces != plan.schedule.frozen_pieces) {
     return Mismatch("frozen", "the schedule's frozen pieces", plan.schedule.frozen_pieces, pieces);

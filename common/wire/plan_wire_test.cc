@@ -58,6 +58,7 @@ TEST(PlanWireTest, APlanSurvivesTheRoundTrip) {
   const auto replicas = FromProto(ToProto(TwoReplicas()));
   ASSERT_TRUE(replicas.ok()) << replicas.status();
   EXPECT_EQ(*replicas, TwoReplicas());
+  EXPECT_FALSE(replicas->reads_frozen_cache);
   EXPECT_EQ(replicas->rank_count(), 4);
   EXPECT_FALSE(replicas->is_self_conditioned());
   const auto self_conditioned = FromProto(ToProto(SelfConditioned()));
@@ -86,6 +87,7 @@ TEST(PlanWireTest, WhatDisagreesIsNamed) {
       {[](Proto& p) { p.add_recomputed_layers(3), p.add_recomputed_layers(3); }, "recomputed_layers[1]"},
       {[](Proto& p) { p.mutable_components(0)->set_reads(kLeast); }, "components.reads"},
       {[](Proto& p) { p.mutable_components(0)->set_layers(0); }, "components[0].layers"},
+      {[](Proto& p) { p.set_reads_frozen_cache(true); }, "components"},
       // As many layers as pieces say, and more than could be looked at.
       {[](Proto& p) { p.mutable_components(0)->set_layers(kMost), p.mutable_frozen(0)->set_end_layer(kMost); },
        "components[0].layers"},

@@ -79,5 +79,28 @@ TEST(WholeJob, ASelfConditionedModelIsTrainedByAPipelineAndSampled) {
   EXPECT_NE(Sample(router, request)[1], images[1]);
 }
 
+TEST(WholeJob, KeptFrozenOutputsAreComputedOnceByTheRanksTogether) {
+  Cluster cluster({.islands = 1, .ranks = 2});
+  cluster.WriteDataset();
+  spec::JobSpec spec = SmallJob(/*experts=*/2, /*steps=*/6, /*checkpoint_every=*/6);
+  spec.frozen = {{.name = "encoder", .output = "latent", .layers = {{.kind = "convolution", .width = 2, .stride = 2}}},
+                 {.name = "labels",
+                  .input = "label",
+                  .output = "condition",
+                  .layers = {{.kind = "embedding", .width = spec.model.width}}}};
+  spec.pipeline.frozen_cache = "always";
+  const std::string job_id = cluster.Submit(spec);
+  ASSERT_TRUE(cluster.AwaitSuccess(job_id, absl::Seconds(120)));
+  const auto files = cluster.store()->List(cluster.store()->UriOf("frozen"));
+  ASSERT_TRUE(files.ok()) << files.status();
+  std::multiset<std::string> kinds;
+  for (const storage::FileInfo& file : *files) {
+    const std::string name = file.uri.substr(file.uri.rfind('/') + 1);
+    kinds.insert(name.substr(0, name.find('-')));
+  }
+  EXPECT_EQ(kinds.count("image"), 3u) << "two experts and the router network";
+  EXPECT_EQ(kinds.count("label"), 2u) << "the router network reads no condition";
+}
+
 }  // namespace
 }  // namespace atl::testing_cluster

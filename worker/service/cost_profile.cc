@@ -9,6 +9,7 @@
 #include "common/spec/spec_io.h"
 #include "common/storage/profile_file.h"
 #include "common/storage/sha256.h"
+#include "worker/service/frozen_identity.h"
 
 namespace atl::worker {
 namespace {
@@ -29,27 +30,15 @@ absl::StatusOr<planner::Profile> AsItIsNow(planner::Profile profile, const Measu
   return profile;
 }
 
-// Everything about frozen components that may change their cost, and with them the shape of what is learnt and the
-// sizes of partial batches. Empty without.
-std::string FrozenText(const trainer::TrainerOptions& options) {
-  if (options.frozen.empty()) return "";
-  spec::JobSpec only;
-  only.frozen = options.frozen;
-  std::string text = fmt::format(" | {} {}", options.training.batch_size, spec::ToYaml(only));
-  for (const spec::FrozenSpec& component : options.frozen) {
-    for (const std::string& uri : component.torchscript) {
-      const bool known = options.frozen_files != nullptr && options.frozen_files->contains(uri);
-      if (known) text += storage::Sha256(options.frozen_files->at(uri));
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline, bool has_frozen, int32_t ranks) {
-  return pipeline.schedule == "auto" || pipeline.memory != "auto" || pipeline.micro_batches == 0 ||
-         pipeline.replicas == 0 || (has_frozen && pipeline.fill != "never" && ranks > 1);
+  if (pipeline.schedule == "auto" || pipeline.memory != "auto" || pipeline.micro_batches == 0 ||
+      pipeline.replicas == 0) {
+    return true;
+  }
+  if (!has_frozen || pipeline.frozen_cache == "always") return false;
+  return pipeline.frozen_cache == "auto" || (pipeline.fill != "never" && ranks > 1);
 }
 
 std::string ProfileKey(const ProfiledThing& thing) {
@@ -63,7 +52,10 @@ std::string ProfileKey(const ProfiledThing& thing) {
                   options.width, options.classes, options.clusters, precision.params, precision.compute,
                   precision.reduce, precision.ema, options.device, options.threads, thing.ranks,
                   fmt::join(thing.micro_batch_sizes, ","), thing.device_name, thing.build);
-  return storage::Sha256(text + FrozenText(options)).substr(0, 32);
+  // The shape of what is learnt and the sizes of partial batches depend on frozen components too.
+  const std::string frozen =
+      options.frozen.empty() ? "" : fmt::format(" | {} {}", options.training.batch_size, FrozenIdentity(options));
+  return storage::Sha256(text + frozen).substr(0, 32);
 }
 
 absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::string_view key,

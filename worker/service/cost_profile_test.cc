@@ -82,9 +82,13 @@ TEST_F(ObtainProfileTest, AnErrorOfTheMeasurementIsPassedOn) {
   EXPECT_FALSE(store_->Read(store_->UriOf("profiles/k.json")).ok());
 }
 
-TEST(NeedsMeasuredProfileTest, WhereAPlanIsOpenOrBubblesAreToBeFilled) {
+TEST(NeedsMeasuredProfileTest, WhereAPlanIsOpenBubblesAreToBeFilledOrACacheIsWeighed) {
   spec::PipelineSpec pipeline;
   EXPECT_FALSE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/false, /*ranks=*/2));
+  EXPECT_TRUE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/1)) << "a cache is weighed";
+  pipeline.frozen_cache = "always";
+  EXPECT_FALSE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/2)) << "no pieces";
+  pipeline.frozen_cache = "never";
   EXPECT_TRUE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/2));
   EXPECT_FALSE(NeedsMeasuredProfile(pipeline, /*has_frozen=*/true, /*ranks=*/1)) << "no bubbles";
   pipeline.fill = "never";

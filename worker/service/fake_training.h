@@ -24,12 +24,14 @@ struct FakeTraining {
   std::atomic<int64_t> pause_at_step{0};  // every rank waits before it until the number changes; 0: never
 
   std::atomic<bool> fail_profiles{false};
-  std::atomic<int32_t> profiles{0};  // measured, by all ranks together
+  std::atomic<int32_t> profiles{0};           // measured, by all ranks together
+  std::atomic<bool> slow_frozen_pass{false};  // goes on until it is interrupted
 
   absl::Mutex mutex;
   std::map<std::string, std::vector<std::unique_ptr<transport::Transport>>> transports ABSL_GUARDED_BY(mutex);
   std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);   // of each attempt's plan, as plan rank 0 saw it
   std::vector<planner::Plan> plans ABSL_GUARDED_BY(mutex);  // that were trained, as plan rank 0 saw them
+  std::vector<trainer::FrozenCacheOptions> frozen_passes ABSL_GUARDED_BY(mutex);  // of every rank
 
   // Each rank takes its end of one set of loopback transports per attempt.
   absl::StatusOr<std::unique_ptr<transport::Transport>> MakeTransport(int32_t rank, int32_t ranks,
@@ -132,6 +134,19 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
       shared->plans.push_back(plan);
     }
     return std::make_unique<FakeTrainer>(shared, options, plan, rank, transport);
+  };
+  parts.obtain_frozen_cache = [shared](trainer::TrainingData*, const trainer::FrozenCacheOptions& options)
+      -> absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>> {
+    {
+      absl::MutexLock lock(&shared->mutex);
+      shared->frozen_passes.push_back(options);
+    }
+    while (shared->slow_frozen_pass) {
+      ATOLL_RETURN_IF_ERROR(options.interrupted());
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    ATOLL_RETURN_IF_ERROR(options.meet());
+    return nullptr;  // the fake trainer reads nothing
   };
   parts.profile_rank = [shared](const trainer::ProfilerOptions& options,
                                 transport::Transport* transport) -> absl::StatusOr<planner::Profile> {

@@ -309,6 +309,45 @@ TEST_F(IslandTest, FrozenWorkWhoseCostsNobodyKnowsComesAfterTheFlush) {
   EXPECT_EQ(PiecesInBubbles(training_.plans[0]), 0);
 }
 
+TEST_F(IslandTest, RanksShareThePassWhoseOutputsAreKept) {
+  spec::TaskGrant grant = WithFrozenComponents(TrainingGrant(1, 5));
+  grant.spec.pipeline.frozen_cache = "always";
+  Grant(grant);
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_EQ(training_.profiles, 0) << "nothing is open in this plan";
+  absl::MutexLock lock(&training_.mutex);
+  ASSERT_EQ(training_.plans.size(), 1u);
+  EXPECT_TRUE(training_.plans[0].reads_frozen_cache);
+  EXPECT_TRUE(training_.plans[0].frozen.empty());
+  ASSERT_EQ(training_.frozen_passes.size(), 2u);
+  EXPECT_EQ(training_.frozen_passes[0].ranks, 2);
+  EXPECT_EQ(training_.frozen_passes[0].rank + training_.frozen_passes[1].rank, 1);
+  EXPECT_EQ(training_.frozen_passes[0].folder, training_.frozen_passes[1].folder);
+  EXPECT_TRUE(training_.frozen_passes[0].folder.starts_with(store_->UriOf("frozen/")));
+}
+
+TEST_F(IslandTest, ALeaderThatStopsDuringAPassGivesTheTaskBack) {
+  training_.slow_frozen_pass = true;
+  spec::TaskGrant grant = WithFrozenComponents(TrainingGrant(1, 5));
+  grant.spec.pipeline.frozen_cache = "always";
+  Grant(grant);
+  StartLeader(2);
+  AddFollower(1);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  const auto both_compute = [this] {
+    absl::MutexLock lock(&training_.mutex);
+    return training_.frozen_passes.size() == 2;
+  };
+  while (!both_compute() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(both_compute());
+  EXPECT_TRUE(StopLeader().ok());
+  const auto state = coordinator_.Copy();
+  EXPECT_EQ(state.released.size(), 1u);
+  EXPECT_TRUE(state.failed.empty());
+}
+
 TEST_F(IslandTest, AMeasurementThatFailsDoesNotKeepATaskFromTraining) {
   training_.fail_profiles = true;
   spec::TaskGrant open = TrainingGrant(3, 10);

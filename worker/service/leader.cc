@@ -1,6 +1,7 @@
 #include "worker/service/leader.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +23,20 @@ namespace {
 
 // Of a rank's memory; the rest is for what plans do not count: libraries, samples, the allocator's gaps.
 constexpr double kPlannedMemory = 0.9;
+
+// Of what is free where files of the store lie on this machine.
+constexpr double kRoomForFrozenOutputs = 0.5;
+
+// In bytes; 0 where nobody can say.
+double RoomForFrozenOutputs(const storage::BlobStore& store) {
+  constexpr std::string_view kLocal = "file://";
+  const bool local = std::string_view(store.root()).starts_with(kLocal);
+  std::error_code error;
+  const std::filesystem::path folder =
+      local ? std::filesystem::path(store.root().substr(kLocal.size())) : std::filesystem::temp_directory_path(error);
+  const std::filesystem::space_info space = std::filesystem::space(folder, error);
+  return error ? 0 : kRoomForFrozenOutputs * static_cast<double>(space.available);
+}
 
 std::string RandomName() {
   absl::BitGen random;
@@ -279,7 +294,9 @@ absl::StatusOr<planner::Plan> Leader::PlanFor(const spec::TaskGrant& grant, cons
   const double memory = kPlannedMemory * static_cast<double>(options_.capabilities.memory_bytes_per_rank());
   ATOLL_ASSIGN_OR_RETURN(
       planner::Plan plan,
-      MakeTrainingPlan(inputs, grant.spec.pipeline, {.ranks = present, .memory_bytes_per_rank = memory}, costs));
+      MakeTrainingPlan(
+          inputs, grant.spec.pipeline,
+          {.ranks = present, .memory_bytes_per_rank = memory, .storage_bytes = RoomForFrozenOutputs(*store)}, costs));
   if (!has_frozen) return plan;
   if (const absl::Status kept = KeepPlan(store, grant, present, plan); !kept.ok()) {
     spdlog::warn("task {} attempt {}: plan not kept: {}", grant.token.task_id, grant.token.attempt, kept.ToString());

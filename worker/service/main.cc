@@ -222,6 +222,9 @@ AttemptParts MakeParts(const Flags& flags, const std::string& leader, storage::B
   parts.profile_rank = [](const trainer::ProfilerOptions& options, Transport* transport) {
     return trainer::ProfileRank(options, transport, Clock::Real());
   };
+  parts.obtain_frozen_cache = [store](trainer::TrainingData* data, const trainer::FrozenCacheOptions& options) {
+    return trainer::ObtainFrozenCache(store, data, options);
+  };
   return parts;
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/step_trace.h"
+#include "worker/service/frozen_identity.h"
 
 namespace atl::worker {
 namespace {
@@ -75,10 +76,7 @@ absl::Status TrainingAttempt::Measure() {
                                    .micro_batch_sizes = start_.profile_sizes,
                                    .key = start_.profile_key};
   if (start_.profile_calibration) options = trainer::Calibration(std::move(options));
-  options.interrupted = [this] {
-    absl::MutexLock lock(&mutex_);
-    return stop_after_ > 0 ? absl::CancelledError("asked to stop") : aborted_;
-  };
+  options.interrupted = [this] { return InterruptedBeforeSteps(); };
   ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile, parts_.profile_rank(options, transport_.get()));
   reports_.profiled(profile);
   return absl::OkStatus();
@@ -92,15 +90,45 @@ absl::StatusOr<TrainingInputs> TrainingAttempt::ReadInputs() const {
 }
 
 absl::Status TrainingAttempt::Prepare() {
-  ATOLL_ASSIGN_OR_RETURN(const TrainingInputs inputs, ReadInputs());
+  ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadInputs());
   total_steps_ = inputs.options.training.steps;
   checkpoint_every_ = std::max(inputs.options.training.checkpoint_every, 1);
   ATOLL_ASSIGN_OR_RETURN(data_, parts_.open_data(inputs));
 
   ATOLL_RETURN_IF_ERROR(Connect(start_.grant.token.attempt_secret, engine::LanesOf(start_.plan)));
+  if (start_.plan.reads_frozen_cache) {
+    ATOLL_ASSIGN_OR_RETURN(inputs.options.kept_outputs, ObtainFrozenCache(inputs));
+  }
   ATOLL_ASSIGN_OR_RETURN(
       trainer_, parts_.make_trainer(inputs.options, start_.plan, start_.plan_rank, data_.get(), transport_.get()));
   return LoadCheckpoint();
+}
+
+absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>> TrainingAttempt::ObtainFrozenCache(
+    const TrainingInputs& inputs) {
+  const int32_t ranks = start_.plan.rank_count();
+  const absl::Duration start = parts_.clock->Monotonic();
+  ATOLL_ASSIGN_OR_RETURN(
+      auto outputs,
+      parts_.obtain_frozen_cache(data_.get(), {.trainer = inputs.options,
+                                               .folder = parts_.store->UriOf("frozen/" + FrozenCacheKey(inputs)),
+                                               .rank = start_.plan_rank,
+                                               .ranks = ranks,
+                                               .interrupted = [this] { return InterruptedBeforeSteps(); },
+                                               .meet = [this, ranks]() -> absl::Status {
+                                                 if (ranks == 1) return absl::OkStatus();
+                                                 // Others may still compute; a lost one makes the leader abort.
+                                                 double here[1] = {1};
+                                                 return transport_->AllReduceSum(here, absl::InfiniteDuration());
+                                               }}));
+  spdlog::info("task {} attempt {}: frozen outputs are there after {:.1f} s", start_.grant.token.task_id,
+               start_.grant.token.attempt, absl::ToDoubleSeconds(parts_.clock->Monotonic() - start));
+  return outputs;
+}
+
+absl::Status TrainingAttempt::InterruptedBeforeSteps() const {
+  absl::MutexLock lock(&mutex_);
+  return stop_after_ > 0 ? absl::CancelledError("asked to stop") : aborted_;
 }
 
 absl::Status TrainingAttempt::Connect(const std::string& secret, const std::vector<transport::Lane>& lanes) {

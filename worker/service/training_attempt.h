@@ -22,6 +22,7 @@
 #include "worker/service/checkpoint_writer.h"
 #include "worker/service/training_inputs.h"
 #include "worker/service/worker_metrics.h"
+#include "worker/trainer/frozen_cache.h"
 #include "worker/trainer/profiler.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/transport.h"
@@ -57,6 +58,9 @@ struct AttemptParts {
                                                                   transport::Transport*)>
       make_trainer;
   std::function<absl::StatusOr<planner::Profile>(const trainer::ProfilerOptions&, transport::Transport*)> profile_rank;
+  std::function<absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>>(trainer::TrainingData*,
+                                                                              const trainer::FrozenCacheOptions&)>
+      obtain_frozen_cache;
   // For every peer to be connected.
   absl::Duration connect_timeout = absl::Seconds(30);
   // Steps whose traces are kept, of the latest ones; the attempt's first one is kept besides. 0: none is written.
@@ -101,6 +105,10 @@ class TrainingAttempt {
   absl::Status Measure();
   absl::Status Prepare();
   absl::StatusOr<TrainingInputs> ReadInputs() const;
+  // Outputs of frozen components for a plan that reads them. The ranks are connected.
+  absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>> ObtainFrozenCache(const TrainingInputs& inputs);
+  // What ends work that is no step, on this rank as it comes.
+  absl::Status InterruptedBeforeSteps() const;
   // Reports the address, waits for the others' and connects.
   absl::Status Connect(const std::string& secret, const std::vector<transport::Lane>& lanes);
   absl::StatusOr<std::vector<std::string>> AwaitAddresses();

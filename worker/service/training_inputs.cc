@@ -44,17 +44,12 @@ uint64_t SeedOf(const spec::TaskGrant& grant) {
       .Bits64();
 }
 
-// What makes caching the outputs of frozen components worth it, or not.
-planner::FrozenCacheFacts FrozenInputs(const TrainingInputs& inputs) {
-  const spec::TrainingSpec& training = inputs.options.training;
-  planner::FrozenCacheFacts facts{.augments = training.flip};
+planner::FrozenInputs FrozenInputsOf(const TrainingInputs& inputs) {
+  int64_t samples = 0;
   for (const auto& partition : inputs.partitions) {
-    for (const dataset::Shard& shard : partition) facts.samples += shard.rows;
+    for (const dataset::Shard& shard : partition) samples += shard.rows;
   }
-  if (facts.samples > 0) {
-    facts.epochs = static_cast<double>(training.steps) * training.batch_size / static_cast<double>(facts.samples);
-  }
-  return facts;
+  return planner::FrozenInputsOf(inputs.options.frozen, inputs.options.training, samples, inputs.options.classes);
 }
 
 }  // namespace
@@ -115,10 +110,11 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
                                .precision = options.training.precision,
                                .batch_size = options.training.batch_size,
                                .ranks = island.ranks,
-                               .frozen_inputs = FrozenInputs(inputs),
+                               .frozen_inputs = FrozenInputsOf(inputs),
                                .device_memory_bytes = island.memory_bytes_per_rank};
   request.pipeline.stages = planner::FitStages(pipeline, island.ranks, spec::LayerCount(options.model));
   request.profile = profile;
+  request.frozen_inputs.storage_limit_bytes = island.storage_bytes;
   const bool expert = options.objective == trainer::Objective::kVelocity;
   if (expert && options.model.self_conditioning) {
     request.self_conditioning_rate = options.training.self_conditioning_rate;
@@ -127,6 +123,11 @@ absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, con
   if (known) request.components = planner::ComponentsOf(options.frozen);
   ATOLL_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(request));
   if (known || options.frozen.empty()) return plan;
+  if (pipeline.frozen_cache == "always") {
+    plan.reads_frozen_cache = true;
+    plan.reason += "; frozen outputs are computed once and kept, as asked for";
+    return plan;
+  }
   plan.components = planner::ComponentsOf(options.frozen);
   planner::AppendPieces(&plan);
   plan.reason += "; frozen work after the flush, for its costs are not known";

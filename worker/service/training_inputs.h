@@ -35,6 +35,7 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
 struct PlannedIsland {
   int32_t ranks = 1;
   double memory_bytes_per_rank = 0;  // what pipeline.memory: auto means; 0: no limit
+  double storage_bytes = 0;          // that kept outputs of frozen components may take; 0: no limit
 };
 
 // The plan for an island: pipeline.stages, or as many as the schedule puts on every rank, but never more than fit

@@ -25,12 +25,11 @@ struct Fitted {
 
 // A job is written for the island that it hopes for.
 TEST(TrainingPlanTest, StagesAreNoMoreThanFitTheRanksOfOneReplica) {
-  for (const Fitted& c : {Fitted{{.stages = 2}, 1, 1, 1}, Fitted{{.stages = 2}, 4, 2, 1},
-                          Fitted{{.stages = 20}, 20, 8, 1}, Fitted{{.schedule = "zbv", .stages = 6}, 2, 4, 1},
-                          Fitted{{.stages = 2, .replicas = 2}, 4, 2, 2}, Fitted{{.stages = 2, .replicas = 2}, 2, 1, 2},
-                          Fitted{{.schedule = "zbv", .stages = 4, .replicas = 2}, 3, 2, 2},
-                          Fitted{{.schedule = "auto", .stages = 3}, 2, 2, 1},
-                          Fitted{{.schedule = "auto", .stages = 4}, 2, 4, 1}}) {
+  for (const Fitted& c :
+       {Fitted{{.stages = 2}, 1, 1, 1}, Fitted{{.stages = 2}, 4, 2, 1}, Fitted{{.stages = 20}, 20, 8, 1},
+        Fitted{{.schedule = "zbv", .stages = 6}, 2, 4, 1}, Fitted{{.stages = 2, .replicas = 2}, 4, 2, 2},
+        Fitted{{.stages = 2, .replicas = 2}, 2, 1, 2}, Fitted{{.schedule = "zbv", .stages = 4, .replicas = 2}, 3, 2, 2},
+        Fitted{{.schedule = "auto", .stages = 3}, 2, 2, 1}, Fitted{{.schedule = "auto", .stages = 4}, 2, 4, 1}}) {
     SCOPED_TRACE(testing::Message() << c.pipeline.schedule << ", " << c.pipeline.stages << " stages, "
                                     << c.pipeline.replicas << " replicas, " << c.ranks << " ranks");
     const TrainingInputs inputs = Digits();

@@ -4,7 +4,7 @@
 
 namespace atl::trainer {
 BatchFeed::BatchFeed(const TrainerOptions& options, const planner::Plan& plan, int32_t replica, TrainingData* data,
-                     const RankFrozen* frozen)
+                     const FrozenOutputs* frozen)
     : options_(options),
       micro_batch_size_(plan.micro_batch_size),
       first_sample_(int64_t{replica} * plan.micro_batches * plan.micro_batch_size),
@@ -31,9 +31,15 @@ absl::StatusOr<MicroBatch> BatchFeed::Build(int32_t m) {
   ATOLL_ASSIGN_OR_RETURN(const Samples samples, source_.Read(cursor_ + first_sample_ + first, n));
   const at::Device device(options_.device);
   MicroBatch batch{.clusters = samples.clusters.to(device, /*non_blocking=*/true)};
-  const bool latent = frozen_ != nullptr && frozen_->has_latents();
-  const at::Tensor x0 = latent ? frozen_->Latents(first, n) : samples.images.to(device, /*non_blocking=*/true);
-  if (frozen_ != nullptr) batch.condition = frozen_->Conditions(first, n);
+  at::Tensor x0;
+  if (frozen_ != nullptr && frozen_->has_latents()) {
+    ATOLL_ASSIGN_OR_RETURN(x0, frozen_->Latents(first, samples));
+  } else {
+    x0 = samples.images.to(device, /*non_blocking=*/true);
+  }
+  if (frozen_ != nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(batch.condition, frozen_->Conditions(first, samples));
+  }
   batch.noised = model::Noise(x0, samples.classes, samples.sequence, options_.seed, options_.classes,
                               options_.training.class_dropout);
   return batch;

@@ -12,7 +12,7 @@
 #include "common/dataset/dataset.h"
 #include "common/model/flow_matching.h"
 #include "common/planner/plan.h"
-#include "worker/trainer/rank_frozen.h"
+#include "worker/trainer/frozen_outputs.h"
 #include "worker/trainer/sample_source.h"
 #include "worker/trainer/trainer.h"
 
@@ -30,7 +30,7 @@ class BatchFeed {
   // `data` must outlive the feed and hold at least one sample. `replica` is the one that the samples are for. `frozen`
   // has the latents and conditions of the step's batch; may be null for a job without them.
   BatchFeed(const TrainerOptions& options, const planner::Plan& plan, int32_t replica, TrainingData* data,
-            const RankFrozen* frozen = nullptr);
+            const FrozenOutputs* frozen = nullptr);
 
   // Starts the step whose first sample, over all replicas, is the `cursor`-th of the run; forgets the last step's
   // micro-batches.
@@ -49,7 +49,7 @@ class BatchFeed {
   const TrainerOptions options_;
   const int32_t micro_batch_size_;
   const int64_t first_sample_;  // of the replica, in a batch
-  const RankFrozen* const frozen_;
+  const FrozenOutputs* const frozen_;
   const SampleSource source_;
   int64_t cursor_ = 0;
   std::vector<std::optional<MicroBatch>> built_;

@@ -8,6 +8,7 @@
 #include "common/planner/frozen_flow.h"
 #include "gmock/gmock.h"
 #include "worker/trainer/batch_feed.h"
+#include "worker/trainer/frozen_testing.h"
 #include "worker/trainer/gradient_testing.h"
 #include "worker/trainer/rank_frozen.h"
 #include "worker/trainer/trainer.h"
@@ -17,26 +18,6 @@ namespace atl::trainer {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Images of 8 x 8 become latents of 2 x 4 x 4 in two components; labels a condition.
-TrainerOptions LatentOptions() {
-  TrainerOptions options = SmallOptions();
-  options.model.depth = 4;
-  options.frozen = {
-      {.name = "stem", .layers = {{.kind = "convolution", .width = 6, .activation = "silu"}, {.kind = "block"}}},
-      {.name = "encoder",
-       .input = "stem",
-       .output = "latent",
-       .layers = {{.kind = "convolution", .width = 4, .stride = 2, .activation = "gelu"},
-                  {.kind = "norm"},
-                  {.kind = "convolution", .width = 2}}},
-      {.name = "labels",
-       .input = "label",
-       .output = "condition",
-       .layers = {{.kind = "embedding", .width = 8}, {.kind = "linear", .width = 32}}}};
-  options.frozen_seed = 11;
-  return options;
-}
 
 planner::Plan LatentPlan(const TrainerOptions& options, int32_t stages) {
   planner::Plan plan = PlanFor(options, stages);
@@ -134,6 +115,13 @@ TEST(FrozenTrainingTest, TheLastStepOfARunPreparesNothing) {
                   Train(options, Filled(options, 2), 3, &store));
 }
 
+// Only how many they are matters to a batch's pieces.
+Samples SamplesOf(size_t n) {
+  Samples samples;
+  samples.positions.resize(n);
+  return samples;
+}
+
 // Latents and conditions of the first batch, by a plan of one rank.
 std::pair<at::Tensor, at::Tensor> Outputs(const TrainerOptions& options, const planner::Plan& plan) {
   StrokeData data(160, options.height, 5);
@@ -148,7 +136,8 @@ std::pair<at::Tensor, at::Tensor> Outputs(const TrainerOptions& options, const p
   EXPECT_FALSE((*frozen)->Holds(16));
   (*frozen)->Advance();
   EXPECT_TRUE((*frozen)->Holds(16));
-  return {(*frozen)->Latents(0, 16), (*frozen)->Conditions(0, 16)};
+  const Samples samples = SamplesOf(16);
+  return {*(*frozen)->Latents(0, samples), *(*frozen)->Conditions(0, samples)};
 }
 
 TEST(FrozenTrainingTest, PartsOfTheBatchEqualTheWholeWithinRounding) {
@@ -180,8 +169,9 @@ TEST(FrozenTrainingTest, TheModelLearnsTheLatentsUnderTheirConditions) {
   ASSERT_TRUE(batch.ok()) << batch.status();
   // x_t = (1 - t) x0 + t eps and target = eps - x0, so x0 = x_t - t target.
   const at::Tensor t = (*batch)->noised.t.view({-1, 1, 1, 1});
-  EXPECT_TRUE(at::allclose((*batch)->noised.x_t - t * (*batch)->noised.target, (*frozen)->Latents(4, 4), 1e-5, 1e-5));
-  EXPECT_TRUE(at::equal((*batch)->condition, (*frozen)->Conditions(4, 4)));
+  EXPECT_TRUE(at::allclose((*batch)->noised.x_t - t * (*batch)->noised.target, *(*frozen)->Latents(4, SamplesOf(4)),
+                           1e-5, 1e-5));
+  EXPECT_TRUE(at::equal((*batch)->condition, *(*frozen)->Conditions(4, SamplesOf(4))));
   // The condition reaches the conditioning.
   const model::LayerList embed =
       model::BuildLayers({.channels = 2, .height = 4, .width_pixels = 4, .classes = 5, .width = 32}, 3, 0, 1);

@@ -16,13 +16,14 @@
 #include "common/model/frozen.h"
 #include "common/planner/plan.h"
 #include "worker/engine/frozen_compute.h"
+#include "worker/trainer/frozen_outputs.h"
 #include "worker/trainer/sample_source.h"
 #include "worker/trainer/trainer.h"
 
 namespace atl::trainer {
 
 // Called by the engine's one thread. LibTorch's exceptions end here, as in RankStages.
-class RankFrozen : public engine::FrozenCompute {
+class RankFrozen : public engine::FrozenCompute, public FrozenOutputs {
  public:
   // Tries every layer of the components on one sample, one after the other, and keeps those that the pieces of island
   // rank `rank` run. `data` must outlive it. Errors of model::LoadFrozen, and PLAN_INVALID when the plan's components
@@ -37,11 +38,14 @@ class RankFrozen : public engine::FrozenCompute {
   // Whether that is the batch at `cursor`.
   bool Holds(int64_t cursor) const { return current_cursor_ == cursor; }
 
-  // Samples [first, first + n) of the replica's batch: what is learnt instead of the pixels, and what is added to the
-  // conditioning; undefined where the job has no such component. Only where the plan sends them.
-  at::Tensor Latents(int64_t first, int64_t n) const { return Output(latent_, first, n); }
-  at::Tensor Conditions(int64_t first, int64_t n) const { return Output(condition_, first, n); }
-  bool has_latents() const { return latent_ >= 0; }
+  bool has_latents() const override { return latent_ >= 0; }
+  // Only where the plan sends them.
+  absl::StatusOr<at::Tensor> Latents(int64_t first, const Samples& samples) const override {
+    return Output(latent_, first, static_cast<int64_t>(samples.positions.size()));
+  }
+  absl::StatusOr<at::Tensor> Conditions(int64_t first, const Samples& samples) const override {
+    return Output(condition_, first, static_cast<int64_t>(samples.positions.size()));
+  }
 
   const model::FrozenComponent& component(int32_t i) const { return components_[static_cast<size_t>(i)]; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -16,7 +17,9 @@ struct Samples {
   at::Tensor images;               // [n, c, h, w] float32 in [-1, 1], flipped where the draw says so
   at::Tensor classes;              // [n] int64; the null class where there is no label. Not dropped
   at::Tensor clusters;             // [n] int64 (kCluster)
-  std::vector<uint64_t> sequence;  // positions in the run
+  std::vector<uint64_t> sequence;  // places in the run
+  std::vector<int64_t> positions;  // in the data
+  std::vector<bool> flipped;
 };
 
 // Not thread-safe.
@@ -29,6 +32,8 @@ class SampleSource {
   // Samples [cursor, cursor + n) of the run, on the host. DATA_LOSS for a sample that the data cannot read,
   // FAILED_PRECONDITION for a label or cluster outside the options' range.
   absl::StatusOr<Samples> Read(int64_t cursor, int64_t n) const;
+  // One image of the data, mirrored or not, whatever its place in the run.
+  absl::StatusOr<TrainingData::Item> ReadImage(int64_t position, bool flipped, std::span<float> pixels) const;
 
  private:
   const TrainerOptions& options_;

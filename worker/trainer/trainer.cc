@@ -30,7 +30,7 @@ class TrainerImpl : public Trainer {
         replica_(rank / plan.schedule.rank_count()),
         transport_(transport),
         frozen_(std::move(frozen)),
-        feed_(options, plan_, replica_, data, frozen_.get()),
+        feed_(options, plan_, replica_, data, plan.reads_frozen_cache ? options.kept_outputs.get() : frozen_.get()),
         stages_(options, ConfigOf(options, plan.precision), plan, rank, &feed_),
         optimizer_(Parameters(), options.training),
         engine_(plan_, rank, &stages_, transport, clock, EngineOptionsOf(options, frozen_.get(), &stages_)) {}
@@ -190,7 +190,7 @@ class TrainerImpl : public Trainer {
   const int32_t rank_;     // of the island
   const int32_t replica_;  // that it belongs to
   transport::Transport* const transport_;
-  const std::unique_ptr<RankFrozen> frozen_;  // null for a job without frozen components
+  const std::unique_ptr<RankFrozen> frozen_;  // null where nothing frozen is run
   BatchFeed feed_;
   RankStages stages_;
   Optimizer optimizer_;
@@ -218,7 +218,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   return CatchTensorErrors("create trainer", [&]() -> absl::StatusOr<std::unique_ptr<Trainer>> {
     TuneProcess(options.threads);
     std::unique_ptr<RankFrozen> frozen;
-    if (!options.frozen.empty() || !plan.components.empty()) {
+    if (plan.reads_frozen_cache && options.kept_outputs == nullptr) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "PLAN_INVALID",
+                       "plan: expected the kept outputs of frozen components, which it reads; found none");
+    }
+    if (!plan.reads_frozen_cache && (!options.frozen.empty() || !plan.components.empty())) {
       ATOLL_ASSIGN_OR_RETURN(frozen, RankFrozen::Create(options, plan, rank, data));
     }
     TrainerOptions loaded = options;

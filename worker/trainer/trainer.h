@@ -48,6 +48,8 @@ absl::StatusOr<std::unique_ptr<TrainingData>> OpenTrainingData(storage::BlobStor
                                                                std::vector<std::vector<dataset::Shard>> partitions,
                                                                int64_t cache_bytes = int64_t{256} << 20);
 
+class FrozenOutputs;
+
 struct TrainerOptions {
   Objective objective = Objective::kVelocity;
   spec::ModelSpec model;
@@ -65,6 +67,8 @@ struct TrainerOptions {
   std::vector<spec::FrozenSpec> frozen;
   std::shared_ptr<const std::map<std::string, std::string>> frozen_files;
   uint64_t frozen_seed = 0;
+  // Their outputs, for a plan that reads_frozen_cache.
+  std::shared_ptr<const FrozenOutputs> kept_outputs;
   // Longest wait for another rank.
   absl::Duration timeout = absl::Seconds(60);
 };

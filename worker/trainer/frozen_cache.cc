@@ -1,0 +1,387 @@
+#include "worker/trainer/frozen_cache.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/model/flow_matching.h"
+#include "common/model/frozen.h"
+#include "common/model/weights.h"
+#include "common/spec/frozen.h"
+#include "common/storage/safetensors.h"
+#include "common/storage/sha256.h"
+#include "fmt/format.h"
+#include "worker/trainer/frozen_outputs.h"
+#include "worker/trainer/tensor_errors.h"
+#include "worker/trainer/trainer_setup.h"
+
+namespace atl::trainer {
+namespace {
+
+// Most inputs that are computed at once.
+constexpr int64_t kLargestBatch = 64;
+
+// All that components with one kind of input ("image" or "label") make of it: row i of each table is of input i.
+struct Table {
+  std::string input;
+  std::vector<int32_t> components;  // that stages read
+  std::vector<int32_t> chain;       // those, and what they need, in order
+  int64_t rows = 0;
+  int64_t file_rows = 0;
+
+  int64_t files() const { return (rows + file_rows - 1) / file_rows; }
+  int64_t end(int64_t file) const { return std::min(rows, (file + 1) * file_rows); }
+};
+
+absl::Status Damaged(const std::string& uri, const std::string& why) {
+  return MakeError(absl::StatusCode::kUnavailable, "FROZEN_CACHE_DAMAGED", fmt::format("{}: {}", uri, why));
+}
+
+std::string NameOf(const Table& table, int64_t file, std::string_view sha256) {
+  return fmt::format("{}-{:010}-{:010}-{}.safetensors", table.input, file * table.file_rows, table.end(file), sha256);
+}
+
+// The files of a table that are there: by number, URI and hash. Of several for the same rows, the first by name.
+struct KeptFile {
+  std::string uri;
+  std::string sha256;
+};
+
+absl::StatusOr<std::map<int64_t, KeptFile>> ListFiles(storage::BlobStore* store, const std::string& folder,
+                                                      const Table& table) {
+  constexpr size_t kHash = 64;
+  const std::string_view end = ".safetensors";
+  std::map<std::string, int64_t, std::less<>> numbers;  // by what comes before the hash
+  for (int64_t file = 0; file < table.files(); ++file) {
+    const std::string name = NameOf(table, file, "");
+    numbers[fmt::format("{}/{}", folder, name.substr(0, name.size() - end.size()))] = file;
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> found, store->List(folder));
+  std::map<int64_t, KeptFile> files;
+  for (const storage::FileInfo& info : found) {
+    const std::string_view uri = info.uri;
+    if (!uri.ends_with(end) || uri.size() < kHash + end.size()) continue;
+    const size_t hash_at = uri.size() - end.size() - kHash;
+    const auto number = numbers.find(uri.substr(0, hash_at));
+    if (number == numbers.end()) continue;
+    files.try_emplace(number->second, KeptFile{info.uri, std::string(uri.substr(hash_at, kHash))});
+  }
+  return files;
+}
+
+int64_t RowBytes(const model::FrozenComponent& component) {
+  return component.OutputOf(component.layer_count() - 1).bytes;
+}
+
+std::vector<Table> TablesOf(const TrainerOptions& options, const std::vector<model::FrozenComponent>& components,
+                            int64_t samples, int64_t file_bytes) {
+  std::vector<Table> tables;
+  for (const char* input : {"image", "label"}) {
+    Table table{.input = input};
+    const bool images = table.input == "image";
+    table.rows = images ? samples * (options.training.flip ? 2 : 1) : options.classes + 1;
+    int64_t row_bytes = 0;
+    for (const char* output : {"latent", "condition"}) {
+      const std::optional<int32_t> component = spec::FrozenWithOutput(options.frozen, output);
+      if (!component.has_value()) continue;
+      const std::vector<int32_t> chain = spec::FrozenChain(options.frozen, *component);
+      if (options.frozen[static_cast<size_t>(chain.front())].input != input) continue;
+      table.components.push_back(*component);
+      row_bytes += RowBytes(components[static_cast<size_t>(*component)]);
+      table.chain.insert(table.chain.end(), chain.begin(), chain.end());
+    }
+    if (table.components.empty()) continue;
+    std::sort(table.chain.begin(), table.chain.end());
+    table.chain.erase(std::unique(table.chain.begin(), table.chain.end()), table.chain.end());
+    table.file_rows = std::clamp<int64_t>((file_bytes + row_bytes - 1) / row_bytes, 1, table.rows);
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
+// One rank's part of a pass.
+class Pass {
+ public:
+  Pass(storage::BlobStore* store, TrainingData* data, const FrozenCacheOptions& options,
+       const std::vector<model::FrozenComponent>& components)
+      : store_(store), data_(data), options_(options), components_(components), source_(options_.trainer, data) {}
+
+  absl::Status Run(const std::vector<Table>& tables) {
+    int64_t number = 0;
+    for (const Table& table : tables) {
+      ATOLL_ASSIGN_OR_RETURN(const auto there, ListFiles(store_, options_.folder, table));
+      for (int64_t file = 0; file < table.files(); ++file) {
+        if (number++ % options_.ranks != options_.rank) continue;
+        const auto kept = there.find(file);
+        if (kept != there.end() && IsWhole(kept->second)) continue;
+        ATOLL_RETURN_IF_ERROR(Write(table, file));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // A damaged file goes: its name promises other bytes.
+  bool IsWhole(const KeptFile& file) {
+    const absl::Status whole = store_->ReadVerified(file.uri, file.sha256).status();
+    if (whole.ok()) return true;
+    spdlog::warn("computed again: {}", whole.ToString());
+    if (const absl::Status gone = store_->Delete(file.uri); !gone.ok()) spdlog::warn("{}", gone.ToString());
+    return false;
+  }
+
+  absl::Status Write(const Table& table, int64_t file) {
+    std::map<int32_t, std::vector<at::Tensor>> parts;
+    for (int64_t first = file * table.file_rows; first < table.end(file); first += BatchRows()) {
+      ATOLL_RETURN_IF_ERROR(options_.interrupted());
+      ATOLL_RETURN_IF_ERROR(Compute(table, first, std::min(BatchRows(), table.end(file) - first), &parts));
+    }
+    std::vector<at::Tensor> whole;  // outlives its views
+    std::vector<storage::TensorView> views;
+    for (const int32_t c : table.components) {
+      whole.push_back(at::cat(parts[c]));
+      views.push_back(model::ToView(options_.trainer.frozen[static_cast<size_t>(c)].name, whole.back()));
+    }
+    ATOLL_ASSIGN_OR_RETURN(const std::string bytes, storage::SerializeSafetensors(std::move(views), {}));
+    const std::string uri = fmt::format("{}/{}", options_.folder, NameOf(table, file, storage::Sha256(bytes)));
+    spdlog::info("kept frozen outputs: rows {} to {} of {} ({})", file * table.file_rows, table.end(file), table.rows,
+                 table.input);
+    return store_->Write(uri, bytes).status();
+  }
+
+  int64_t BatchRows() const { return std::min<int64_t>(kLargestBatch, options_.trainer.training.batch_size); }
+
+  absl::Status Compute(const Table& table, int64_t first, int64_t n,
+                       std::map<int32_t, std::vector<at::Tensor>>* parts) {
+    ATOLL_ASSIGN_OR_RETURN(const at::Tensor input, table.input == "image" ? Images(first) : Labels(first));
+    std::map<int32_t, at::Tensor> outputs;
+    for (const int32_t c : table.chain) {
+      const spec::FrozenSpec& spec = options_.trainer.frozen[static_cast<size_t>(c)];
+      const std::optional<int32_t> reads = spec::FindFrozen(options_.trainer.frozen, spec.input);
+      const model::FrozenComponent& component = components_[static_cast<size_t>(c)];
+      ATOLL_ASSIGN_OR_RETURN(outputs[c], component.Run(reads.has_value() ? outputs[*reads] : input, 0,
+                                                       component.layer_count()));
+    }
+    for (const int32_t c : table.components) (*parts)[c].push_back(outputs[c].narrow(0, 0, n).cpu().contiguous());
+    return absl::OkStatus();
+  }
+
+  // Always a whole batch: what is past the end is of no use, but gives the batch its shape.
+  absl::StatusOr<at::Tensor> Images(int64_t first) const {
+    const TrainerOptions& trainer = options_.trainer;
+    at::Tensor images = at::zeros({BatchRows(), trainer.channels, trainer.height, trainer.width}, at::kFloat);
+    const auto pixels = static_cast<size_t>(images[0].numel());
+    const int64_t variants = trainer.training.flip ? 2 : 1;
+    for (int64_t i = 0; i < BatchRows() && (first + i) / variants < data_->size(); ++i) {
+      const std::span<float> row(images.mutable_data_ptr<float>() + static_cast<size_t>(i) * pixels, pixels);
+      ATOLL_RETURN_IF_ERROR(
+          source_.ReadImage((first + i) / variants, (first + i) % variants == 1, row).status());
+    }
+    return images.to(at::Device(trainer.device));
+  }
+
+  absl::StatusOr<at::Tensor> Labels(int64_t first) const {
+    return at::arange(first, first + BatchRows(), at::kLong)
+        .clamp_max(options_.trainer.classes)
+        .to(at::Device(options_.trainer.device));
+  }
+
+  storage::BlobStore* const store_;
+  TrainingData* const data_;
+  const FrozenCacheOptions& options_;
+  const std::vector<model::FrozenComponent>& components_;
+  const SampleSource source_;
+};
+
+// A file on this machine, open.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path) : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~OpenFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  bool Read(int64_t offset, std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t got = pread(descriptor_, bytes.data(), bytes.size(), offset);
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<size_t>(got));
+      offset += got;
+    }
+    return true;
+  }
+
+ private:
+  const int descriptor_;
+};
+
+// The rows of one component, out of the files of its table. Files are fetched when first asked for.
+class Rows {
+ public:
+  Rows(storage::BlobStore* store, const Table& table, std::map<int64_t, KeptFile> files, std::string component,
+       model::FrozenComponent::Output output)
+      : store_(store),
+        table_(table),
+        files_(std::move(files)),
+        component_(std::move(component)),
+        output_(std::move(output)),
+        local_(static_cast<size_t>(table.files())) {}
+
+  const std::string& input() const { return table_.input; }
+
+  absl::StatusOr<at::Tensor> Read(const std::vector<int64_t>& rows, const std::string& device) {
+    std::vector<int64_t> shape{static_cast<int64_t>(rows.size())};
+    shape.insert(shape.end(), output_.shape.begin(), output_.shape.end());
+    at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(output_.dtype));
+    auto* const bytes = static_cast<std::byte*>(tensor.mutable_data_ptr());
+    const auto row_bytes = static_cast<size_t>(output_.bytes);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t number = rows[i] / table_.file_rows;
+      ATOLL_ASSIGN_OR_RETURN(const LocalFile* file, Fetch(number));
+      const int64_t offset = file->data + (rows[i] - number * table_.file_rows) * output_.bytes;
+      if (!OpenFile(file->path).Read(offset, {bytes + i * row_bytes, row_bytes})) {
+        return Damaged(files_.at(number).uri, fmt::format("row {} cannot be read", rows[i]));
+      }
+    }
+    return tensor.to(at::Device(device)).to(at::kFloat);
+  }
+
+ private:
+  struct LocalFile {
+    std::string path;
+    int64_t data = 0;  // where the component's rows begin
+  };
+
+  absl::StatusOr<const LocalFile*> Fetch(int64_t number) {
+    absl::MutexLock lock(&mutex_);
+    std::optional<LocalFile>& local = local_[static_cast<size_t>(number)];
+    if (local.has_value()) return &*local;
+    const KeptFile& file = files_.at(number);
+    // One read both checks the file and finds the rows in it.
+    const absl::StatusOr<std::string> bytes = store_->ReadVerified(file.uri, file.sha256);
+    if (!bytes.ok()) return Damaged(file.uri, std::string(bytes.status().message()));
+    const int64_t rows = table_.end(number) - number * table_.file_rows;
+    const absl::StatusOr<storage::Safetensors> parsed = storage::ParseSafetensors(*bytes, file.uri);
+    if (!parsed.ok()) return Damaged(file.uri, std::string(parsed.status().message()));
+    const absl::StatusOr<storage::TensorView> view = parsed->Find(component_);
+    if (!view.ok()) return Damaged(file.uri, std::string(view.status().message()));
+    if (static_cast<int64_t>(view->bytes.size()) != rows * output_.bytes) {
+      return Damaged(file.uri, fmt::format("expected {} rows of {} bytes of {}, found {} bytes", rows, output_.bytes,
+                                           component_, view->bytes.size()));
+    }
+    ATOLL_ASSIGN_OR_RETURN(std::string path, store_->LocalPath(file.uri, file.sha256));
+    local = LocalFile{.path = std::move(path), .data = view->bytes.data() - bytes->data()};
+    return &*local;
+  }
+
+  storage::BlobStore* const store_;
+  const Table table_;
+  const std::map<int64_t, KeptFile> files_;
+  const std::string component_;
+  const model::FrozenComponent::Output output_;
+  absl::Mutex mutex_;
+  std::vector<std::optional<LocalFile>> local_ ABSL_GUARDED_BY(mutex_);  // by number; set once
+};
+
+class FrozenCache : public FrozenOutputs {
+ public:
+  FrozenCache(const TrainerOptions& options, std::unique_ptr<Rows> latents, std::unique_ptr<Rows> conditions)
+      : device_(options.device),
+        flip_(options.training.flip),
+        seed_(options.seed),
+        classes_(options.classes),
+        class_dropout_(options.training.class_dropout),
+        latents_(std::move(latents)),
+        conditions_(std::move(conditions)) {}
+
+  bool has_latents() const override { return latents_ != nullptr; }
+  absl::StatusOr<at::Tensor> Latents(int64_t /*first*/, const Samples& samples) const override {
+    return Read(latents_.get(), samples);
+  }
+  absl::StatusOr<at::Tensor> Conditions(int64_t /*first*/, const Samples& samples) const override {
+    return Read(conditions_.get(), samples);
+  }
+
+ private:
+  absl::StatusOr<at::Tensor> Read(Rows* rows, const Samples& samples) const {
+    if (rows == nullptr) return at::Tensor();
+    return CatchTensorErrors("kept frozen outputs", [&]() -> absl::StatusOr<at::Tensor> {
+      std::vector<int64_t> wanted;
+      if (rows->input() == "image") {
+        for (size_t i = 0; i < samples.positions.size(); ++i) {
+          wanted.push_back(flip_ ? samples.positions[i] * 2 + (samples.flipped[i] ? 1 : 0) : samples.positions[i]);
+        }
+      } else {
+        const at::Tensor classes =
+            model::DropClasses(samples.classes, samples.sequence, seed_, classes_, class_dropout_);
+        wanted.assign(classes.data_ptr<int64_t>(), classes.data_ptr<int64_t>() + classes.numel());
+      }
+      return rows->Read(wanted, device_);
+    });
+  }
+
+  const std::string device_;
+  const bool flip_;
+  const uint64_t seed_;
+  const int32_t classes_;
+  const double class_dropout_;
+  const std::unique_ptr<Rows> latents_;  // null where the job has none
+  const std::unique_ptr<Rows> conditions_;
+};
+
+// Every file of each table, after the pass.
+absl::StatusOr<std::shared_ptr<const FrozenOutputs>> Open(storage::BlobStore* store, const FrozenCacheOptions& options,
+                                                          const std::vector<model::FrozenComponent>& components,
+                                                          const std::vector<Table>& tables) {
+  std::map<std::string, std::unique_ptr<Rows>> by_output;
+  for (const Table& table : tables) {
+    ATOLL_ASSIGN_OR_RETURN(const auto files, ListFiles(store, options.folder, table));
+    if (static_cast<int64_t>(files.size()) != table.files()) {
+      return Damaged(options.folder, fmt::format("expected {} files of outputs by {} after the pass, found {}",
+                                                 table.files(), table.input, files.size()));
+    }
+    for (const int32_t c : table.components) {
+      const model::FrozenComponent& component = components[static_cast<size_t>(c)];
+      by_output[component.spec().output] = std::make_unique<Rows>(
+          store, table, files, component.spec().name, component.OutputOf(component.layer_count() - 1));
+    }
+  }
+  return std::make_shared<const FrozenCache>(options.trainer, std::move(by_output["latent"]),
+                                             std::move(by_output["condition"]));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const FrozenOutputs>> ObtainFrozenCache(storage::BlobStore* store, TrainingData* data,
+                                                                       const FrozenCacheOptions& options) {
+  return CatchTensorErrors("frozen pass", [&]() -> absl::StatusOr<std::shared_ptr<const FrozenOutputs>> {
+    const TrainerOptions& trainer = options.trainer;
+    TuneProcess(trainer.threads);
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components,
+                           model::LoadFrozen({.components = trainer.frozen,
+                                              .image = {trainer.channels, trainer.height, trainer.width},
+                                              .classes = trainer.classes,
+                                              .seed = trainer.frozen_seed,
+                                              .files = trainer.frozen_files,
+                                              .device = trainer.device}));
+    const std::vector<Table> tables = TablesOf(trainer, components, data->size(), options.file_bytes);
+    ATOLL_RETURN_IF_ERROR(Pass(store, data, options, components).Run(tables));
+    ATOLL_RETURN_IF_ERROR(options.meet());
+    return Open(store, options, components, tables);
+  });
+}
+
+}  // namespace atl::trainer
