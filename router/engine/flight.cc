@@ -19,11 +19,11 @@ uint8_t ToByte(float value) {
 
 absl::StatusOr<std::string> EncodePngOf(const ActiveImage& image, const SamplerInfo& info) {
   dataset::Image picture{.channels = info.channels, .height = info.height, .width = info.width};
-  picture.pixels.resize(image.x.size());
+  picture.pixels.resize(image.state.x.size());
   const int64_t area = int64_t{info.height} * info.width;
   for (int64_t channel = 0; channel < info.channels; ++channel) {
     for (int64_t pixel = 0; pixel < area; ++pixel) {
-      picture.pixels[pixel * info.channels + channel] = ToByte(image.x[channel * area + pixel]);
+      picture.pixels[pixel * info.channels + channel] = ToByte(image.state.x[channel * area + pixel]);
     }
   }
   return dataset::EncodePng(picture);
@@ -43,18 +43,17 @@ void StartImages(ActiveRequest* request, int64_t tick) {
   const SamplerInfo& info = request->model->info();
   request->routing.chosen.assign(info.experts, 0);
   request->routing.weight.assign(info.experts, 0);
-  request->images.reserve(request->order.images.size());
   for (const ImageOrder& order : request->order.images) {
     ActiveImage image{.index = static_cast<int32_t>(request->images.size()), .order = order, .last_tick = tick};
-    image.x.resize(info.pixels());
-    if (info.self_conditioning) image.estimate.resize(info.pixels());
-    CounterRandom(order.seed, RandomPurpose::kSampleNoise, /*step=*/0, /*sample=*/0).Normal(image.x);
+    image.state.x.resize(info.pixels());
+    if (info.self_conditioning) image.state.estimate.resize(info.pixels());
+    CounterRandom(order.seed, RandomPurpose::kSampleNoise, /*step=*/0, /*sample=*/0).Normal(image.state.x);
     request->images.push_back(std::move(image));
   }
 }
 
 absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format) {
-  if (!std::all_of(image.x.begin(), image.x.end(), [](float value) { return std::isfinite(value); })) {
+  if (!std::all_of(image.state.x.begin(), image.state.x.end(), [](float value) { return std::isfinite(value); })) {
     return MakeError(absl::StatusCode::kInternal, "NON_FINITE_OUTPUT",
                      fmt::format("image {} (class {}, seed {}) of model '{}' version '{}': expected finite pixels, "
                                  "found some that are not",
@@ -66,8 +65,8 @@ absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const Sampler
                        .height = info.height,
                        .width = info.width};
   if (format == ImageFormat::kRaw) {
-    sampled.data.resize(image.x.size() * sizeof(float));
-    std::memcpy(sampled.data.data(), image.x.data(), sampled.data.size());
+    sampled.data.resize(image.state.x.size() * sizeof(float));
+    std::memcpy(sampled.data.data(), image.state.x.data(), sampled.data.size());
   } else {
     ATOLL_ASSIGN_OR_RETURN(sampled.data, EncodePngOf(image, info));
   }

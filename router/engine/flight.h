@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "router/engine/backend.h"
+#include "router/engine/image_step.h"
 #include "router/policy/request.h"
 #include "router/policy/time_grid.h"
 
@@ -32,10 +34,8 @@ struct RoutingReport {
 struct ActiveImage {
   int32_t index = 0;  // within the request
   ImageOrder order;
-  std::vector<float> x;  // [channels][height][width]
-  // Of a self-conditioned model: the clean sample to which the ensemble pointed in the step before, shaped as x; zeros
-  // before the first step.
-  std::vector<float> estimate;
+  SampleState state;
+  std::optional<ImageStep> step;  // the one under way
   int32_t steps_done = 0;
   int64_t last_tick = 0;
 };
@@ -80,7 +80,7 @@ struct ActiveRequest {
   absl::Duration deadline = absl::InfiniteDuration();
   absl::Duration submitted;
   std::optional<absl::Duration> started;  // when it left the queue
-  std::vector<ActiveImage> images;        // that are not finished
+  std::list<ActiveImage> images;          // that are not finished; they stay in place, for steps point at them
   int32_t reported_step = 0;
   int64_t steps_taken = 0;  // by its images, in the last tick
   RoutingReport routing;

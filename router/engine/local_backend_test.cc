@@ -176,7 +176,7 @@ TEST_F(LocalBackendTest, SelfConditionedExpertsAreGivenTheEnsemblesEstimate) {
   const Networks networks = TinyNetworks(true);
   ActiveRequest start{.order = {.images = {{2, 5}}}, .model = backend};
   StartImages(&start, 0);
-  const at::Tensor noise = at::from_blob(start.images[0].x.data(), {1, 1, 4, 4}, at::kFloat).clone();
+  const at::Tensor noise = at::from_blob(start.images.front().state.x.data(), {1, 1, 4, 4}, at::kFloat).clone();
   for (const double guidance : {1.0, 2.0}) {
     SampleRequest request{.classes = {2}, .seeds = {5}, .routing = {.mode = RoutingMode::kFull}, .steps = 6};
     request.guidance = guidance;

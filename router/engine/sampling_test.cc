@@ -61,7 +61,8 @@ TEST_F(SamplingTest, HeunConvergesWithOrderTwoAndEulerWithOrderOne) {
     double sum = 0;
     for (size_t i = 0; i < images.size(); ++i) {
       for (size_t p = 0; p < images[i].size(); ++p) {
-        sum += std::pow(images[i][p] - kSpread * start.images[i].x[p], 2);
+        sum += std::pow(images[i][p] - kSpread * std::next(start.images.begin(), static_cast<ptrdiff_t>(i))->state.x[p],
+                        2);
       }
     }
     return std::sqrt(sum);
@@ -225,7 +226,7 @@ TEST_F(SelfConditionedSamplingTest, EachStepReadsTheEnsemblesEstimateOfTheStepBe
                               .guidance = guidance};
         const std::vector<float> image = Sample(request)[0];
         for (size_t p = 0; p < image.size(); ++p) {
-          EXPECT_NEAR(image[p], Expected(request, start.images[0].x[p]), 1e-4)
+          EXPECT_NEAR(image[p], Expected(request, start.images.front().state.x[p]), 1e-4)
               << "solver " << static_cast<int>(solver) << ", class " << label << ", guidance " << guidance;
         }
       }

@@ -1,12 +1,5 @@
 // One tick: advances images of any requests by one solver step each, sharing batches. Blocks in the backends; called by
 // the sampling thread.
-//
-// Each image is routed once per step, on x_t at the step's start; Heun's second evaluation and both guidance branches
-// use the same experts and weights, so that they differ by what experts answer and not by whom was asked.
-//
-// Experts of a self-conditioned model are all given the ensemble's own estimate of the clean sample, from the step
-// before: x_t - t v at the last point that was evaluated, v the weighted velocity of the image's class alone. Guidance
-// has no part in it, for training never showed a guided estimate; nor has the router network.
 #pragma once
 
 #include <cstdint>

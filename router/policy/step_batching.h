@@ -4,13 +4,13 @@
 // together again across requests: all evaluations of one (model version, expert, shape, guidance mode) form batches.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "router/policy/step_scheduler.h"
 
 namespace atl::router {
 
@@ -23,15 +23,6 @@ struct FlightImage {
 // image by image, so that a large one never keeps a small one waiting; among equals the image that has waited longest
 // goes first, then the older request. Nobody starves: a request without a turn only gets closer to the front.
 std::vector<size_t> PickImages(std::span<const FlightImage> images, size_t limit);
-
-struct GroupKey {
-  int64_t model = 0;  // a loaded model version
-  int32_t expert = 0;
-  int32_t height = 0;
-  int32_t width = 0;
-  bool guided = false;  // evaluated with its class and with the null class, in the same batch
-  auto operator<=>(const GroupKey&) const = default;
-};
 
 struct Batch {
   GroupKey key;

@@ -52,8 +52,8 @@ TEST(PickImagesTest, ASingleImageBesideALargeRequestStepsAtEveryTick) {
   }
 }
 
-GroupKey Key(int64_t model, int32_t expert, bool guided) {
-  return {.model = model, .expert = expert, .height = 8, .width = 8, .guided = guided};
+GroupKey Key(int64_t model, int32_t network, bool guided) {
+  return {.model = model, .network = network, .height = 8, .width = 8, .guided = guided};
 }
 
 TEST(GroupIntoBatchesTest, SharesBatchesByModelExpertShapeAndGuidance) {

@@ -1,0 +1,109 @@
+// One solver step of one image, as a state machine: says what has to be evaluated where, takes the answers in any
+// order, and moves the sample. Knows neither batches nor lanes.
+//
+// An image is routed once per step, on x_t at the step's start; Heun's second evaluation and both guidance branches use
+// the same experts and weights, so that they differ by what experts answer and not by whom was asked.
+//
+// Experts of a self-conditioned model are all given the ensemble's own estimate of the clean sample, from the step
+// before: x_t - t v at the last point that was evaluated, v the weighted velocity of the image's class alone. Guidance
+// has no part in it, for training never showed a guided estimate; nor has the router network.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "router/policy/expert_choice.h"
+#include "router/policy/request.h"
+#include "router/policy/time_grid.h"
+
+namespace atl::router {
+
+// What an image carries from step to step.
+struct SampleState {
+  std::vector<float> x;  // [channels][height][width]
+  // Of a self-conditioned model: the clean sample to which the ensemble pointed in the step before, shaped as x; zeros
+  // before the first step.
+  std::vector<float> estimate;
+};
+
+enum class StepNeed {
+  kPosterior,   // the router network's answer at point()
+  kVelocities,  // those of awaited() at point()
+  kFinish,      // nothing but Finish
+};
+
+// Where networks are evaluated.
+struct EvaluationPoint {
+  int64_t number = 0;  // of the point within its step; answers name it
+  std::span<const float> x;
+  std::span<const float> estimate;  // empty for the router network and for models without self-conditioning
+  float t = 0;
+  int64_t class_row = 0;
+  int64_t null_row = 0;  // of the second branch, where it is guided
+  bool guided = false;
+};
+
+class ImageStep {
+ public:
+  // `info`, `order` and `state` must outlive the step and stay where they are; `state` changes in Finish alone.
+  ImageStep(const SamplerInfo& info, const SampleOrder& order, const ImageOrder& image, const SolverStep& step,
+            SampleState* state);
+
+  StepNeed need() const { return need_; }
+  // Valid until the step takes its next answer.
+  EvaluationPoint point() const;
+  // The experts whose velocities at point() are missing, ascending.
+  std::vector<int32_t> awaited() const;
+  // Who draws this step. Empty while the posterior is missing.
+  const ExpertChoice& choice() const { return choice_; }
+
+  // One row of the router network. INTERNAL with reason NON_FINITE_OUTPUT when it is no distribution.
+  absl::Status TakePosterior(std::span<const float> posterior);
+  // An expert's answer at the point of that number, shaped as x; `null_branch` is read where the point is guided. One
+  // that is not awaited (any more) changes nothing.
+  void TakeVelocity(int64_t point, int32_t expert, std::span<const float> own, std::span<const float> null_branch);
+  // Goes on without the expert, in the whole step: the others' weights are renormalised, and a second point that its
+  // velocity led to is evaluated anew. `why`, when no other expert is left; the step is then of no use.
+  absl::Status LoseExpert(int32_t expert, const absl::Status& why);
+  // Moves the sample. need() is kFinish.
+  void Finish();
+
+ private:
+  // The answers at one point. Kept by expert and summed in their order, so that an image's arithmetic depends neither
+  // on its neighbours nor on who was faster.
+  struct Answers {
+    struct Velocity {
+      bool here = false;
+      std::vector<float> guided;
+      std::vector<float> own;  // without guidance; of self-conditioned models alone
+    };
+    std::vector<Velocity> by_choice;  // as choice_.experts
+
+    bool complete() const;
+  };
+
+  Answers& current() { return at_second_ ? second_ : first_; }
+  const Answers& current() const { return at_second_ ? second_ : first_; }
+  std::vector<float> Sum(const Answers& answers, std::vector<float> Answers::Velocity::*branch) const;
+  void Choose(ExpertChoice choice);
+  // After an answer, or a loss: on to the second point or to the end.
+  void Proceed();
+
+  const SamplerInfo* const info_;
+  const SampleOrder* const order_;
+  const int64_t class_row_;
+  const bool guided_;
+  const SolverStep step_;
+  SampleState* const state_;
+  StepNeed need_;
+  ExpertChoice choice_;
+  Answers first_;
+  Answers second_;
+  bool at_second_ = false;
+  int64_t point_number_ = 0;
+  std::vector<float> end_;  // where Heun's second evaluation takes place: the end of the Euler step
+};
+
+}  // namespace atl::router
