@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Frozen work in the bubbles: emulated ranks against the bound (emulated-s4, emulated-s8), and two real ranks against the
 # same work after the flush (real-s2). One JSON object per line on standard output; the course of it on standard error.
-# Wants two quiet cores; about three minutes. With "emulated" or "real" before them, arguments go to that bench alone.
+# Wants two quiet cores; a minute and a half. With "emulated" or "real" before them, arguments go to that bench alone.
 set -euo pipefail
 case ${1:-} in
   emulated | real | '') ;;

@@ -48,6 +48,8 @@ trainer::TrainerOptions OptionsOf(const Work& work) {
   trainer::TrainerOptions options;
   options.model = {
       .patch = work.patch, .width = work.width, .depth = work.depth, .heads = 4, .mlp_ratio = work.mlp_ratio};
+  options.model.self_conditioning = work.self_conditioning;
+  options.training.self_conditioning_rate = 1;
   options.training.steps = 1'000'000;
   options.training.batch_size = work.batch_size();
   options.channels = work.channels;

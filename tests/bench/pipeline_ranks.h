@@ -28,6 +28,7 @@ struct Work {
   double mlp_ratio = 4.0;
   int micro_batches = 8;
   int micro_batch_size = 8;
+  bool self_conditioning = false;  // in every step
   std::vector<spec::FrozenSpec> frozen;
 
   int batch_size() const { return micro_batches * micro_batch_size; }

@@ -69,6 +69,10 @@ std::vector<Case> Cases() {
           {.name = "predicted-1f1b-m4", .ranks = 2, .schedule = "1f1b", .work = {.micro_batches = 4}},
           {.name = "predicted-v-m8", .ranks = 2, .schedule = "zbv", .work = {.micro_batches = 8}},
           {.name = "predicted-fill", .ranks = 2, .schedule = "1f1b", .work = {.micro_batches = 4}, .r = 0.25},
+          {.name = "predicted-self-conditioned",
+           .ranks = 2,
+           .schedule = "1f1b",
+           .work = {.micro_batches = 4, .self_conditioning = true}},
           {.name = "predicted-uneven", .ranks = 2, .schedule = "1f1b", .work = UnevenWork()}};
 }
 
@@ -78,6 +82,7 @@ absl::StatusOr<planner::Plan> PlanFrom(const Case& bench, const planner::Profile
   request.batch_size = bench.work.batch_size();
   request.ranks = bench.ranks;
   request.profile = profile;
+  if (bench.work.self_conditioning) request.self_conditioning_rate = 1;
   if (!profile.frozen.empty()) request.components = planner::ComponentsOf(bench.work.frozen);
   return planner::MakePlan(request);
 }
@@ -86,10 +91,15 @@ absl::StatusOr<planner::Plan> CountedPlan(const Case& bench) {
   return PlanFrom(bench, planner::CountedProfile(OptionsOf(bench.work).model, bench.work.tokens, bench.work.channels));
 }
 
+// What every step runs.
+const schedule::Schedule& ScheduleOf(const planner::Plan& plan) {
+  return plan.is_self_conditioned() ? plan.self_conditioned : plan.schedule;
+}
+
 // The schedule's makespan, then the update on the rank with the most parameters: the norm makes all ranks meet.
 absl::StatusOr<double> PredictIteration(const planner::Plan& plan, const planner::Profile& profile) {
   ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
-                         schedule::Simulate(plan.schedule, planner::CostsOf(plan, profile)));
+                         schedule::Simulate(ScheduleOf(plan), planner::CostsOf(plan, profile)));
   std::vector<double> bytes(static_cast<size_t>(plan.schedule.rank_count()), 0);
   for (const planner::StagePlacement& stage : plan.stages) {
     for (int32_t layer = stage.first_layer; layer < stage.end_layer; ++layer) {
@@ -103,7 +113,7 @@ absl::StatusOr<double> PredictIteration(const planner::Plan& plan, const planner
 // What all ranks compute in one iteration, waits left out.
 absl::StatusOr<double> PredictWork(const planner::Plan& plan, const planner::Profile& profile) {
   ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
-                         schedule::Simulate(plan.schedule, planner::CostsOf(plan, profile)));
+                         schedule::Simulate(ScheduleOf(plan), planner::CostsOf(plan, profile)));
   double work = 0;
   for (const auto& rank : simulation.ranks) {
     for (const schedule::SimulatedAction& action : rank) work += action.end_seconds - action.start_seconds;

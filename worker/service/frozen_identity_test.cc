@@ -16,7 +16,8 @@ TrainingInputs Inputs() {
       std::map<std::string, std::string>{{"file:///w", "weights"}});
   inputs.options.channels = 1;
   inputs.options.height = inputs.options.width = 8;
-  inputs.partitions = {{{.uri = "file:///a", .rows = 3, .sha256 = "aa"}, {.uri = "file:///b", .rows = 4, .sha256 = "bb"}}};
+  inputs.partitions = {
+      {{.uri = "file:///a", .rows = 3, .sha256 = "aa"}, {.uri = "file:///b", .rows = 4, .sha256 = "bb"}}};
   return inputs;
 }
 

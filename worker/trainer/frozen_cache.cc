@@ -170,8 +170,8 @@ class Pass {
       const spec::FrozenSpec& spec = options_.trainer.frozen[static_cast<size_t>(c)];
       const std::optional<int32_t> reads = spec::FindFrozen(options_.trainer.frozen, spec.input);
       const model::FrozenComponent& component = components_[static_cast<size_t>(c)];
-      ATOLL_ASSIGN_OR_RETURN(outputs[c], component.Run(reads.has_value() ? outputs[*reads] : input, 0,
-                                                       component.layer_count()));
+      ATOLL_ASSIGN_OR_RETURN(outputs[c],
+                             component.Run(reads.has_value() ? outputs[*reads] : input, 0, component.layer_count()));
     }
     for (const int32_t c : table.components) (*parts)[c].push_back(outputs[c].narrow(0, 0, n).cpu().contiguous());
     return absl::OkStatus();
@@ -185,8 +185,7 @@ class Pass {
     const int64_t variants = trainer.training.flip ? 2 : 1;
     for (int64_t i = 0; i < BatchRows() && (first + i) / variants < data_->size(); ++i) {
       const std::span<float> row(images.mutable_data_ptr<float>() + static_cast<size_t>(i) * pixels, pixels);
-      ATOLL_RETURN_IF_ERROR(
-          source_.ReadImage((first + i) / variants, (first + i) % variants == 1, row).status());
+      ATOLL_RETURN_IF_ERROR(source_.ReadImage((first + i) / variants, (first + i) % variants == 1, row).status());
     }
     return images.to(at::Device(trainer.device));
   }
@@ -355,8 +354,8 @@ absl::StatusOr<std::shared_ptr<const FrozenOutputs>> Open(storage::BlobStore* st
     }
     for (const int32_t c : table.components) {
       const model::FrozenComponent& component = components[static_cast<size_t>(c)];
-      by_output[component.spec().output] = std::make_unique<Rows>(
-          store, table, files, component.spec().name, component.OutputOf(component.layer_count() - 1));
+      by_output[component.spec().output] = std::make_unique<Rows>(store, table, files, component.spec().name,
+                                                                  component.OutputOf(component.layer_count() - 1));
     }
   }
   return std::make_shared<const FrozenCache>(options.trainer, std::move(by_output["latent"]),
