@@ -1,0 +1,119 @@
+// What to do about a call of a network that fails or does not answer: wait, call another replica, or give up. Pure;
+// stateless, so that asking again after anything happened goes on from what is there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "router/policy/lane_health.h"
+#include "router/policy/network_id.h"
+
+namespace atl::router {
+
+struct FailoverOptions {
+  // A call is late once it took `deadline_factor` times what 95 % of the network's calls take, by rows.
+  absl::Duration min_step_deadline = absl::Milliseconds(200);
+  double deadline_factor = 4;
+  // Before any call of the network was measured: the first may find cold caches.
+  absl::Duration unmeasured_step_deadline = absl::Seconds(5);
+  // More for a call whose network is loaded first.
+  absl::Duration load_allowance = absl::Minutes(1);
+  // After it nothing is expected of a call, however alive its lane is.
+  absl::Duration longest_call = absl::Seconds(30);
+  int32_t max_hedges = 1;                                  // per step
+  int32_t max_attempts = 6;                                // per step, hedges included
+  absl::Duration retry_backoff = absl::Milliseconds(100);  // before a replica that failed is called again; doubles
+  // With no replica left, for a new one to come.
+  absl::Duration replica_wait = absl::Seconds(2);
+};
+
+// One call to one replica.
+struct CallAttempt {
+  int32_t lane = 0;
+  bool remote = true;  // a thread of this process is neither late nor lost
+  absl::Duration started;
+  bool loads_first = false;                 // the lane did not have the network when the call left
+  std::optional<absl::Duration> failed_at;  // with an error after which another replica may do better
+};
+
+// A lane within reach that hosts the network.
+struct Replica {
+  int32_t lane = 0;
+  LaneHealth health = LaneHealth::kHealthy;
+  int32_t free_slots = 0;
+  std::string fingerprint;  // of its arithmetic
+};
+
+struct FailoverState {
+  std::vector<CallAttempt> attempts;  // of one step's batch, in the order of their starts; none was answered
+  std::vector<Replica> replicas;
+  int64_t rows = 1;
+  absl::Duration p95_per_row;  // of the network's calls; zero before any was measured
+  int32_t hedges = 0;          // of the attempts
+  // Reproducible batches go only where the arithmetic is this one.
+  std::optional<std::string> fingerprint;
+  // From when on the budget allows another attempt (RetryBudget).
+  absl::Duration budget_at = absl::ZeroDuration();
+  // Since when no replica that is not quarantined has hosted the network; InfiniteDuration while one does.
+  absl::Duration no_replica_since = absl::InfiniteDuration();
+};
+
+enum class FailoverAction {
+  kWait,    // until an answer, a failure, a change of the replicas, or look_again_at
+  kRetry,   // call `lane`; the attempts before it are over
+  kHedge,   // call `lane` too; whoever answers first counts
+  kGiveUp,  // the network is lost to this step
+};
+
+struct FailoverDecision {
+  FailoverAction action = FailoverAction::kWait;
+  int32_t lane = 0;                                         // of kRetry and kHedge
+  absl::Duration look_again_at = absl::InfiniteDuration();  // of kWait
+  std::string reason;
+};
+
+// How long a call of so many rows may take before it is late.
+absl::Duration StepDeadline(const FailoverState& state, bool loads_first, const FailoverOptions& options);
+
+// Without attempts: kWait (the scheduler starts the first) or kGiveUp.
+FailoverDecision DecideFailover(absl::Duration now, const FailoverState& state, const FailoverOptions& options);
+
+struct RetryBudgetOptions {
+  double share = 0.1;     // of the calls
+  double per_second = 1;  // so that a router with few calls can retry too
+  double reserve = 16;    // at most saved up; there at the start
+};
+
+// Bounds retries and hedges together, so that an overload does not feed on them. Not thread-safe.
+class RetryBudget {
+ public:
+  explicit RetryBudget(RetryBudgetOptions options = {}) : options_(options), saved_(options.reserve) {}
+
+  // The first attempt of a step's batch.
+  void Called();
+  // A retry or a hedge. Taken at AvailableAt() or later.
+  void Take(absl::Duration now);
+  // From when on one may be taken, if no call comes: `now`, later, or InfiniteDuration.
+  absl::Duration AvailableAt(absl::Duration now) const;
+
+ private:
+  double SavedAt(absl::Duration now) const;
+
+  RetryBudgetOptions options_;
+  double saved_;
+  std::optional<absl::Duration> counted_;  // until when per_second is in saved_
+};
+
+// Whether another replica may answer better: UNAVAILABLE, and what says so of this lane alone (it no longer hosts the
+// network, it dropped the batch, it is overloaded).
+bool IsFailoverError(const absl::Status& status);
+
+// UNAVAILABLE with reason EXPERT_LOST, naming the network, the replicas tried and `why`.
+absl::Status ExpertLost(const NetworkId& network, std::span<const std::string> replicas, std::string_view why);
+
+}  // namespace atl::router
