@@ -46,13 +46,4 @@ std::vector<Batch> GroupIntoBatches(std::span<const GroupKey> evaluations, size_
   return batches;
 }
 
-std::vector<Departure> Departures(absl::Duration now, std::span<const FlightRequest> requests) {
-  std::vector<Departure> leaving;
-  for (const FlightRequest& request : requests) {
-    const bool expired = now >= request.deadline;
-    if (request.cancelled || expired) leaving.push_back({request.request, expired && !request.cancelled});
-  }
-  return leaving;
-}
-
 }  // namespace atl::router

@@ -1,4 +1,4 @@
-// Step-level batching: which images step in this tick, which evaluations share a batch, and who leaves. Pure.
+// Step-level batching: which images step in this tick and which evaluations share a batch. Pure.
 //
 // At every tick of the sampling loop each image in flight picks its own experts, so a batch falls apart and is put
 // together again across requests: all evaluations of one (model version, expert, shape, guidance mode) form batches.
@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "router/policy/step_scheduler.h"
 
 namespace atl::router {
@@ -34,20 +33,5 @@ struct Batch {
 // evaluation) and differ by at most one evaluation within a group; groups come in the order of their first evaluation,
 // so that what waited longest runs first.
 std::vector<Batch> GroupIntoBatches(std::span<const GroupKey> evaluations, size_t max_rows);
-
-struct FlightRequest {
-  int64_t request = 0;
-  bool cancelled = false;
-  absl::Duration deadline = absl::InfiniteDuration();  // of the monotonic clock
-};
-
-struct Departure {
-  int64_t request = 0;
-  bool expired = false;  // else cancelled
-  bool operator==(const Departure&) const = default;
-};
-
-// Requests that leave before the next step. A cancelled one counts as cancelled even when it has expired as well.
-std::vector<Departure> Departures(absl::Duration now, std::span<const FlightRequest> requests);
 
 }  // namespace atl::router

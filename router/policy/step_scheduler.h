@@ -1,11 +1,19 @@
-// What is scheduled step by step, and on what: evaluations that may share a batch, and the lanes that run batches.
-// Pure.
+// Continuous batching at step granularity: which evaluations run next, on which lane, in which batch. Pure.
+//
+// At every step each image in flight picks its own experts, so a batch falls apart and is put together again across
+// requests: evaluations of one (model version, network, shape, guidance mode) share batches, whatever step their images
+// are at. There is no common tick: a lane that is free is given the batch that is due, and an image goes on as soon as
+// its own answers are there.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "router/policy/cost_estimates.h"
 #include "router/policy/network_id.h"
 
 namespace atl::router {
@@ -18,7 +26,10 @@ struct GroupKey {
   int32_t width = 0;
   bool guided = false;        // evaluated with its class and with the null class, in the same batch
   bool reproducible = false;  // batches of a fixed shape
+  int32_t numerics = 0;       // what lanes of equal arithmetic share; 0: any lane will do
   auto operator<=>(const GroupKey&) const = default;
+
+  int64_t rows_each() const { return guided ? 2 : 1; }
 };
 
 struct LaneNetwork {
@@ -32,7 +43,94 @@ struct LaneNetwork {
 struct LaneState {
   int32_t lane = 0;
   int32_t free_slots = 0;             // batches that it can take now
-  std::vector<LaneNetwork> networks;  // that it can run
+  std::vector<LaneNetwork> networks;  // that it can run, ascending
+  int32_t numerics = 0;
 };
+
+// An evaluation that waits for a lane.
+struct ReadyEvaluation {
+  int64_t id = 0;  // ascending in the order of becoming ready
+  int64_t request = 0;
+  GroupKey key;
+  absl::Duration ready_since;
+};
+
+// A request that is in flight, whether or not anything of it is ready.
+struct RequestService {
+  int64_t request = 0;
+  int32_t priority = 0;         // higher goes first
+  double weight = 1;            // its share among equals; above 0
+  absl::Duration used;          // time of lanes that it was charged, over its weight
+  absl::Duration last_service;  // when it last got a lane; when it joined, before that
+};
+
+struct SchedulerOptions {
+  int64_t max_rows_per_batch = 256;
+  // A batch that is not full waits this long for more of its kind. Nothing on a CPU, where a batch of one costs hardly
+  // more per row and the next one fills while this one runs.
+  absl::Duration longest_wait = absl::ZeroDuration();
+  // While other requests are in flight, the time of what one request may put into a batch.
+  absl::Duration quantum = absl::Milliseconds(20);
+  // What a batch may take at all: bounds how long a newcomer waits for a lane, and a leaver's batch goes on.
+  absl::Duration longest_batch = absl::Milliseconds(250);
+  // A request that got no lane for so long rises by one priority, again and again.
+  absl::Duration ageing = absl::Seconds(1);
+  // How long an evaluation waits for a lane that has its network, before another one loads it.
+  absl::Duration longest_load_avoidance = absl::Milliseconds(200);
+};
+
+struct Dispatch {
+  int32_t lane = 0;
+  GroupKey key;
+  std::vector<int64_t> evaluations;  // ids, ascending
+  std::string_view reason;           // static text: what bounded the batch
+};
+
+struct Charge {
+  int64_t request = 0;
+  absl::Duration used;  // to add to RequestService::used
+};
+
+struct SchedulerDecision {
+  std::vector<Dispatch> dispatches;                         // in the order in which they start
+  std::vector<Charge> charges;                              // for the dispatches, one per request
+  absl::Duration look_again_at = absl::InfiniteDuration();  // when a wait is over, though nothing else happens
+};
+
+// Fills the free slots.
+// Order: priority, raised by ageing; then the request that was served least for its weight; then what has been ready
+// longest; then the id. The first evaluation in this order leads a batch; others of its key fill it, in the same order
+// with every row charged as it is taken, so that requests take turns in a batch that is too small for all. Nobody
+// starves: who is served is charged, and who is not served ages.
+// Size: at most the rows and the time of the options, by `costs`, and always one evaluation; and an even share of the
+// work of all free slots that could run it, so that no lane idles beside a long batch. While other requests are in
+// flight each has at most the quantum, and no more than the one that leads, but for rows that hardly prolong the batch:
+// a single image is never kept by what a large request adds.
+SchedulerDecision DecideDispatches(absl::Duration now, std::span<const ReadyEvaluation> ready,
+                                   std::span<const LaneState> lanes, std::span<const RequestService> requests,
+                                   const CostEstimates& costs, const SchedulerOptions& options);
+
+// The `used` of a request that joins: as the one in flight that was served least, so that it neither waits for nor
+// overtakes what others were given before it came.
+absl::Duration ServiceOfJoining(std::span<const RequestService> in_flight);
+
+// The weight of a request: one with several images has twice the share of a single image, which can use one lane at a
+// time at most; more would keep small requests waiting.
+double ShareOf(int64_t images);
+
+struct FlightRequest {
+  int64_t request = 0;
+  bool cancelled = false;
+  absl::Duration deadline = absl::InfiniteDuration();  // of the monotonic clock
+};
+
+struct Departure {
+  int64_t request = 0;
+  bool expired = false;  // else cancelled
+  bool operator==(const Departure&) const = default;
+};
+
+// Requests that leave before the next step. A cancelled one counts as cancelled even when it has expired as well.
+std::vector<Departure> Departures(absl::Duration now, std::span<const FlightRequest> requests);
 
 }  // namespace atl::router

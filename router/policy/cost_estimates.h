@@ -1,0 +1,44 @@
+// What evaluating a batch costs, by model version and network, as measured. Pure.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/time/time.h"
+
+namespace atl::router {
+
+// fixed + per_row x rows. On a CPU nearly all of it is per row, on a GPU small batches cost hardly more than one row.
+struct BatchCost {
+  absl::Duration fixed;
+  absl::Duration per_row;  // zero: unknown
+
+  bool known() const { return per_row > absl::ZeroDuration(); }
+  absl::Duration Of(int64_t rows) const { return fixed + per_row * rows; }
+  // The largest batch that takes no longer, at least 1 row and at most `limit`; known() alone.
+  int64_t RowsWithin(absl::Duration time, int64_t limit) const;
+};
+
+class CostEstimates {
+ public:
+  // A batch of `rows` took `duration` on its lane. Older batches fade.
+  void Record(int64_t model, int32_t network, int64_t rows, absl::Duration duration);
+  // Unknown before anything of the model was measured. A network that was not takes the mean of the model's others.
+  BatchCost Cost(int64_t model, int32_t network) const;
+  void Forget(int64_t model);
+
+ private:
+  // Faded sums over batches, of rows and seconds.
+  struct Fit {
+    double count = 0;
+    double rows = 0;
+    double seconds = 0;
+    double rows_squared = 0;
+    double rows_seconds = 0;
+    BatchCost Line() const;
+  };
+  std::map<std::pair<int64_t, int32_t>, Fit> fits_;  // by model and network
+};
+
+}  // namespace atl::router
