@@ -368,6 +368,7 @@ absl::StatusOr<std::shared_ptr<const FrozenOutputs>> ObtainFrozenCache(storage::
                                                                        const FrozenCacheOptions& options) {
   return CatchTensorErrors("frozen pass", [&]() -> absl::StatusOr<std::shared_ptr<const FrozenOutputs>> {
     const TrainerOptions& trainer = options.trainer;
+    ATOLL_RETURN_IF_ERROR(ValidateOptions(trainer, *data));
     TuneProcess(trainer.threads);
     ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components,
                            model::LoadFrozen({.components = trainer.frozen,

@@ -31,7 +31,7 @@ struct FrozenCacheOptions {
 };
 
 // What this rank's stages read outputs from; `store` must outlive it. A file of this rank's that is damaged is computed
-// again. Errors of model::LoadFrozen, of the data, the store, `interrupted` and `meet`; UNAVAILABLE
+// again. Errors of ValidateOptions, model::LoadFrozen, the data, the store, `interrupted` and `meet`; UNAVAILABLE
 // (FROZEN_CACHE_DAMAGED), also when outputs are read, for files that have gone or changed since: the next attempt mends
 // them.
 absl::StatusOr<std::shared_ptr<const FrozenOutputs>> ObtainFrozenCache(storage::BlobStore* store, TrainingData* data,
