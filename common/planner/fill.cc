@@ -22,9 +22,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kMoment = 1e-12;
 // Halvings of the interval in which the shortest target lies.
 constexpr int kTargets = 12;
-// How much longer an iteration may be in which no piece waits for another rank's: what a rank is late by in a real one
-// costs more.
-constexpr double kForIndependence = 1.01;
 
 // What a trainable action of the schedule needs, in the order of its rank.
 struct Step {
@@ -472,7 +469,7 @@ absl::StatusOr<Fill> FillBubbles(const FillRequest& request, const Profile& prof
   };
   const Placement best = shortest(Rules(/*own_samples=*/false));
   const Placement own = shortest(Rules(/*own_samples=*/true));
-  return Finish(request, own.end <= kForIndependence * best.end ? own : best);
+  return Finish(request, own.end <= (1 + profile.time_error) * best.end ? own : best);
 }
 
 }  // namespace atl::planner

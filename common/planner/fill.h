@@ -51,8 +51,8 @@ struct Fill {
 // searched for; what cannot meet it runs after the flush, shared by all ranks. Inputs from other ranks are charged
 // latency and bandwidth; the outputs must reach their readers. Every rank can read the batch itself.
 //
-// Where that makes the iteration at most 1 % longer, every rank takes its own samples through all layers instead: a
-// rank that is late then holds up no other's pieces.
+// Where that makes the iteration longer by no more than the profile's time_error, every rank takes its own samples
+// through all layers instead: a rank that is late then holds up no other's pieces.
 absl::StatusOr<Fill> FillBubbles(const FillRequest& request, const Profile& profile);
 
 }  // namespace atl::planner

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <tuple>
 
 #include <gmock/gmock.h>
@@ -84,7 +85,8 @@ TEST(FillBubbles, ReachesTheBoundWithinFourPercent) {
   };
   for (const Case& c : {Case{4, 8, 0.375}, Case{8, 16, 0.44}}) {
     const int32_t batch = 8 * c.micro_batches;
-    const Profile profile = TwoComponents(c.ranks, c.micro_batches, c.r, batch);
+    Profile profile = TwoComponents(c.ranks, c.micro_batches, c.r, batch);
+    profile.time_error = 0;
     const FillRequest request = Request(*schedule::Generate1F1B(c.ranks, c.micro_batches), profile, batch);
     const auto fill = FillBubbles(request, profile);
     ASSERT_TRUE(fill.ok()) << fill.status();
@@ -95,24 +97,38 @@ TEST(FillBubbles, ReachesTheBoundWithinFourPercent) {
   }
 }
 
-// A long chain of short layers: handed from rank to rank, one late piece would hold up all that follow.
-TEST(FillBubbles, RanksKeepTheirSamplesWhereThatCostsLittle) {
+// Whether every sample goes through all layers on one rank, and several ranks take part.
+bool RanksKeepTheirSamples(const Fill& fill, int32_t batch) {
+  std::map<int32_t, std::set<int32_t>> ranks_of_sample;
+  std::set<int32_t> ranks;
+  for (const FrozenPiece& piece : fill.pieces) {
+    ranks.insert(piece.rank);
+    for (int32_t i = piece.first_sample; i < piece.first_sample + piece.samples; ++i)
+      ranks_of_sample[i].insert(piece.rank);
+  }
+  EXPECT_EQ(ranks_of_sample.size(), static_cast<size_t>(batch));
+  return ranks.size() > 1 && std::all_of(ranks_of_sample.begin(), ranks_of_sample.end(),
+                                         [](const auto& entry) { return entry.second.size() == 1; });
+}
+
+// A long chain of short layers: handed from rank to rank, one late piece would hold up all that follow. Exact times
+// make that the shorter plan, by the cost of more calls.
+TEST(FillBubbles, RanksKeepTheirSamplesWhereThatCostsLessThanTimesMayBeWrong) {
   constexpr int32_t kBatch = 32;
   Profile profile{.transfer_latency_seconds = 1e-4, .transfer_bytes_per_second = 2e9};
   FrozenLayerProfile layer{.input_bytes = 32768, .output_bytes = 32768};
-  for (const int32_t samples : {4, 8, 16, 32}) layer.seconds[samples] = 1e-4 + 1e-4 * samples;
+  for (const int32_t samples : {4, 8, 16, 32}) layer.seconds[samples] = 4e-4 + 1e-4 * samples;
   profile.frozen.push_back({.name = "encoder", .layers = std::vector<FrozenLayerProfile>(40, layer)});
   const FillRequest request = Request(*schedule::Generate1F1B(2, 4), profile, kBatch);
-  const Fill fill = *FillBubbles(request, profile);
-  EXPECT_TRUE(CheckFill(fill, request, profile).ok()) << CheckFill(fill, request, profile);
-  std::map<int32_t, int32_t> rank_of_sample;
-  for (const FrozenPiece& piece : fill.pieces) {
-    for (int32_t i = piece.first_sample; i < piece.first_sample + piece.samples; ++i) {
-      EXPECT_EQ(rank_of_sample.emplace(i, piece.rank).first->second, piece.rank) << "sample " << i;
-    }
+  double exact = 0;
+  for (const double time_error : {0.0, 0.05}) {
+    profile.time_error = time_error;
+    const Fill fill = *FillBubbles(request, profile);
+    EXPECT_TRUE(CheckFill(fill, request, profile).ok()) << CheckFill(fill, request, profile);
+    EXPECT_EQ(RanksKeepTheirSamples(fill, kBatch), time_error > 0);
+    if (time_error == 0) exact = fill.iteration_seconds;
+    EXPECT_LE(fill.iteration_seconds, (1 + time_error) * exact);
   }
-  EXPECT_EQ(rank_of_sample.size(), static_cast<size_t>(kBatch));
-  EXPECT_NE(rank_of_sample.at(0), rank_of_sample.at(kBatch - 1));
 }
 
 TEST(FillBubbles, WithoutBubblesAllFrozenWorkFollowsTheFlush) {

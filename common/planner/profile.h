@@ -54,6 +54,9 @@ struct Profile {
   double transfer_latency_seconds = 0;    // one message between two ranks
   double transfer_bytes_per_second = 0;   // 0: free
   std::vector<double> rank_slowdown;      // by rank of the island, 1 as measured; empty: all 1
+  // Share by which real times may be longer than these. Of plans that differ by less, the one that depends least on
+  // when pieces of frozen work are done is the better one. 0: times are exact. Not stored.
+  double time_error = 0.05;
   bool operator==(const Profile&) const = default;
 
   int32_t layer_count() const { return layers.empty() ? 0 : static_cast<int32_t>(layers.begin()->second.size()); }

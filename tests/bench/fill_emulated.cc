@@ -139,7 +139,7 @@ planner::Profile FrozenProfile(int stages, int micro_batches, double r) {
   const int batch = micro_batches * kSamplesPerMicroBatch;
   const double total = r * micro_batches * 3 * kActionSeconds * stages;
   // Shared memory: a message of some KiB is there at once.
-  planner::Profile profile{.transfer_latency_seconds = 1e-4, .transfer_bytes_per_second = 1e9};
+  planner::Profile profile{.transfer_latency_seconds = 1e-4, .transfer_bytes_per_second = 1e9, .time_error = 0};
   for (const char* name : {"image", "text"}) {
     planner::FrozenComponentProfile& component = profile.frozen.emplace_back();
     component.name = name;
