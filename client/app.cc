@@ -96,6 +96,7 @@ void AddCommands(CLI::App* app, Session* session) {
   AddJobsCommand(app, session);
   AddModelsCommand(app, session);
   AddSampleCommand(app, session);
+  AddBenchCommand(app, session);
   AddPlanCommand(app, session);
   AddProfileCommand(app, session);
   AddReportCommand(app, session);

@@ -1,6 +1,7 @@
 // The command line as a whole, in process, against services of the test.
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "client/app.h"
@@ -32,7 +33,7 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"jobs", "list", "--output", "xml"}, "xml not in {table,json}"},
       {{"jobs", "list", "--limit", "0"}, "--limit"},
       {{"submit"}, "FILE is required"},
-      {{"sample", "--out", "x.png", "--solver", "rk4"}, "rk4 not in {euler,heun}"},
+      {{"sample", "--out", "x.png", "--solver", "rk4"}, "rk4 not in {euler,heun,multistep}"},
       {{"plan", "x"}, "--ranks is required"},
       {{"submit", SpecPath(), "--set", "training.steps"}, "expected FIELD=VALUE, found 'training.steps'"},
       {{"completion", "tcsh"}, "tcsh not in {bash,zsh,fish}"},
@@ -55,6 +56,17 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"jobs", "trace", "j1", "--format", "svg", "--output", "json"}, "beside --output json, found 'svg'"},
       {{"sample", "--out", "x.png", "--threshold", "NaN"}, "--threshold: expected a number, found NaN"},
       {{"sample", "--out", "x.png", "--seed", "-1"}, "--seed"},
+      {{"sample", "--out", "x.png", "--times", "1,nan,0"}, "expected a number, found nan"},
+      {{"sample", "--out", "x.png", "--times", "1,half"}, "--times"},
+      {{"sample", "--out", "x.png", "--guidance-to", "2"}, "--guidance-to"},
+      {{"sample", "--out", "x.png", "--strength", "nan"}, "--strength: expected a number, found nan"},
+      {{"sample", "--out", "x.png", "--priority", "10"}, "--priority"},
+      {{"sample", "--out", "x.png", "--temperature", "0"}, "--temperature"},
+      {{"sample", "--out", "x.png", "--preview", "x.jpg"}, "--preview: expected FILE.png, and no --raw beside it"},
+      {{"sample", "--out", "x", "--raw", "--preview", "x.png"}, "--preview: expected FILE.png, and no --raw beside it"},
+      {{"bench"}, "A subcommand is required"},
+      {{"bench", "sample", "--rate", "nan"}, "--rate: expected a number of at least 0, found nan"},
+      {{"bench", "sample", "--images", "0"}, "--images"},
       {{"sample", "--out", "x.jpg"}, "--out: expected FILE.png or a folder, found 'x.jpg'"},
       {{"sample", "--out", "x.png", "--raw"}, "--raw: expected a folder for --out, found 'x.png'"},
   };
@@ -72,7 +84,8 @@ TEST_F(CommandLineTest, HelpTeachesWithExamplesAndExitCodes) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("atoll submit job.yaml --wait"));
   EXPECT_THAT(outcome.out, HasSubstr("Exit codes:"));
-  for (const char* command : {"up", "down", "dataset", "submit", "jobs", "models", "sample", "plan", "report"}) {
+  for (const char* command :
+       {"up", "down", "dataset", "submit", "jobs", "models", "sample", "bench", "plan", "report"}) {
     const Outcome help = Run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr("Usage: atoll")) << command;
@@ -198,6 +211,100 @@ TEST_F(CommandLineTest, SampleWaitsSplitsAndWritesPictureAndFolder) {
   EXPECT_EQ(index.at("images")[7].at("class"), 3);
   EXPECT_EQ(index.at("images")[7].at("seed"), 12);
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/set/00007-class3.png"));
+}
+
+TEST_F(CommandLineTest, SampleSendsWhatWasAskedFor) {
+  const auto ask = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"sample", "--class", "1", "--out", folder_ + "/set"});
+    const Outcome outcome = Run(flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    absl::MutexLock lock(&sampler_.mutex_);
+    return sampler_.requests_.back();
+  };
+  const auto mode = [&] { return nlohmann::json::parse(*ReadFile(folder_ + "/set/samples.json")).at("mode"); };
+  EXPECT_EQ(ask({}).mode(), atlpb::sample::v1::SampleRequest::MODE_UNSPECIFIED);
+  EXPECT_EQ(mode(), "MODE_NUCLEUS") << "the router's default";
+  EXPECT_EQ(ask({"--mode", "top1"}).mode(), atlpb::sample::v1::SampleRequest::MODE_TOP_1);
+  EXPECT_EQ(mode(), "MODE_TOP_1");
+  const auto request = ask({"--times", "1,0.5,0", "--guidance-from", "0.1", "--guidance-to", "0.9", "--negative-class",
+                            "2", "--solver", "multistep", "--reproducible", "--priority", "9"});
+  EXPECT_THAT(request.times(), ::testing::ElementsAre(1, 0.5, 0));
+  EXPECT_EQ(request.guidance_from(), 0.1);
+  EXPECT_EQ(request.guidance_to(), 0.9);
+  EXPECT_EQ(request.negative_class(), 2);
+  EXPECT_EQ(request.solver(), atlpb::sample::v1::SampleRequest::SOLVER_MULTISTEP);
+  EXPECT_TRUE(request.reproducible());
+  EXPECT_EQ(request.priority(), 9);
+
+  const dataset::Image start{.channels = 1, .height = 4, .width = 4, .pixels = std::vector<uint8_t>(16, 9)};
+  ASSERT_TRUE(WriteFile(folder_ + "/start.png", *dataset::EncodePng(start)).ok());
+  const auto from_image = ask({"--init", folder_ + "/start.png", "--strength", "0.25"});
+  ASSERT_EQ(from_image.init_images_size(), 1);
+  EXPECT_EQ(dataset::DecodeImage(from_image.init_images(0), "x")->width, 2) << "scaled to the model's size";
+  EXPECT_EQ(from_image.strength(), 0.25);
+  EXPECT_EQ(Run({"sample", "--class", "1", "--out", folder_ + "/x", "--init", folder_ + "/none.png"}).code, 4);
+}
+
+TEST_F(CommandLineTest, SampleShowsItsProgressAndPreviews) {
+  const std::string preview = folder_ + "/now.png";
+  const Outcome outcome = Run({"sample", "--class", "0-1", "--out", folder_ + "/set", "--report", "--preview", preview},
+                              /*terminal=*/true);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("0/2 images  step 1/2"));
+  EXPECT_THAT(outcome.err, HasSubstr("2/2 images  step 1/2"));
+  EXPECT_THAT(outcome.out, HasSubstr("1 image-steps had other experts than the step before"));
+  const auto png = ReadFile(preview);
+  ASSERT_TRUE(png.ok()) << png.status();
+  EXPECT_TRUE(dataset::DecodeImage(*png, "now.png").ok());
+  EXPECT_THAT(Run({"sample", "--class", "0-1", "--out", folder_ + "/set"}).err, Not(HasSubstr("step 1/2")));
+}
+
+TEST_F(CommandLineTest, BenchCountsWhatIsDoneAndRefused) {
+  {
+    absl::MutexLock lock(&sampler_.mutex_);
+    sampler_.refusals_ = 3;
+  }
+  const std::vector<std::string> command = {"bench",    "sample", "--rate", "400", "--duration", "0.1",
+                                            "--images", "2",      "--seed", "3",   "--output",   "json"};
+  const Outcome outcome = Run(command);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  const int64_t requests = json.at("requests");
+  EXPECT_GT(requests, 10);
+  EXPECT_EQ(json.at("refused"), 3);
+  EXPECT_EQ(json.at("refused_with_delay"), 3);
+  EXPECT_EQ(json.at("most_retry_seconds"), 2);
+  EXPECT_EQ(json.at("done"), requests - 3);
+  EXPECT_EQ(json.at("images"), 2 * (requests - 3));
+  EXPECT_EQ(json.at("failed"), 0);
+  EXPECT_GT(json.at("latency_seconds").at("p99"), 0.0);
+  {
+    absl::MutexLock lock(&sampler_.mutex_);
+    ASSERT_EQ(static_cast<int64_t>(sampler_.requests_.size()), requests);
+    std::set<uint64_t> seeds;
+    for (const auto& request : sampler_.requests_) {
+      EXPECT_EQ(request.classes_size(), 2);
+      seeds.insert(request.seeds().begin(), request.seeds().end());
+    }
+    EXPECT_EQ(seeds.size(), 2 * sampler_.requests_.size()) << "every image has a seed of its own";
+  }
+  const Outcome text = Run({"bench", "sample", "--rate", "100", "--duration", "0.1"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("SECONDS"));
+  EXPECT_THAT(text.out, HasSubstr("refused 0, failed 0"));
+}
+
+TEST_F(CommandLineTest, BenchSaysWhyNothingCameBack) {
+  {
+    absl::MutexLock lock(&sampler_.mutex_);
+    sampler_.refusals_ = 1'000'000;
+  }
+  const Outcome outcome = Run({"bench", "sample", "--rate", "100", "--duration", "0.1"});
+  EXPECT_EQ(outcome.code, 7);
+  EXPECT_THAT(outcome.err, HasSubstr("[QUEUE_FULL]"));
+  EXPECT_EQ(Run({"bench", "sample", "--rate", "1000000", "--duration", "100"}).code, 3);
+  EXPECT_EQ(Run({"bench", "sample", "--rate", "0"}).code, 3);
+  EXPECT_EQ(Run({"bench", "sample", "--class", "9"}).code, 3);
 }
 
 TEST_F(CommandLineTest, SampleErrorsAreClear) {

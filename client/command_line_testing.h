@@ -20,6 +20,9 @@
 #include "common/dataset/image_codec.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/support/error_details.h"
 #include "gtest/gtest.h"
 
 namespace atl::client {
@@ -144,38 +147,81 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
     response->set_version("v2");
     response->set_experts(2);
     response->set_classes(4);
+    response->set_channels(1);
+    response->set_height(2);
+    response->set_width(2);
     response->set_max_images_per_request(3);
+    response->mutable_defaults()->set_mode(atlpb::sample::v1::SampleRequest::MODE_NUCLEUS);
     return grpc::Status::OK;
   }
   grpc::Status Sample(grpc::ServerContext*, const atlpb::sample::v1::SampleRequest* request,
                       grpc::ServerWriter<atlpb::sample::v1::SampleResponse>* writer) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      requests_.push_back(*request);
+      if (refusals_-- > 0) return Refusal();
+    }
+    atlpb::sample::v1::SampleResponse progress;
+    progress.mutable_queued()->set_position(0);
+    writer->Write(progress);
+    progress.mutable_progress()->set_step(1);
+    progress.mutable_progress()->set_total_steps(2);
+    if (request->preview_every() > 0) *progress.mutable_progress()->add_previews() = ImageOf(*request, 0);
+    writer->Write(progress);
     for (int i = request->classes_size() - 1; i >= 0; --i) {
       atlpb::sample::v1::SampleResponse response;
-      auto* image = response.mutable_image();
-      image->set_index(i);
-      image->set_class_label(request->classes(i));
-      image->set_seed(request->seeds(i));
-      image->set_channels(1);
-      image->set_height(2);
-      image->set_width(2);
-      const dataset::Image pixels{
-          .channels = 1, .height = 2, .width = 2, .pixels = {static_cast<uint8_t>(request->classes(i)), 0, 0, 0}};
-      image->set_data(*dataset::EncodePng(pixels));
+      *response.mutable_image() = ImageOf(*request, i);
       writer->Write(response);
     }
-    absl::MutexLock lock(&mutex_);
-    if (incomplete_) return grpc::Status::OK;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (incomplete_) return grpc::Status::OK;
+    }
     atlpb::sample::v1::SampleResponse response;
     response.mutable_done()->set_version("v2");
     response.mutable_done()->mutable_routing()->add_chosen(request->classes_size());
     response.mutable_done()->mutable_routing()->set_image_steps(request->classes_size());
+    response.mutable_done()->mutable_routing()->set_switches(1);
     writer->Write(response);
     return grpc::Status::OK;
+  }
+
+  static atlpb::sample::v1::Image ImageOf(const atlpb::sample::v1::SampleRequest& request, int index) {
+    atlpb::sample::v1::Image image;
+    image.set_index(index);
+    image.set_class_label(request.classes(index));
+    image.set_seed(request.seeds(index));
+    image.set_channels(1);
+    image.set_height(2);
+    image.set_width(2);
+    const dataset::Image pixels{
+        .channels = 1, .height = 2, .width = 2, .pixels = {static_cast<uint8_t>(request.classes(index)), 0, 0, 0}};
+    image.set_data(*dataset::EncodePng(pixels));
+    return image;
+  }
+
+  // As a router whose queue is full: with a delay.
+  static grpc::Status Refusal() {
+    google::rpc::Status wire;
+    wire.set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+    wire.set_message("the queue is full");
+    google::rpc::ErrorInfo info;
+    info.set_reason("QUEUE_FULL");
+    info.set_domain(rpc::kErrorDomain);
+    wire.add_details()->PackFrom(info);
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(2);
+    wire.add_details()->PackFrom(retry);
+    grpc::Status status;
+    grpc::SetErrorDetails(wire, &status);
+    return status;
   }
 
   absl::Mutex mutex_;
   int not_yet_ ABSL_GUARDED_BY(mutex_) = 0;
   bool incomplete_ ABSL_GUARDED_BY(mutex_) = false;
+  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<atlpb::sample::v1::SampleRequest> requests_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct Outcome {
@@ -199,20 +245,22 @@ class CommandLineTest : public ::testing::Test {
   std::string SpecPath() const { return folder_ + "/job.yaml"; }
 
   // With the services' address in the environment.
-  Outcome Run(const std::vector<std::string>& arguments) {
+  Outcome Run(const std::vector<std::string>& arguments, bool terminal = false) {
     std::map<std::string, std::string> environment = {{"HOME", folder_},
                                                       {"ATOLL_COORDINATOR", server_->address()},
                                                       {"ATOLL_ROUTER", server_->address()},
                                                       {"ATOLL_BLOB_STORE", "file://" + folder_ + "/blobs"}};
-    return RunWith(arguments, environment);
+    return RunWith(arguments, environment, terminal);
   }
-  static Outcome RunWith(const std::vector<std::string>& arguments, std::map<std::string, std::string> environment) {
+  static Outcome RunWith(const std::vector<std::string>& arguments, std::map<std::string, std::string> environment,
+                         bool terminal = false) {
     std::ostringstream out;
     std::ostringstream err;
     Session session;
     session.out = &out;
     session.err = &err;
-    session.width = 0;
+    session.terminal = terminal;
+    session.width = terminal ? 80 : 0;
     session.env = [environment](const std::string& name) {
       const auto found = environment.find(name);
       return found == environment.end() ? "" : found->second;

@@ -29,6 +29,7 @@ void AddJobsCommand(CLI::App* app, Session* session);
 void AddTraceCommand(CLI::App* jobs, Session* session);
 void AddModelsCommand(CLI::App* app, Session* session);
 void AddSampleCommand(CLI::App* app, Session* session);
+void AddBenchCommand(CLI::App* app, Session* session);
 void AddPlanCommand(CLI::App* app, Session* session);
 void AddProfileCommand(CLI::App* app, Session* session);
 void AddReportCommand(CLI::App* app, Session* session);

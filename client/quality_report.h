@@ -71,7 +71,7 @@ absl::StatusOr<QualityReport> MakeReport(const atlpb::job::v1::Job& job, const d
                                          storage::BlobStore* store, const std::vector<SampleSet>& sets,
                                          int images_per_cluster, std::vector<dataset::SheetRow>* sheet);
 
-// "MODE_TOP_K" -> "top k"; the unset mode is top 1.
+// "MODE_TOP_K" -> "top k"; the unset mode, of older sets, is top 1.
 std::string ModeText(const std::string& mode);
 
 // For people (Markdown; links clusters.png and samples.png beside it) and for programs.

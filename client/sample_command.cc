@@ -1,20 +1,26 @@
-#include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "client/calls.h"
 #include "client/commands.h"
+#include "client/draw_progress.h"
 #include "client/files.h"
+#include "client/init_images.h"
+#include "client/sample_flags.h"
 #include "client/sample_request.h"
 #include "client/sample_set.h"
+#include "client/sampler.h"
 #include "client/table.h"
+#include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 
 namespace atl::client {
@@ -28,82 +34,47 @@ constexpr absl::Duration kStreamTimeout = absl::Hours(1);
 // How often a long draw says how many of its images are there; a terminal shows only the steps of those in the making.
 constexpr absl::Duration kNoteInterval = absl::Seconds(10);
 
-// What the router serves; within --wait seconds, tries again while it serves nothing (yet).
-absl::StatusOr<GetSamplerInfoResponse> GetInfo(const Session& session, const Peer<SampleService>& peer,
-                                               const SampleFlags& flags) {
-  GetSamplerInfoRequest request;
-  request.set_model(flags.model);
-  GetSamplerInfoResponse response;
-  const absl::Time deadline = absl::Now() + absl::Seconds(flags.wait_seconds);
-  absl::Duration pause = absl::Milliseconds(100);
-  while (true) {
-    absl::Status status = Call(session, peer, &SampleService::Stub::GetSamplerInfo, request, &response);
-    const bool other_version = status.ok() && !flags.version.empty() && response.version() != flags.version;
-    if (status.ok() && (!other_version || absl::Now() >= deadline)) return response;
-    const bool later =
-        other_version || absl::IsUnavailable(status) || absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
-    if (!later || absl::Now() >= deadline) return status;
-    absl::SleepFor(pause);
-    pause = std::min(pause * 2, absl::Seconds(1));
-  }
-}
-
-void Take(Done done, SampleSet* set) {
+void Take(const Done& done, SampleSet* set) {
   const RoutingReport& routing = done.routing();
   Merge({.chosen = {routing.chosen().begin(), routing.chosen().end()},
          .weight = {routing.weight().begin(), routing.weight().end()},
          .image_steps = routing.image_steps(),
-         .mean_entropy = routing.mean_entropy()},
+         .mean_entropy = routing.mean_entropy(),
+         .switches = routing.switches(),
+         .close_calls = routing.close_calls(),
+         .renormalised_image_steps = routing.renormalised_image_steps(),
+         .lost_experts = {routing.lost_experts().begin(), routing.lost_experts().end()},
+         .failovers = routing.failovers()},
         &set->routing);
   set->sample_seconds += absl::ToDoubleSeconds(wire::FromProto(done.sample_time()));
   set->queue_seconds += absl::ToDoubleSeconds(wire::FromProto(done.queue_time()));
-  set->version = done.version();
-}
-
-// Draws the images of one request into set->images[first ...].
-absl::Status DrawOne(const Session& session, const Peer<SampleService>& peer, const SampleRequest& request,
-                     size_t first, SampleSet* set) {
-  grpc::ClientContext context;
-  rpc::SetTimeout(&context, session.timeout_given ? session.timeout() : kStreamTimeout);
-  const auto stream = peer.stub->Sample(&context, request);
-  SampleResponse response;
-  bool done = false;
-  int images = 0;
-  while (stream->Read(&response)) {
-    if (response.has_progress() && session.terminal) {
-      *session.err << fmt::format("\rstep {}/{} ", response.progress().step(), response.progress().total_steps())
-                   << std::flush;
-    } else if (response.has_image()) {
-      Image* image = response.mutable_image();
-      if (image->index() < 0 || image->index() >= request.classes_size()) continue;
-      ++images;
-      set->images[first + static_cast<size_t>(image->index())] = {.label = image->class_label(),
-                                                                  .seed = image->seed(),
-                                                                  .channels = image->channels(),
-                                                                  .height = image->height(),
-                                                                  .width = image->width(),
-                                                                  .bytes = std::move(*image->mutable_data())};
-    } else if (response.has_done()) {
-      done = true;
-      Take(response.done(), set);
-    }
+  if (set->first_image_seconds == 0) {
+    set->first_image_seconds = absl::ToDoubleSeconds(wire::FromProto(done.first_image_time()));
   }
-  if (session.terminal) *session.err << "\r\x1b[K" << std::flush;
-  ATOLL_RETURN_IF_ERROR(ExplainCall(rpc::FromGrpc(stream->Finish()), peer.what));
-  if (done && images == request.classes_size()) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kDataLoss, "STREAM_INCOMPLETE",
-                   fmt::format("expected {} images and their report, found {}", request.classes_size(), images));
+  set->version = done.version();
+  set->fingerprint = done.fingerprint();
 }
 
-// One row per class.
-absl::Status WriteGrid(const std::string& path, const SampleSet& set) {
+DrawnImage Taken(Image* image) {
+  return {.label = image->class_label(),
+          .seed = image->seed(),
+          .channels = image->channels(),
+          .height = image->height(),
+          .width = image->width(),
+          .bytes = std::move(*image->mutable_data())};
+}
+
+// One row per class, of the images that are there.
+absl::Status WriteGrid(const std::string& path, const std::vector<DrawnImage>& images) {
   std::map<int32_t, dataset::SheetRow> rows;
-  for (const DrawnImage& image : set.images) {
+  for (const DrawnImage& image : images) {
+    if (image.bytes.empty()) continue;
     ATOLL_ASSIGN_OR_RETURN(dataset::Image decoded, dataset::DecodeImage(image.bytes, "an image of the router"));
     dataset::SheetRow& row = rows[image.label];
     row.label = image.label < 0 ? "" : fmt::format("{}", image.label);
     row.images.push_back(std::move(decoded));
   }
+  if (rows.empty()) return absl::OkStatus();
   std::vector<dataset::SheetRow> list;
   for (auto& [label, row] : rows) list.push_back(std::move(row));
   ATOLL_ASSIGN_OR_RETURN(const dataset::Image sheet, dataset::DrawContactSheet(list, {.columns = 20}));
@@ -111,9 +82,79 @@ absl::Status WriteGrid(const std::string& path, const SampleSet& set) {
   return WriteFile(path, png);
 }
 
+// Draws the images of one command, request by request. Not thread-safe.
+class Drawing {
+ public:
+  Drawing(const Session& session, const SampleFlags& flags, SampleSet* set)
+      : session_(session), flags_(flags), set_(set), progress_(static_cast<int64_t>(set->images.size())) {
+    if (!flags.preview.empty()) previews_ = set->images;
+  }
+
+  // Fills set->images[first ...].
+  absl::Status DrawOne(const Peer<SampleService>& peer, const SampleRequest& request, size_t first) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, session_.timeout_given ? session_.timeout() : kStreamTimeout);
+    first_ = first;
+    images_ = 0;
+    done_ = false;
+    progress_.OnRequest(request.classes_size());
+    const auto stream = peer.stub->Sample(&context, request);
+    SampleResponse response;
+    absl::Status shown;
+    while (shown.ok() && stream->Read(&response)) shown = Hear(request, &response);
+    if (!shown.ok()) context.TryCancel();
+    if (session_.terminal) *session_.err << "\r\x1b[K" << std::flush;
+    const grpc::Status finished = stream->Finish();
+    ATOLL_RETURN_IF_ERROR(shown);
+    ATOLL_RETURN_IF_ERROR(ExplainCall(rpc::FromGrpc(finished), peer.what));
+    if (done_ && images_ == request.classes_size()) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kDataLoss, "STREAM_INCOMPLETE",
+                     fmt::format("expected {} images and their report, found {}", request.classes_size(), images_));
+  }
+
+ private:
+  absl::Status Hear(const SampleRequest& request, SampleResponse* response) {
+    const absl::Duration now = Clock::Real()->Monotonic();
+    const auto fits = [&](const Image& image) { return image.index() >= 0 && image.index() < request.classes_size(); };
+    bool previewed = false;
+    if (response->has_queued()) {
+      progress_.OnQueued(response->queued().position());
+    } else if (response->has_progress()) {
+      progress_.OnStep(now, response->progress().step(), response->progress().total_steps());
+      for (Image& image : *response->mutable_progress()->mutable_previews()) {
+        if (previews_.empty() || !fits(image)) continue;
+        previews_[first_ + static_cast<size_t>(image.index())] = Taken(&image);
+        previewed = true;
+      }
+    } else if (response->has_image() && fits(response->image())) {
+      const size_t at = first_ + static_cast<size_t>(response->image().index());
+      ++images_;
+      progress_.OnImage(now);
+      set_->images[at] = Taken(response->mutable_image());
+      if (!previews_.empty()) previews_[at] = set_->images[at];
+    } else if (response->has_done()) {
+      done_ = true;
+      Take(response->done(), set_);
+    }
+    if (session_.terminal) {
+      *session_.err << "\r\x1b[K" << progress_.Line(now, session_.width - 1, session_.colour) << std::flush;
+    }
+    return previewed ? WriteGrid(flags_.preview, previews_) : absl::OkStatus();
+  }
+
+  const Session& session_;
+  const SampleFlags& flags_;
+  SampleSet* const set_;
+  DrawProgress progress_;
+  std::vector<DrawnImage> previews_;  // as many as images; empty: not asked for
+  size_t first_ = 0;
+  int images_ = 0;
+  bool done_ = false;
+};
+
 absl::Status WriteAll(const Session& session, const SampleFlags& flags, const SampleSet& set) {
   for (const std::string& out : flags.out) {
-    ATOLL_RETURN_IF_ERROR(out.ends_with(".png") ? WriteGrid(out, set) : WriteSampleSet(out, set));
+    ATOLL_RETURN_IF_ERROR(out.ends_with(".png") ? WriteGrid(out, set.images) : WriteSampleSet(out, set));
     *session.err << "wrote " << out << "\n";
   }
   return absl::OkStatus();
@@ -126,10 +167,34 @@ nlohmann::ordered_json AsJson(const SampleSet& set) {
           {"images", set.images.size()},
           {"sample_seconds", set.sample_seconds},
           {"queue_seconds", set.queue_seconds},
+          {"first_image_seconds", set.first_image_seconds},
+          {"fingerprint", set.fingerprint},
           {"chosen", set.routing.chosen},
           {"weight", set.routing.weight},
           {"image_steps", set.routing.image_steps},
-          {"mean_entropy", set.routing.mean_entropy}};
+          {"mean_entropy", set.routing.mean_entropy},
+          {"switches", set.routing.switches},
+          {"close_calls", set.routing.close_calls},
+          {"renormalised_image_steps", set.routing.renormalised_image_steps},
+          {"lost_experts", set.routing.lost_experts},
+          {"failovers", set.routing.failovers}};
+}
+
+// What a user would want to know of the way, where there is any of it.
+std::string Notes(const Routing& routing) {
+  std::string text;
+  if (routing.switches > 0)
+    text += fmt::format("{} image-steps had other experts than the step before\n", routing.switches);
+  if (routing.close_calls > 0) {
+    text += fmt::format("{} image-steps in which rounding might have chosen other experts\n", routing.close_calls);
+  }
+  if (routing.failovers > 0)
+    text += fmt::format("{} evaluations were taken over by another replica\n", routing.failovers);
+  if (routing.renormalised_image_steps > 0) {
+    text += fmt::format("{} image-steps went on without lost experts: {}\n", routing.renormalised_image_steps,
+                        fmt::join(routing.lost_experts, ", "));
+  }
+  return text;
 }
 
 std::string RoutingTable(const Routing& routing, int width) {
@@ -143,22 +208,33 @@ std::string RoutingTable(const Routing& routing, int width) {
                fmt::format("{:.1f}", weight)});
   }
   return fmt::format("\n{}\nmean entropy of the router's choice {:.3f} nats over {} image-steps\n", table.Text(width),
-                     routing.mean_entropy, routing.image_steps);
+                     routing.mean_entropy, routing.image_steps) +
+         Notes(routing);
+}
+
+// Of a request that leaves it open, what the router said that it would take.
+SampleRequest::Mode ModeOf(const SampleRequest& request, const GetSamplerInfoResponse& info) {
+  if (request.mode() != SampleRequest::MODE_UNSPECIFIED) return request.mode();
+  const SampleRequest::Mode by_default = info.defaults().mode();
+  return by_default == SampleRequest::MODE_UNSPECIFIED ? SampleRequest::MODE_TOP_1 : by_default;
 }
 
 absl::Status Sample(const Session& session, const SampleFlags& flags) {
   ATOLL_RETURN_IF_ERROR(CheckOut(flags));
   ATOLL_ASSIGN_OR_RETURN(const Peer<SampleService> peer, ConnectRouter<SampleService>(session));
-  ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetInfo(session, peer, flags));
+  ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetSamplerInfo(session, peer, flags));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> classes, ExpandClasses(flags.classes, flags.count, info.classes()));
-  ATOLL_ASSIGN_OR_RETURN(const auto requests, MakeRequests(flags, classes, info.max_images_per_request()));
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> init_images,
+                         ReadInitImages(flags.init, {info.channels(), info.height(), info.width()}, flags.raw));
+  ATOLL_ASSIGN_OR_RETURN(const auto requests, MakeRequests(flags, classes, info.max_images_per_request(), init_images));
   SampleSet set{.model = info.model(), .version = info.version(), .raw = flags.raw};
-  set.mode = SampleRequest::Mode_Name(requests.front().mode());
+  set.mode = SampleRequest::Mode_Name(ModeOf(requests.front(), info));
   set.images.resize(classes.size());
+  Drawing drawing(session, flags, &set);
   size_t first = 0;
   absl::Time next_note = absl::Now() + kNoteInterval;
   for (const SampleRequest& request : requests) {
-    ATOLL_RETURN_IF_ERROR(DrawOne(session, peer, request, first, &set));
+    ATOLL_RETURN_IF_ERROR(drawing.DrawOne(peer, request, first));
     first += static_cast<size_t>(request.classes_size());
     if (absl::Now() < next_note || first == classes.size()) continue;
     *session.err << fmt::format("drew {} of {} images\n", first, classes.size()) << std::flush;
@@ -176,34 +252,21 @@ absl::Status Sample(const Session& session, const SampleFlags& flags) {
 }
 
 void AddFlags(CLI::App* command, SampleFlags* flags) {
-  command->add_option("--class", flags->classes, "Classes: 3, 0-4,7, all, or none for no condition")
-      ->capture_default_str();
+  AddSamplingFlags(command, flags);
   command->add_option("--count", flags->count, "Images per class")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   command->add_option("--out", flags->out, "FILE.png for one picture, or a folder for single images; repeatable")
       ->required()
       ->allow_extra_args(false);
-  command->add_option("--mode", flags->mode, "Which experts draw: top1 (default), topk, threshold, full, oracle")
-      ->check(CLI::IsMember({"top1", "topk", "threshold", "full", "oracle"}));
-  command->add_option("--top-k", flags->top_k, "topk: number of experts")->check(CLI::PositiveNumber);
-  command->add_option("--threshold", flags->threshold, "threshold: least probability")
-      ->check(NotNan())
-      ->check(CLI::Range(0.0, 1.0));
-  command->add_option("--expert", flags->expert, "oracle: the expert that draws")->check(CLI::NonNegativeNumber);
-  command->add_option("--steps", flags->steps, "Solver steps; default 30")->check(CLI::PositiveNumber);
-  command->add_option("--guidance", flags->guidance, "Classifier-free guidance; 1 is none, default 2")
-      ->check(NotNan())
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--solver", flags->solver, "euler or heun")->check(CLI::IsMember({"euler", "heun"}));
-  command->add_option("--seed", flags->seed, "Seed of the first image; the next ones count up")
-      ->check(CLI::NonNegativeNumber)
+  command
+      ->add_option("--init", flags->init,
+                   "Image to start from, or a folder of samples; repeatable: one for all, or one per image")
+      ->allow_extra_args(false);
+  command->add_option("--preview", flags->preview, "FILE.png, rewritten with what images look like so far");
+  command->add_option("--preview-every", flags->preview_every, "Steps between previews")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--model", flags->model, "Model; default: the only one that the router serves");
-  command->add_option("--model-version", flags->version, "Version; default: the one that is served");
-  command->add_option("--wait", flags->wait_seconds, "Seconds to wait for the router to serve the model")
-      ->check(NotNan())
-      ->check(CLI::NonNegativeNumber);
   command->add_flag("--raw", flags->raw, "float32 tensors (samples.safetensors) instead of PNG");
   command->add_flag("--report", flags->report, "Prints which experts drew");
 }
@@ -220,6 +283,8 @@ The same seed, class and settings give the same image, whatever else the router 
 Examples:
   atoll sample --class all --count 10 --out digits.png
   atoll sample --class 3 --top-k 2 --steps 50 --solver heun --out three/ --report
+  atoll sample --class 3 --count 20 --preview now.png --out threes.png
+  atoll sample --class 3 --negative-class 8 --guidance-from 0.2 --init sketch.png --strength 0.6 --out three.png
 )");
   command->callback([session, flags] { session->run = [session, flags] { return Sample(*session, *flags); }; });
 }

@@ -31,15 +31,53 @@ absl::StatusOr<int32_t> ParseClass(std::string_view text, const std::string& who
 
 absl::StatusOr<SampleRequest::Mode> ModeOf(const SampleFlags& flags) {
   std::string mode = flags.mode;
-  if (mode.empty())
-    mode = flags.top_k > 0 ? "topk" : flags.threshold > 0 ? "threshold" : flags.expert >= 0 ? "oracle" : "top1";
-  if (mode == "top1") return SampleRequest::MODE_UNSPECIFIED;
+  if (mode.empty()) {
+    mode = flags.top_k > 0       ? "topk"
+           : flags.threshold > 0 ? "threshold"
+           : flags.nucleus_p > 0 ? "nucleus"
+           : flags.expert >= 0   ? "oracle"
+                                 : "";
+  }
+  if (mode.empty()) return SampleRequest::MODE_UNSPECIFIED;
+  if (mode == "top1") return SampleRequest::MODE_TOP_1;
   if (mode == "topk") return SampleRequest::MODE_TOP_K;
   if (mode == "threshold") return SampleRequest::MODE_THRESHOLD;
+  if (mode == "nucleus") return SampleRequest::MODE_NUCLEUS;
   if (mode == "full") return SampleRequest::MODE_FULL;
   if (mode == "oracle" && flags.expert >= 0) return SampleRequest::MODE_ORACLE;
   return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
                    fmt::format("--mode {}: expected --expert K beside it, found none", mode));
+}
+
+SampleRequest::Solver SolverOf(const SampleFlags& flags) {
+  if (flags.solver == "euler") return SampleRequest::SOLVER_EULER;
+  if (flags.solver == "heun") return SampleRequest::SOLVER_HEUN;
+  if (flags.solver == "multistep") return SampleRequest::SOLVER_MULTISTEP;
+  return SampleRequest::SOLVER_UNSPECIFIED;
+}
+
+// All but the images themselves. What was not asked for stays unset, so that the router's defaults hold.
+void SetSettings(const SampleFlags& flags, SampleRequest* request) {
+  request->set_model(flags.model);
+  request->set_version(flags.version);
+  request->set_top_k(flags.top_k);
+  request->set_threshold(flags.threshold);
+  request->set_nucleus_p(flags.nucleus_p);
+  request->set_temperature(flags.temperature);
+  request->set_oracle_expert(std::max(flags.expert, 0));
+  request->set_solver(SolverOf(flags));
+  request->set_steps(flags.steps);
+  request->mutable_times()->Add(flags.times.begin(), flags.times.end());
+  if (!(flags.guidance < 0)) request->set_guidance(flags.guidance);  // NaN too: the router refuses it
+  request->set_guidance_from(flags.guidance_from);
+  if (flags.guidance_to) request->set_guidance_to(*flags.guidance_to);
+  if (flags.negative_class >= 0) request->set_negative_class(flags.negative_class);
+  if (flags.strength) request->set_strength(*flags.strength);
+  request->set_reproducible(flags.reproducible);
+  request->set_allow_expert_loss(flags.allow_expert_loss);
+  if (flags.priority) request->set_priority(*flags.priority);
+  if (!flags.preview.empty()) request->set_preview_every(flags.preview_every);
+  request->set_format(flags.raw ? SampleRequest::FORMAT_RAW : SampleRequest::FORMAT_PNG);
 }
 
 }  // namespace
@@ -71,6 +109,10 @@ absl::StatusOr<std::vector<int32_t>> ExpandClasses(const std::string& text, int 
 }
 
 absl::Status CheckOut(const SampleFlags& flags) {
+  if (!flags.preview.empty() && (flags.raw || !flags.preview.ends_with(".png"))) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                     fmt::format("--preview: expected FILE.png, and no --raw beside it, found '{}'", flags.preview));
+  }
   for (const std::string& out : flags.out) {
     if (out.ends_with(".png")) {
       if (!flags.raw) continue;
@@ -87,26 +129,25 @@ absl::Status CheckOut(const SampleFlags& flags) {
 }
 
 absl::StatusOr<std::vector<SampleRequest>> MakeRequests(const SampleFlags& flags, const std::vector<int32_t>& classes,
-                                                        int32_t most) {
+                                                        int32_t most, const std::vector<std::string>& init_images) {
   ATOLL_ASSIGN_OR_RETURN(const SampleRequest::Mode mode, ModeOf(flags));
+  if (init_images.size() > 1 && init_images.size() != classes.size()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INIT_COUNT",
+                     fmt::format("--init: expected one image, or one for each of the {} images to draw, found {}",
+                                 classes.size(), init_images.size()));
+  }
   std::vector<SampleRequest> requests;
   const size_t step = static_cast<size_t>(std::max(most, 1));
   for (size_t first = 0; first < classes.size(); first += step) {
     SampleRequest request;
-    request.set_model(flags.model);
-    request.set_version(flags.version);
+    SetSettings(flags, &request);
+    request.set_mode(mode);
     for (size_t i = first; i < std::min(first + step, classes.size()); ++i) {
       request.add_classes(classes[i]);
       request.add_seeds(flags.seed + i);
+      if (init_images.size() > 1) request.add_init_images(init_images[i]);
     }
-    request.set_mode(mode);
-    request.set_top_k(flags.top_k);
-    request.set_threshold(flags.threshold);
-    request.set_oracle_expert(std::max(flags.expert, 0));
-    request.set_solver(flags.solver == "heun" ? SampleRequest::SOLVER_HEUN : SampleRequest::SOLVER_EULER);
-    request.set_steps(flags.steps);
-    if (!(flags.guidance < 0)) request.set_guidance(flags.guidance);  // NaN too: the router refuses it
-    request.set_format(flags.raw ? SampleRequest::FORMAT_RAW : SampleRequest::FORMAT_PNG);
+    if (init_images.size() == 1) request.add_init_images(init_images[0]);
     requests.push_back(std::move(request));
   }
   return requests;

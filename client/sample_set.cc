@@ -1,7 +1,9 @@
 #include "client/sample_set.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "client/files.h"
 #include "common/base/errors.h"
@@ -126,6 +128,14 @@ void Merge(const Routing& more, Routing* routing) {
                             static_cast<double>(steps);
   }
   routing->image_steps = steps;
+  routing->switches += more.switches;
+  routing->close_calls += more.close_calls;
+  routing->renormalised_image_steps += more.renormalised_image_steps;
+  routing->failovers += more.failovers;
+  std::vector<int32_t> lost;
+  std::set_union(routing->lost_experts.begin(), routing->lost_experts.end(), more.lost_experts.begin(),
+                 more.lost_experts.end(), std::back_inserter(lost));
+  routing->lost_experts = std::move(lost);
 }
 
 absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set) {

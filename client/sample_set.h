@@ -25,6 +25,13 @@ struct Routing {
   std::vector<double> weight;
   int64_t image_steps = 0;
   double mean_entropy = 0;  // nats
+  // Image-steps whose experts were not those of the step before; in which rounding might have chosen others; that went
+  // on without an expert. The experts that were lost, ascending, and evaluations that another replica took over.
+  int64_t switches = 0;
+  int64_t close_calls = 0;
+  int64_t renormalised_image_steps = 0;
+  std::vector<int32_t> lost_experts;
+  int64_t failovers = 0;
 };
 
 struct SampleSet {
@@ -36,6 +43,8 @@ struct SampleSet {
   Routing routing;
   double sample_seconds = 0;
   double queue_seconds = 0;
+  double first_image_seconds = 0;  // of the first request, from its arrival; 0: not told
+  std::string fingerprint;         // of the arithmetic that drew reproducible images
 };
 
 // Adds `more` as if both had been one request.

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "client/files.h"
+#include "client/init_images.h"
 #include "client/sample_request.h"
 #include "client/sample_set.h"
 #include "common/base/errors.h"
@@ -60,8 +61,91 @@ TEST(SampleRequestTest, ModeFollowsTheFlagsThatImplyIt) {
   EXPECT_EQ(mode({.top_k = 2}), SampleRequest::MODE_TOP_K);
   EXPECT_EQ(mode({.threshold = 0.2}), SampleRequest::MODE_THRESHOLD);
   EXPECT_EQ(mode({.mode = "full"}), SampleRequest::MODE_FULL);
+  EXPECT_EQ(mode({.mode = "top1"}), SampleRequest::MODE_TOP_1);
+  EXPECT_EQ(mode({.nucleus_p = 0.9}), SampleRequest::MODE_NUCLEUS);
   EXPECT_EQ(mode({.expert = 0}), SampleRequest::MODE_ORACLE);
   EXPECT_EQ(ErrorReason(MakeRequests({.mode = "oracle"}, {0}, 8).status()), "USAGE");
+}
+
+TEST(SampleRequestTest, WhatIsNotAskedForStaysUnsetAndTheRestIsSent) {
+  const SampleRequest plain = MakeRequests({}, {0}, 8)->front();
+  EXPECT_EQ(plain.solver(), SampleRequest::SOLVER_UNSPECIFIED);
+  EXPECT_FALSE(plain.has_guidance_to());
+  EXPECT_FALSE(plain.has_negative_class());
+  EXPECT_FALSE(plain.has_strength());
+  EXPECT_FALSE(plain.has_priority());
+  EXPECT_EQ(plain.preview_every(), 0);
+  const SampleRequest full = MakeRequests({.temperature = 0.5,
+                                           .solver = "multistep",
+                                           .times = {1, 0.5, 0},
+                                           .guidance_from = 0.25,
+                                           .guidance_to = 0.75,
+                                           .negative_class = 0,
+                                           .strength = 0.5,
+                                           .reproducible = true,
+                                           .allow_expert_loss = true,
+                                           .priority = 0,
+                                           .preview = "x.png",
+                                           .preview_every = 3},
+                                          {0}, 8)
+                                 ->front();
+  EXPECT_EQ(full.temperature(), 0.5);
+  EXPECT_EQ(full.solver(), SampleRequest::SOLVER_MULTISTEP);
+  EXPECT_THAT(full.times(), ElementsAre(1, 0.5, 0));
+  EXPECT_EQ(full.guidance_from(), 0.25);
+  EXPECT_EQ(full.guidance_to(), 0.75);
+  EXPECT_TRUE(full.has_negative_class());
+  EXPECT_EQ(full.strength(), 0.5);
+  EXPECT_TRUE(full.reproducible());
+  EXPECT_TRUE(full.allow_expert_loss());
+  EXPECT_TRUE(full.has_priority());
+  EXPECT_EQ(full.preview_every(), 3);
+}
+
+TEST(SampleRequestTest, ImagesToStartFromAreOneForAllOrOneEach) {
+  const std::vector<int32_t> classes = {0, 1, 2};
+  const auto one = MakeRequests({}, classes, 2, {"a"});
+  EXPECT_THAT((*one)[0].init_images(), ElementsAre("a"));
+  EXPECT_THAT((*one)[1].init_images(), ElementsAre("a"));
+  const auto each = MakeRequests({}, classes, 2, {"a", "b", "c"});
+  EXPECT_THAT((*each)[0].init_images(), ElementsAre("a", "b"));
+  EXPECT_THAT((*each)[1].init_images(), ElementsAre("c"));
+  EXPECT_EQ(ErrorReason(MakeRequests({}, classes, 2, {"a", "b"}).status()), "INIT_COUNT");
+}
+
+TEST(InitImagesTest, PicturesAreMadeToFitTheModel) {
+  const dataset::Image colour{.channels = 3, .height = 2, .width = 4, .pixels = std::vector<uint8_t>(24, 200)};
+  const auto fitted = FitImage(colour, {.channels = 1, .height = 4, .width = 4}, "x.png");
+  ASSERT_TRUE(fitted.ok()) << fitted.status();
+  EXPECT_EQ(fitted->channels, 1);
+  EXPECT_EQ(fitted->height, 4);
+  EXPECT_THAT(fitted->pixels, ::testing::Each(200));
+  const absl::Status oblong = FitImage(colour, {.channels = 3, .height = 4, .width = 2}, "x.png").status();
+  EXPECT_EQ(ErrorReason(oblong), "INIT_SHAPE");
+  EXPECT_THAT(std::string(oblong.message()), HasSubstr("x.png: expected 3x4x2"));
+  EXPECT_EQ(ErrorReason(FitImage(colour, {.channels = 4, .height = 2, .width = 4}, "x.png").status()), "INIT_SHAPE")
+      << "latents are no pictures";
+}
+
+TEST(InitImagesTest, RawOnesArePlanesAndAFolderIsASetOfSamples) {
+  const std::string folder = TemporaryFolder("init_images");
+  const dataset::Image picture{.channels = 3, .height = 1, .width = 1, .pixels = {0, 255, 0}};
+  ASSERT_TRUE(WriteFile(folder + "/a.png", *dataset::EncodePng(picture)).ok());
+  const ImageShape shape{.channels = 3, .height = 1, .width = 1};
+  const auto raw = ReadInitImages({folder + "/a.png"}, shape, true);
+  ASSERT_TRUE(raw.ok()) << raw.status();
+  ASSERT_EQ((*raw)[0].size(), 3 * sizeof(float));
+  std::vector<float> values(3);
+  std::memcpy(values.data(), (*raw)[0].data(), (*raw)[0].size());
+  EXPECT_THAT(values, ElementsAre(-1, 1, -1));
+
+  SampleSet set{.raw = true};
+  set.images.push_back({.channels = 3, .height = 1, .width = 1, .bytes = (*raw)[0]});
+  ASSERT_TRUE(WriteSampleSet(folder + "/set", set).ok());
+  EXPECT_EQ(*ReadInitImages({folder + "/set"}, shape, true), *raw);
+  EXPECT_EQ(ErrorReason(ReadInitImages({folder + "/set"}, shape, false).status()), "INIT_SHAPE");
+  EXPECT_EQ(ReadInitImages({folder + "/none.png"}, shape, false).status().code(), absl::StatusCode::kNotFound);
+  std::filesystem::remove_all(folder);
 }
 
 SampleSet PngSet() {
@@ -124,12 +208,32 @@ TEST(SampleSetTest, DamagedSetsAreNamed) {
 
 TEST(RoutingTest, MergingAddsAndWeighsTheEntropy) {
   Routing routing;
-  Merge({.chosen = {1, 2}, .weight = {0.5, 2.5}, .image_steps = 3, .mean_entropy = 1.0}, &routing);
-  Merge({.chosen = {0, 1}, .weight = {0, 1}, .image_steps = 1, .mean_entropy = 0.2}, &routing);
+  Merge({.chosen = {1, 2},
+         .weight = {0.5, 2.5},
+         .image_steps = 3,
+         .mean_entropy = 1.0,
+         .switches = 2,
+         .close_calls = 1,
+         .lost_experts = {1, 4}},
+        &routing);
+  Merge({.chosen = {0, 1},
+         .weight = {0, 1},
+         .image_steps = 1,
+         .mean_entropy = 0.2,
+         .switches = 1,
+         .renormalised_image_steps = 1,
+         .lost_experts = {0, 4},
+         .failovers = 5},
+        &routing);
   EXPECT_THAT(routing.chosen, ElementsAre(1, 3));
   EXPECT_THAT(routing.weight, ElementsAre(0.5, 3.5));
   EXPECT_EQ(routing.image_steps, 4);
   EXPECT_DOUBLE_EQ(routing.mean_entropy, 0.8);
+  EXPECT_EQ(routing.switches, 3);
+  EXPECT_EQ(routing.close_calls, 1);
+  EXPECT_EQ(routing.renormalised_image_steps, 1);
+  EXPECT_EQ(routing.failovers, 5);
+  EXPECT_THAT(routing.lost_experts, ElementsAre(0, 1, 4));
 }
 
 }  // namespace

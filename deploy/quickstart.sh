@@ -78,7 +78,7 @@ say "sampling ten of each class"
 atoll sample --class all --count 10 --wait 60 --out "$out/samples.png" --report
 
 say "scoring: twenty of each class with the best expert per step, ten with all of them"
-atoll sample --class all --count 20 --seed 1000 --out "$out/samples/top1"
+atoll sample --class all --count 20 --seed 1000 --mode top1 --out "$out/samples/top1"
 atoll sample --class all --count 10 --seed 2000 --mode full --out "$out/samples/full"
 atoll report --job "$job" --samples "$out/samples/top1" --samples "$out/samples/full" --out "$out"
 

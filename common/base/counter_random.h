@@ -24,6 +24,7 @@ enum class RandomPurpose : uint32_t {
   kSubset = 10,            // other reproducible subsets
   kLatent = 11,            // sampling of latents from an encoder's distribution
   kSelfConditioning = 12,  // whether a step's model sees its own estimate; sample = 0
+  kArrivals = 13,          // times between the requests of a load
 };
 
 // The key of one sequence of random numbers. Cheap to copy; immutable; thread-safe.

@@ -85,7 +85,7 @@ class DigitsTest : public ::testing::Test {
     const std::string out = folder_ + "/report-" + std::to_string(seed);
     const std::string common = "sample --class all --count 50 --wait 120 --model digits-" + std::to_string(seed) +
                                " --seed " + std::to_string(10'000 * seed);
-    Atoll(common + " --out " + out + "/top1");
+    Atoll(common + " --mode top1 --out " + out + "/top1");
     Atoll(common + " --mode full --out " + out + "/full --out " + out + "/samples.png");
     Atoll("report --job " + job + " --samples " + out + "/top1 --samples " + out + "/full --out " + out);
     for (const char* file : {"samples.png", "clusters.png", "report.md"}) {

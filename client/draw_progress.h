@@ -1,0 +1,45 @@
+// How far a draw is and how long it will take yet, as one line for a terminal. Pure: times are given.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace atl::client {
+
+// A draw of `images` images by one or several requests, one after the other. Not thread-safe.
+class DrawProgress {
+ public:
+  explicit DrawProgress(int64_t images) : images_(images) {}
+
+  // The next request, of so many images, was sent; `position` images are ahead of it once the router has said so.
+  void OnRequest(int64_t images);
+  void OnQueued(int64_t position);
+  // The slowest image of the request has done `step` of `total_steps`.
+  void OnStep(absl::Duration now, int32_t step, int32_t total_steps);
+  void OnImage(absl::Duration now);
+
+  // Of all work, 0 to 1.
+  double share() const;
+  // At the pace since the first step; none before the second sign of progress.
+  std::optional<absl::Duration> TimeLeft(absl::Duration now) const;
+  // "███░░░  12/40 images  step 13/30  0:12 left", at most `width` columns.
+  std::string Line(absl::Duration now, int width, bool colour) const;
+
+ private:
+  void Begin(absl::Duration now);
+
+  const int64_t images_;
+  int64_t done_ = 0;            // images that are here
+  int64_t request_images_ = 0;  // of the request under way
+  int64_t request_done_ = 0;
+  int32_t step_ = 0;
+  int32_t total_steps_ = 0;
+  int64_t position_ = 0;
+  std::optional<absl::Duration> began_;
+  double share_at_begin_ = 0;
+};
+
+}  // namespace atl::client
