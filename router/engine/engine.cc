@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
 
   const absl::Duration now = clock_->Monotonic();
   active->id = next_id_++;
-  active->grid = TimeGrid(active->order.solver, active->order.steps);
+  active->grid = active->order.Grid();
   active->model = served.backend;
   active->model_key = served.key;
   active->deadline = std::min(deadline, now + options_.max_request_time);

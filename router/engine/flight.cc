@@ -48,6 +48,14 @@ void StartImages(ActiveRequest* request, int64_t tick) {
     image.state.x.resize(info.pixels());
     if (info.self_conditioning) image.state.estimate.resize(info.pixels());
     CounterRandom(order.seed, RandomPurpose::kSampleNoise, /*step=*/0, /*sample=*/0).Normal(image.state.x);
+    const double start = request->order.start;
+    if (start < 1.0) {
+      const auto noise = static_cast<float>(start);
+      const auto signal = static_cast<float>(1.0 - start);
+      for (size_t p = 0; p < image.state.x.size(); ++p) {
+        image.state.x[p] = noise * image.state.x[p] + (order.init ? signal * (*order.init)[p] : 0.0f);
+      }
+    }
     request->images.push_back(std::move(image));
   }
 }

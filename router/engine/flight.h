@@ -87,7 +87,7 @@ struct ActiveRequest {
   absl::Status failure;  // set by a step that could not be done
 };
 
-// Draws the starting noise: a function of the image's seed alone.
+// Draws the starting noise, a function of the image's seed alone, and lays it over the image to start from.
 void StartImages(ActiveRequest* request, int64_t tick);
 
 // PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not

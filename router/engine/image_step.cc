@@ -10,25 +10,19 @@ namespace atl::router {
 
 ImageStep::ImageStep(const SamplerInfo& info, const SampleOrder& order, const ImageOrder& image, const SolverStep& step,
                      SampleState* state)
-    : info_(&info),
-      order_(&order),
-      class_row_(image.class_label == kNoClass ? info.classes : image.class_label),
-      guided_(order.guided(image)),
-      step_(step),
-      state_(state),
-      need_(StepNeed::kPosterior) {
+    : info_(&info), order_(&order), image_(image), step_(step), state_(state), need_(StepNeed::kPosterior) {
   if (!order.routing.needs_posterior()) Choose(ChooseExperts(order.routing, {}));
 }
 
 EvaluationPoint ImageStep::point() const {
   EvaluationPoint point{.number = point_number_,
                         .x = at_second_ ? end_ : state_->x,
-                        .t = static_cast<float>(at_second_ ? step_.to : step_.from),
-                        .class_row = class_row_,
-                        .null_row = info_->classes};
+                        .t = static_cast<float>(time()),
+                        .class_row = RowOf(image_.class_label),
+                        .null_row = RowOf(order_->negative_class)};
   if (need_ == StepNeed::kPosterior) return point;
   point.estimate = state_->estimate;
-  point.guided = guided_;
+  point.guided = order_->guided(image_, time());
   return point;
 }
 
@@ -70,7 +64,7 @@ void ImageStep::TakeVelocity(int64_t point, int32_t expert, std::span<const floa
   Answers::Velocity& velocity = current().by_choice[picked - choice_.experts.begin()];
   if (velocity.here) return;
   velocity.here = true;
-  if (guided_) {
+  if (order_->guided(image_, time())) {
     const auto guidance = static_cast<float>(order_->guidance);
     velocity.guided.resize(own.size());
     for (size_t p = 0; p < own.size(); ++p) velocity.guided[p] = null_branch[p] + guidance * (own[p] - null_branch[p]);
@@ -139,6 +133,8 @@ void ImageStep::Finish() {
   if (at_second_) {
     const std::vector<float> second = Sum(second_, &Answers::Velocity::guided);
     for (size_t p = 0; p < x.size(); ++p) x[p] += span * (0.5f * (first[p] + second[p]));
+  } else if (order_->solver == Solver::kMultistep) {
+    MultistepAdvance(step_, first, &state_->history, x);
   } else {
     for (size_t p = 0; p < x.size(); ++p) x[p] += span * first[p];
   }

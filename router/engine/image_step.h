@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "router/policy/expert_choice.h"
 #include "router/policy/request.h"
+#include "router/policy/solver.h"
 #include "router/policy/time_grid.h"
 
 namespace atl::router {
@@ -26,6 +27,7 @@ struct SampleState {
   // Of a self-conditioned model: the clean sample to which the ensemble pointed in the step before, shaped as x; zeros
   // before the first step.
   std::vector<float> estimate;
+  SolverHistory history;  // of the multistep solver
 };
 
 enum class StepNeed {
@@ -41,7 +43,7 @@ struct EvaluationPoint {
   std::span<const float> estimate;  // empty for the router network and for models without self-conditioning
   float t = 0;
   int64_t class_row = 0;
-  int64_t null_row = 0;  // of the second branch, where it is guided
+  int64_t null_row = 0;  // of the second branch, where it is guided: the null class, or a negative one
   bool guided = false;
 };
 
@@ -67,7 +69,7 @@ class ImageStep {
   // Goes on without the expert, in the whole step: the others' weights are renormalised, and a second point that its
   // velocity led to is evaluated anew. `why`, when no other expert is left; the step is then of no use.
   absl::Status LoseExpert(int32_t expert, const absl::Status& why);
-  // Moves the sample. need() is kFinish.
+  // Moves the sample and the solver's history. need() is kFinish.
   void Finish();
 
  private:
@@ -84,6 +86,9 @@ class ImageStep {
     bool complete() const;
   };
 
+  // The time of point().
+  double time() const { return at_second_ ? step_.to : step_.from; }
+  int64_t RowOf(int32_t class_label) const { return class_label == kNoClass ? info_->classes : class_label; }
   Answers& current() { return at_second_ ? second_ : first_; }
   const Answers& current() const { return at_second_ ? second_ : first_; }
   std::vector<float> Sum(const Answers& answers, std::vector<float> Answers::Velocity::*branch) const;
@@ -93,8 +98,7 @@ class ImageStep {
 
   const SamplerInfo* const info_;
   const SampleOrder* const order_;
-  const int64_t class_row_;
-  const bool guided_;
+  const ImageOrder image_;
   const SolverStep step_;
   SampleState* const state_;
   StepNeed need_;

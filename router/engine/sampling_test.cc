@@ -51,7 +51,7 @@ void UseGaussianFlow(FakeBackend* backend) {
   };
 }
 
-TEST_F(SamplingTest, HeunConvergesWithOrderTwoAndEulerWithOrderOne) {
+TEST_F(SamplingTest, HeunAndMultistepConvergeWithOrderTwoAndEulerWithOrderOne) {
   UseGaussianFlow(backend_.get());
   const auto error = [&](Solver solver, int32_t steps) {
     SampleRequest request{.classes = {-1, -1, -1, -1}, .seeds = {11}, .solver = solver, .steps = steps};
@@ -72,6 +72,9 @@ TEST_F(SamplingTest, HeunConvergesWithOrderTwoAndEulerWithOrderOne) {
   EXPECT_NEAR(euler, 2.0, 0.3);
   EXPECT_GT(heun, 3.0);
   EXPECT_LT(error(Solver::kHeun, 40), 0.2 * error(Solver::kEuler, 80)) << "at the same number of evaluations";
+  const double multistep = error(Solver::kMultistep, 100) / error(Solver::kMultistep, 200);
+  EXPECT_GT(multistep, 3.0);
+  EXPECT_LT(error(Solver::kMultistep, 80), 0.2 * error(Solver::kEuler, 80)) << "at the same number of evaluations";
 }
 
 TEST_F(SamplingTest, NoiseIsAFunctionOfTheSeedAlone) {
@@ -148,6 +151,73 @@ TEST_F(SamplingTest, ModesWeighExpertsAsTheyPromise) {
   EXPECT_NEAR(velocity_of({.mode = RoutingMode::kThreshold, .threshold = 0.3}), 2.0, 1e-5);
   EXPECT_NEAR(velocity_of({.mode = RoutingMode::kThreshold, .threshold = 0.9}), 2.0, 1e-5);
   EXPECT_NEAR(velocity_of({.mode = RoutingMode::kOracle, .oracle_expert = 0}), 1.0, 1e-5);
+}
+
+TEST_F(SamplingTest, GuidanceActsInItsIntervalAlone) {
+  const auto start = Sample({.classes = {1}, .seeds = {3}, .steps = 4});
+  UseConstantExperts(backend_.get());
+  SampleRequest request{.classes = {1}, .seeds = {3}, .steps = 4};
+  request.guidance = 3.0;
+  request.guidance_from = 0.4;
+  request.guidance_to = 0.8;
+  backend_->TakeSeen();
+  // Steps from 1, 0.75, 0.5 and 0.25: two of them guided. v_class = 2, v_guided = -2 + 3 * 4.
+  EXPECT_NEAR(Displacement(Sample(request)[0], start[0]), -(2 * 2 + 2 * 10) / 4.0, 1e-4);
+  using Seen = FakeBackend::SeenBatch;
+  EXPECT_THAT(backend_->TakeSeen(), ::testing::ElementsAre(Seen{-1, 1}, Seen{1, 1}, Seen{-1, 1}, Seen{1, 2},
+                                                           Seen{-1, 1}, Seen{1, 2}, Seen{-1, 1}, Seen{1, 1}));
+}
+
+TEST_F(SamplingTest, ANegativeClassTakesTheNullClassesPlace) {
+  const auto start = Sample({.classes = {1}, .seeds = {3}, .steps = 2});
+  backend_->velocity = [](int32_t, std::span<const float> x, float, int64_t class_row) {
+    return std::vector<float>(x.size(), static_cast<float>(class_row));
+  };
+  SampleRequest request{.classes = {1, 0, -1}, .seeds = {3, 3, 3}, .steps = 2};
+  request.guidance = 3.0;
+  request.negative_class = 0;
+  const auto images = Sample(request);
+  EXPECT_NEAR(Displacement(images[0], start[0]), -(0 + 3 * (1 - 0)), 1e-4);
+  EXPECT_NEAR(Displacement(images[1], start[0]), 0, 1e-4) << "away from its own class is its own class";
+  EXPECT_NEAR(Displacement(images[2], start[0]), -(0 + 3 * (2 - 0)), 1e-4) << "the null class is row 2";
+}
+
+TEST_F(SamplingTest, AGivenImageIsNoisedAndSamplingBeginsThere) {
+  const auto noise = Sample({.classes = {-1, -1}, .seeds = {3}, .steps = 1});
+  std::vector<float> times;
+  backend_->velocity = [&](int32_t, std::span<const float> x, float t, int64_t) {
+    times.push_back(t);
+    return std::vector<float>(x.size(), 0);
+  };
+  SampleRequest request{.classes = {-1, -1}, .seeds = {3}, .steps = 2};
+  const auto picture = std::make_shared<const std::vector<float>>(std::vector<float>{0.1f, -0.2f, 0.3f, -0.4f});
+  request.init_images = {{.pixels = picture}};
+  request.strength = 0.25;
+  const auto images = Sample(request);
+  for (size_t i = 0; i < images.size(); ++i) {
+    for (size_t p = 0; p < images[i].size(); ++p) {
+      EXPECT_FLOAT_EQ(images[i][p], 0.75f * (*picture)[p] + 0.25f * noise[i][p]);
+    }
+  }
+  EXPECT_THAT(times, ::testing::ElementsAre(0.25f, 0.25f, 0.125f, 0.125f));
+  times.clear();
+  request.strength.reset();
+  request.steps = 0;
+  request.times = {0.5, 0.1, 0};
+  Sample(request);
+  EXPECT_THAT(times, ::testing::ElementsAre(0.5f, 0.5f, 0.1f, 0.1f));
+}
+
+TEST_F(SamplingTest, AnImageKeepsItsOwnHistoryAmongOthers) {
+  UseGaussianFlow(backend_.get());
+  SampleRequest together{.classes = {-1, 1, 0}, .seeds = {5}, .solver = Solver::kMultistep, .steps = 6};
+  const auto images = Sample(together);
+  for (size_t i = 0; i < images.size(); ++i) {
+    SampleRequest alone = together;
+    alone.classes = {together.classes[i]};
+    alone.seeds = {5 + i};
+    EXPECT_EQ(Sample(alone)[0], images[i]) << i;
+  }
 }
 
 TEST_F(SamplingTest, HeunRoutesOncePerStepAndUsesTheSameExpertsTwice) {

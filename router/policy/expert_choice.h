@@ -13,6 +13,7 @@ enum class RoutingMode {
   kThreshold,  // every expert whose probability reaches the threshold, renormalised; else the best one
   kFull,       // every expert, weighted by its probability
   kOracle,     // one given expert, whatever the router network says
+  kNucleus,    // the fewest of the most probable experts that reach nucleus_p together, renormalised
 };
 
 struct RoutingRule {
@@ -20,6 +21,9 @@ struct RoutingRule {
   int32_t top_k = 1;
   double threshold = 0;
   int32_t oracle_expert = 0;
+  double nucleus_p = 0;
+  // Every mode but oracle chooses and weighs by the posterior raised to 1 / temperature: below 1 it is sharper.
+  double temperature = 1;
 
   bool needs_posterior() const { return mode != RoutingMode::kOracle; }
   bool operator==(const RoutingRule&) const = default;

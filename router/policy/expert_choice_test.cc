@@ -28,6 +28,10 @@ TEST_P(ExpertChoiceTest, PicksAndWeighs) {
 }
 
 const RoutingRule kThresholdHalf{.mode = RoutingMode::kThreshold, .threshold = 0.5};
+RoutingRule Nucleus(double p, double temperature = 1) {
+  return {.mode = RoutingMode::kNucleus, .nucleus_p = p, .temperature = temperature};
+}
+
 const RoutingRule kThresholdFifth{.mode = RoutingMode::kThreshold, .threshold = 0.2};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -50,7 +54,41 @@ INSTANTIATE_TEST_SUITE_P(
         ChoiceCase{"Full", {.mode = RoutingMode::kFull}, {.2f, .8f}, {{0, .2}, {1, .8}}, "full"},
         ChoiceCase{"FullLeavesOutWeightZero", {.mode = RoutingMode::kFull}, {0, 1, 0}, {{1, 1}}, "full"},
         ChoiceCase{
-            "OracleNeedsNoPosterior", {.mode = RoutingMode::kOracle, .oracle_expert = 3}, {}, {{3, 1}}, "oracle"}),
+            "OracleNeedsNoPosterior", {.mode = RoutingMode::kOracle, .oracle_expert = 3}, {}, {{3, 1}}, "oracle"},
+        ChoiceCase{"NucleusTakesTheFewestThatReachItsShare",
+                   Nucleus(0.7),
+                   {.2f, .1f, .3f, .4f},
+                   {{2, .3 / .7}, {3, .4 / .7}},
+                   "nucleus"},
+        ChoiceCase{"NucleusOfAHairMoreTakesOneMore",
+                   Nucleus(0.71),
+                   {.2f, .1f, .3f, .4f},
+                   {{0, .2 / .9}, {2, .3 / .9}, {3, .4 / .9}},
+                   "nucleus"},
+        ChoiceCase{"NucleusHasAtLeastOne", Nucleus(1e-9), {.2f, .8f}, {{1, 1}}, "nucleus"},
+        ChoiceCase{"NucleusOfOneIsFull", Nucleus(1), {.2f, 0, .8f}, {{0, .2}, {2, .8}}, "nucleus"},
+        ChoiceCase{"NucleusOfARowThatIsNotNormalised", Nucleus(0.5), {1, 3}, {{1, 1}}, "nucleus"},
+        ChoiceCase{"LowTemperatureSharpens",
+                   {.mode = RoutingMode::kFull, .temperature = 0.5},
+                   {.2f, .8f},
+                   {{0, .04 / .68}, {1, .64 / .68}},
+                   "full"},
+        ChoiceCase{"HighTemperatureLevels",
+                   {.mode = RoutingMode::kFull, .temperature = 2},
+                   {.2f, .8f},
+                   {{0, 1. / 3}, {1, 2. / 3}},
+                   "full"},
+        ChoiceCase{"TheThresholdIsOfTheTemperedRow",
+                   {.mode = RoutingMode::kThreshold, .threshold = 0.3, .temperature = 2},
+                   {.2f, .8f},
+                   {{0, 1. / 3}, {1, 2. / 3}},
+                   "reaches the threshold"},
+        ChoiceCase{"TheNucleusIsOfTheTemperedRow", Nucleus(0.7, 0.5), {.1f, .3f, .6f}, {{2, 1}}, "nucleus"},
+        ChoiceCase{"TheLowestTemperatureLeavesTheBest",
+                   {.top_k = 3, .temperature = 0.01},
+                   {1e-30f, 2e-30f, 0},
+                   {{0, 0}, {1, 1}},
+                   "top-k"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(EntropyTest, IsLogOfTheCountWhenUniformAndZeroWhenSure) {

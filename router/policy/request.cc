@@ -9,16 +9,21 @@
 namespace atl::router {
 namespace {
 
+absl::Status CheckClass(std::string_view field, int32_t label, const SamplerInfo& info) {
+  if (label >= kNoClass && label < info.classes) return absl::OkStatus();
+  const std::string known = info.classes == 0 ? fmt::format("{} (the model has no classes)", kNoClass)
+                                              : fmt::format("0 to {}, or {} for none", info.classes - 1, kNoClass);
+  return FieldError(field, "UNKNOWN_CLASS",
+                    fmt::format("expected a class of model '{}', {}, found {}", info.model, known, label));
+}
+
 absl::Status CheckClasses(const SampleRequest& request, const SamplerInfo& info) {
   for (size_t i = 0; i < request.classes.size(); ++i) {
-    const int32_t label = request.classes[i];
-    if (label >= kNoClass && label < info.classes) continue;
-    const std::string known = info.classes == 0 ? fmt::format("{} (the model has no classes)", kNoClass)
-                                                : fmt::format("0 to {}, or {} for none", info.classes - 1, kNoClass);
-    return FieldError(fmt::format("classes[{}]", i), "UNKNOWN_CLASS",
-                      fmt::format("expected a class of model '{}', {}, found {}", info.model, known, label));
+    // The name of the field is made for errors alone: there may be many classes.
+    if (request.classes[i] >= kNoClass && request.classes[i] < info.classes) continue;
+    return CheckClass(fmt::format("classes[{}]", i), request.classes[i], info);
   }
-  return absl::OkStatus();
+  return CheckClass("negative_class", request.negative_class, info);
 }
 
 absl::Status CheckRouting(const RoutingRule& rule, const SamplerInfo& info) {
@@ -46,8 +51,97 @@ absl::Status CheckRouting(const RoutingRule& rule, const SamplerInfo& info) {
                                       info.model, rule.oracle_expert));
       }
       break;
+    case RoutingMode::kNucleus:
+      if (!(rule.nucleus_p > 0.0 && rule.nucleus_p <= 1.0)) {
+        return FieldError("nucleus_p", "NUCLEUS_OUT_OF_RANGE",
+                          fmt::format("expected a probability above 0 and at most 1, found {}", rule.nucleus_p));
+      }
+      break;
+  }
+  if (!(rule.temperature >= kMinTemperature && rule.temperature <= kMaxTemperature)) {
+    return FieldError(
+        "temperature", "TEMPERATURE_OUT_OF_RANGE",
+        fmt::format("expected {} to {}, or 0 for 1, found {}", kMinTemperature, kMaxTemperature, rule.temperature));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTimes(const SampleRequest& request, const SamplerLimits& limits) {
+  const std::vector<double>& times = request.times;
+  if (times.empty()) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(CheckTimesCount(times.size(), limits));
+  if (request.steps != 0 && static_cast<size_t>(request.steps) != times.size() - 1) {
+    return FieldError(
+        "steps", "STEPS_MISMATCH",
+        fmt::format("expected 0 or {}, one less than the times, found {}", times.size() - 1, request.steps));
+  }
+  // Each written so that NaN fails.
+  if (!(times.front() <= 1.0)) {
+    return FieldError("times[0]", "TIME_OUT_OF_RANGE", fmt::format("expected at most 1, found {}", times.front()));
+  }
+  for (size_t i = 1; i < times.size(); ++i) {
+    if (times[i] <= times[i - 1] - kMinStepLength) continue;
+    return FieldError(fmt::format("times[{}]", i), "TIMES_NOT_FALLING",
+                      fmt::format("expected at least {} less than the {} before it, found {}", kMinStepLength,
+                                  times[i - 1], times[i]));
+  }
+  if (times.back() != 0.0) {
+    return FieldError(fmt::format("times[{}]", times.size() - 1), "TIME_OUT_OF_RANGE",
+                      fmt::format("expected 0, the data, as the last, found {}", times.back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGuidance(double guidance, const SampleRequest& request) {
+  if (!(guidance >= 0.0 && guidance <= kMaxGuidance)) {
+    return FieldError("guidance", "GUIDANCE_OUT_OF_RANGE",
+                      fmt::format("expected 0 to {}, found {}", kMaxGuidance, guidance));
+  }
+  if (!(request.guidance_from >= 0.0 && request.guidance_from <= 1.0)) {
+    return FieldError("guidance_from", "GUIDANCE_INTERVAL",
+                      fmt::format("expected a time from 0 to 1, found {}", request.guidance_from));
+  }
+  if (!(request.guidance_to >= request.guidance_from && request.guidance_to <= 1.0)) {
+    return FieldError("guidance_to", "GUIDANCE_INTERVAL",
+                      fmt::format("expected a time from guidance_from, {}, to 1, found {}", request.guidance_from,
+                                  request.guidance_to));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInitImages(const SampleRequest& request, const SamplerInfo& info, int32_t steps) {
+  ATOLL_RETURN_IF_ERROR(CheckInitCount(request.init_images.size(), request.classes.size()));
+  for (size_t i = 0; i < request.init_images.size(); ++i) {
+    const InitImage& init = request.init_images[i];
+    const auto values = static_cast<int64_t>(init.pixels->size());
+    const bool fits = init.channels == 0
+                          ? values == info.pixels()
+                          : init.channels == info.channels && init.height == info.height && init.width == info.width;
+    if (fits) continue;
+    const std::string found = init.channels == 0 ? fmt::format("{} values", values)
+                                                 : fmt::format("[{}, {}, {}]", init.channels, init.height, init.width);
+    return FieldError(fmt::format("init_images[{}]", i), "INIT_IMAGE_SHAPE",
+                      fmt::format("expected [{}, {}, {}], the shape that model '{}' draws, found {}", info.channels,
+                                  info.height, info.width, info.model, found));
+  }
+  if (!request.strength.has_value()) return absl::OkStatus();
+  if (request.init_images.empty()) {
+    return FieldError("strength", "STRENGTH_WITHOUT_IMAGE", "expected none without init_images");
+  }
+  if (!request.times.empty()) {
+    return FieldError("strength", "STRENGTH_MISMATCH", "expected none with times, whose first one is the strength");
+  }
+  if (!(*request.strength >= steps * kMinStepLength && *request.strength <= 1.0)) {
+    return FieldError("strength", "STRENGTH_OUT_OF_RANGE",
+                      fmt::format("expected above 0 (with {} steps at least {}) and at most 1, found {}", steps,
+                                  steps * kMinStepLength, *request.strength));
+  }
+  return absl::OkStatus();
+}
+
+double StartOf(const SampleRequest& request) {
+  if (!request.times.empty()) return request.times.front();
+  return request.init_images.empty() ? 1.0 : request.strength.value_or(kDefaultStrength);
 }
 
 uint64_t SeedOf(const std::vector<uint64_t>& seeds, size_t image) {
@@ -73,6 +167,22 @@ absl::Status CheckCounts(size_t images, size_t seeds, const SamplerLimits& limit
   return absl::OkStatus();
 }
 
+absl::Status CheckInitCount(size_t init_images, size_t images) {
+  if (init_images <= 1 || init_images == images) return absl::OkStatus();
+  return FieldError("init_images", "INIT_IMAGE_COUNT",
+                    fmt::format("expected none, 1 or {}, one per image, found {}", images, init_images));
+}
+
+absl::Status CheckTimesCount(size_t times, const SamplerLimits& limits) {
+  if (times == 0 || (times >= 2 && times <= static_cast<size_t>(limits.max_steps) + 1)) return absl::OkStatus();
+  return FieldError("times", "TIMES_COUNT",
+                    fmt::format("expected 2 to {} times, one more than steps, found {}", limits.max_steps + 1, times));
+}
+
+std::vector<SolverStep> SampleOrder::Grid() const {
+  return times.empty() ? TimeGrid(solver, steps, start) : TimeGrid(solver, times);
+}
+
 absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const SamplerInfo& info,
                                            const SamplerLimits& limits) {
   ATOLL_RETURN_IF_ERROR(CheckCounts(request.classes.size(), request.seeds.size(), limits));
@@ -89,22 +199,32 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
         "steps", "STEPS_OUT_OF_RANGE",
         fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, kDefaultSteps, request.steps));
   }
+  ATOLL_RETURN_IF_ERROR(CheckTimes(request, limits));
   const double guidance = request.guidance.value_or(kDefaultGuidance);
-  if (!(guidance >= 0.0 && guidance <= kMaxGuidance)) {
-    return FieldError("guidance", "GUIDANCE_OUT_OF_RANGE",
-                      fmt::format("expected 0 to {}, found {}", kMaxGuidance, guidance));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckGuidance(guidance, request));
+  const int32_t steps = request.steps == 0 ? std::min(kDefaultSteps, limits.max_steps) : request.steps;
+  ATOLL_RETURN_IF_ERROR(CheckInitImages(request, info, steps));
   SampleOrder order;
   order.images.reserve(request.classes.size());
   for (size_t i = 0; i < request.classes.size(); ++i) {
-    order.images.push_back({.class_label = request.classes[i], .seed = SeedOf(request.seeds, i)});
+    ImageOrder& image = order.images.emplace_back();
+    image.class_label = request.classes[i];
+    image.seed = SeedOf(request.seeds, i);
+    if (!request.init_images.empty()) {
+      image.init = request.init_images[request.init_images.size() == 1 ? 0 : i].pixels;
+    }
   }
   order.routing = request.routing;
   if (order.routing.mode == RoutingMode::kTopK && order.routing.top_k == 0) order.routing.top_k = 1;
   order.solver = request.solver;
-  order.steps = request.steps == 0 ? std::min(kDefaultSteps, limits.max_steps) : request.steps;
+  order.steps = request.times.empty() ? steps : static_cast<int32_t>(request.times.size()) - 1;
   order.guidance = guidance;
   order.format = request.format;
+  order.times = request.times;
+  order.start = StartOf(request);
+  order.guidance_from = request.guidance_from;
+  order.guidance_to = request.guidance_to;
+  order.negative_class = request.negative_class;
   return order;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,13 @@ inline constexpr int32_t kDefaultSteps = 30;
 inline constexpr double kDefaultGuidance = 2.0;
 // v_null + g (v_class - v_null) multiplies rounding errors by g; above this images are noise.
 inline constexpr double kMaxGuidance = 100.0;
+// How far into noise a given image is taken when the request does not say.
+inline constexpr double kDefaultStrength = 0.5;
+// Below this a step has no length left in float32; custom times and strengths keep to it.
+inline constexpr double kMinStepLength = 1e-5;
+// Posteriors are raised to 1 / temperature.
+inline constexpr double kMinTemperature = 0.01;
+inline constexpr double kMaxTemperature = 100.0;
 
 // The model version that a request is checked against.
 struct SamplerInfo {
@@ -42,6 +50,15 @@ struct SamplerLimits {
   int32_t max_images = 1024;  // in one request
 };
 
+// An image to start from.
+struct InitImage {
+  std::shared_ptr<const std::vector<float>> pixels;  // [channels][height][width], pictures in [-1, 1]; finite
+  // All 0 where the bytes did not tell, of raw values.
+  int32_t channels = 0;
+  int32_t height = 0;
+  int32_t width = 0;
+};
+
 // As asked. Zero or empty means the default, as in proto/atoll/sample/v1/sample_service.proto.
 struct SampleRequest {
   std::string model;
@@ -53,11 +70,18 @@ struct SampleRequest {
   int32_t steps = 0;
   std::optional<double> guidance;
   ImageFormat format = ImageFormat::kPng;
+  std::vector<double> times;
+  double guidance_from = 0;
+  double guidance_to = 1;
+  int32_t negative_class = kNoClass;
+  std::vector<InitImage> init_images;  // none, one for all images, or one per image
+  std::optional<double> strength;
 };
 
 struct ImageOrder {
   int32_t class_label = kNoClass;
   uint64_t seed = 0;
+  std::shared_ptr<const std::vector<float>> init = nullptr;  // [channels][height][width], or null: start from noise
   bool operator==(const ImageOrder&) const = default;
 };
 
@@ -70,16 +94,32 @@ struct SampleOrder {
   double guidance = kDefaultGuidance;
   ImageFormat format = ImageFormat::kPng;
 
-  // Whether an image needs the null branch beside its class branch. Guidance 1 is the class branch alone.
-  bool guided(const ImageOrder& image) const { return image.class_label != kNoClass && guidance != 1.0; }
+  // The solver's own times; empty: `steps` equal steps from `start`.
+  std::vector<double> times;
+  // Where sampling begins: 1 is noise, less an image that is noised so far.
+  double start = 1;
+  // Guidance acts at times in [guidance_from, guidance_to].
+  double guidance_from = 0;
+  double guidance_to = 1;
+  int32_t negative_class = kNoClass;  // of the other guidance branch
+
+  // Whether an image needs the second branch beside its own at time t. Guidance 1 is its own branch alone, and so is
+  // guidance away from its own class.
+  bool guided(const ImageOrder& image, double t) const {
+    return guidance != 1.0 && image.class_label != negative_class && t >= guidance_from && t <= guidance_to;
+  }
+  std::vector<SolverStep> Grid() const;
 };
 
 // The part of ResolveRequest that looks at sizes alone, for callers that would otherwise copy a hostile request.
 absl::Status CheckCounts(size_t images, size_t seeds, const SamplerLimits& limits);
+absl::Status CheckInitCount(size_t init_images, size_t images);
+absl::Status CheckTimesCount(size_t times, const SamplerLimits& limits);
 
 // INVALID_ARGUMENT names the field, the accepted range and what was found: no image or too many, an unknown class, a
-// number of seeds that fits nothing, pictures of latents, steps, guidance, top_k, threshold or oracle expert out of
-// range.
+// number of seeds or of images to start from that fits nothing, pictures of latents, an image to start from of another
+// shape, times that do not fall, and steps, guidance, its interval, strength, top_k, threshold, nucleus, temperature or
+// oracle expert out of range.
 absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const SamplerInfo& info,
                                            const SamplerLimits& limits);
 

@@ -26,8 +26,12 @@ TEST(ResolveRequestTest, DefaultsAreFilledIn) {
   EXPECT_EQ(order->guidance, 2.0);
   EXPECT_EQ(order->routing.top_k, 1);
   EXPECT_EQ(order->images, (std::vector<ImageOrder>{{3, 0}, {-1, 1}}));
-  EXPECT_TRUE(order->guided(order->images[0]));
-  EXPECT_FALSE(order->guided(order->images[1]));
+  EXPECT_EQ(order->start, 1.0);
+  EXPECT_EQ(order->Grid().size(), 30u);
+  for (const double t : {1.0, 0.5, 0.0}) {
+    EXPECT_TRUE(order->guided(order->images[0], t));
+    EXPECT_FALSE(order->guided(order->images[1], t));
+  }
 }
 
 TEST(ResolveRequestTest, OneSeedCountsUpAndSeveralStandForThemselves) {
@@ -42,7 +46,65 @@ TEST(ResolveRequestTest, GuidanceOfOneNeedsNoNullBranch) {
   SampleRequest request = Asking({1});
   request.guidance = 1.0;
   const auto order = ResolveRequest(request, kDigits, {});
-  EXPECT_FALSE(order->guided(order->images[0]));
+  EXPECT_FALSE(order->guided(order->images[0], 0.5));
+}
+
+TEST(ResolveRequestTest, GuidanceActsInItsIntervalEndsIncluded) {
+  SampleRequest request = Asking({1});
+  request.guidance_from = 0.25;
+  request.guidance_to = 0.75;
+  const auto order = ResolveRequest(request, kDigits, {});
+  for (const auto& [t, guided] : {std::pair{1.0, false}, {0.76, false}, {0.75, true}, {0.25, true}, {0.2, false}}) {
+    EXPECT_EQ(order->guided(order->images[0], t), guided) << t;
+  }
+}
+
+TEST(ResolveRequestTest, ANegativeClassGuidesAllButItsOwnImages) {
+  SampleRequest request = Asking({1, 3, -1});
+  request.negative_class = 3;
+  const auto order = ResolveRequest(request, kDigits, {});
+  EXPECT_TRUE(order->guided(order->images[0], 0.5));
+  EXPECT_FALSE(order->guided(order->images[1], 0.5));
+  EXPECT_TRUE(order->guided(order->images[2], 0.5));
+}
+
+TEST(ResolveRequestTest, GivenTimesAreTheGrid) {
+  SampleRequest request = Asking({1});
+  request.times = {1, 0.4, 0};
+  const auto order = ResolveRequest(request, kDigits, {});
+  ASSERT_TRUE(order.ok()) << order.status();
+  EXPECT_EQ(order->steps, 2);
+  EXPECT_EQ(order->Grid(), (std::vector<SolverStep>{{1, 0.4, false}, {0.4, 0, false}}));
+  request.steps = 2;
+  EXPECT_TRUE(ResolveRequest(request, kDigits, {}).ok());
+}
+
+InitImage Picture(int32_t side) {
+  return {.pixels = std::make_shared<const std::vector<float>>(side * side, 0.5f),
+          .channels = 1,
+          .height = side,
+          .width = side};
+}
+
+TEST(ResolveRequestTest, AnImageToStartFromIsNoisedAsFarAsAsked) {
+  SampleRequest request = Asking({1, 2});
+  request.init_images = {Picture(8)};
+  request.steps = 3;
+  auto order = ResolveRequest(request, kDigits, {});
+  ASSERT_TRUE(order.ok()) << order.status();
+  EXPECT_EQ(order->start, 0.5);
+  EXPECT_EQ(order->Grid().size(), 3u);
+  EXPECT_EQ(order->Grid().front().from, 0.5);
+  EXPECT_EQ(order->images[1].init, request.init_images[0].pixels) << "one for all";
+  request.init_images.push_back(Picture(8));
+  request.strength = 0.25;
+  order = ResolveRequest(request, kDigits, {});
+  EXPECT_EQ(order->start, 0.25);
+  EXPECT_EQ(order->images[1].init, request.init_images[1].pixels);
+  request.strength.reset();
+  request.steps = 0;
+  request.times = {0.7, 0.2, 0};
+  EXPECT_EQ(ResolveRequest(request, kDigits, {})->start, 0.7);
 }
 
 TEST(ResolveRequestTest, LatentsAreGivenAsNumbersAlone) {
@@ -55,6 +117,13 @@ TEST(ResolveRequestTest, LatentsAreGivenAsNumbersAlone) {
   SampleRequest raw = Asking({1});
   raw.format = ImageFormat::kRaw;
   EXPECT_TRUE(ResolveRequest(raw, latents, {}).ok());
+}
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+void Noise(SampleRequest& request, double strength) {
+  request.init_images = {Picture(8)};
+  request.strength = strength;
 }
 
 struct BadCase {
@@ -91,6 +160,8 @@ INSTANTIATE_TEST_SUITE_P(
                   r.seeds = {1, 2, 3};
                 },
                 "seeds", "SEED_COUNT_MISMATCH", "found 3"},
+        BadCase{"HundredThousandSteps", [](auto& r) { r.steps = 100'000; }, "steps", "STEPS_OUT_OF_RANGE",
+                "found 100000"},
         BadCase{"ThousandSteps", [](auto& r) { r.steps = 1000; }, "steps", "STEPS_OUT_OF_RANGE",
                 "expected 1 to 250, or 0 for 30, found 1000"},
         BadCase{"NegativeSteps", [](auto& r) { r.steps = -1; }, "steps", "STEPS_OUT_OF_RANGE", "found -1"},
@@ -109,7 +180,94 @@ INSTANTIATE_TEST_SUITE_P(
                 "GUIDANCE_OUT_OF_RANGE", "found nan"},
         BadCase{"GuidanceInfinite", [](auto& r) { r.guidance = std::numeric_limits<double>::infinity(); }, "guidance",
                 "GUIDANCE_OUT_OF_RANGE", "found inf"},
-        BadCase{"GuidanceNegative", [](auto& r) { r.guidance = -1; }, "guidance", "GUIDANCE_OUT_OF_RANGE", "found -1"}),
+        BadCase{"GuidanceNegative", [](auto& r) { r.guidance = -1; }, "guidance", "GUIDANCE_OUT_OF_RANGE", "found -1"},
+        BadCase{"GuidanceFromNaN", [](auto& r) { r.guidance_from = kNaN; }, "guidance_from", "GUIDANCE_INTERVAL",
+                "found nan"},
+        BadCase{"GuidanceFromAboveOne", [](auto& r) { r.guidance_from = 1.5; }, "guidance_from", "GUIDANCE_INTERVAL",
+                "found 1.5"},
+        BadCase{"GuidanceToNaN", [](auto& r) { r.guidance_to = kNaN; }, "guidance_to", "GUIDANCE_INTERVAL",
+                "found nan"},
+        BadCase{"GuidanceIntervalUpsideDown",
+                [](auto& r) {
+                  r.guidance_from = 0.5;
+                  r.guidance_to = 0.25;
+                },
+                "guidance_to", "GUIDANCE_INTERVAL", "from guidance_from, 0.5, to 1, found 0.25"},
+        BadCase{"UnknownNegativeClass", [](auto& r) { r.negative_class = 10; }, "negative_class", "UNKNOWN_CLASS",
+                "found 10"},
+        BadCase{"NucleusNone", [](auto& r) { r.routing = {.mode = RoutingMode::kNucleus}; }, "nucleus_p",
+                "NUCLEUS_OUT_OF_RANGE", "found 0"},
+        BadCase{"NucleusNaN", [](auto& r) { r.routing = {.mode = RoutingMode::kNucleus, .nucleus_p = kNaN}; },
+                "nucleus_p", "NUCLEUS_OUT_OF_RANGE", "found nan"},
+        BadCase{"TemperatureNegative", [](auto& r) { r.routing.temperature = -1; }, "temperature",
+                "TEMPERATURE_OUT_OF_RANGE", "expected 0.01 to 100, or 0 for 1, found -1"},
+        BadCase{"TemperatureNaN", [](auto& r) { r.routing.temperature = kNaN; }, "temperature",
+                "TEMPERATURE_OUT_OF_RANGE", "found nan"},
+        BadCase{"OneTime", [](auto& r) { r.times = {1}; }, "times", "TIMES_COUNT", "expected 2 to 251 times"},
+        BadCase{"HundredThousandTimes", [](auto& r) { r.times.assign(100'001, 0.5); }, "times", "TIMES_COUNT",
+                "found 100001"},
+        BadCase{"TimesAndOtherSteps",
+                [](auto& r) {
+                  r.times = {1, 0.5, 0};
+                  r.steps = 3;
+                },
+                "steps", "STEPS_MISMATCH", "expected 0 or 2"},
+        BadCase{"TimesAboveOne",
+                [](auto& r) {
+                  r.times = {1.1, 0};
+                },
+                "times[0]", "TIME_OUT_OF_RANGE", "found 1.1"},
+        BadCase{"TimesRise",
+                [](auto& r) {
+                  r.times = {1, 0.4, 0.5, 0};
+                },
+                "times[2]", "TIMES_NOT_FALLING", "less than the 0.4 before it, found 0.5"},
+        BadCase{"TimesStand",
+                [](auto& r) {
+                  r.times = {1, 0.5, 0.5, 0};
+                },
+                "times[2]", "TIMES_NOT_FALLING", "found 0.5"},
+        BadCase{"TimesNaN",
+                [](auto& r) {
+                  r.times = {1, kNaN, 0};
+                },
+                "times[1]", "TIMES_NOT_FALLING", "found nan"},
+        BadCase{"TimesStopBeforeData",
+                [](auto& r) {
+                  r.times = {1, 0.5};
+                },
+                "times[1]", "TIME_OUT_OF_RANGE", "expected 0, the data, as the last, found 0.5"},
+        BadCase{"TimesPassData",
+                [](auto& r) {
+                  r.times = {1, 0.5, -0.1};
+                },
+                "times[2]", "TIME_OUT_OF_RANGE", "found -0.1"},
+        BadCase{"InitImageCount", [](auto& r) { r.init_images.assign(3, Picture(8)); }, "init_images",
+                "INIT_IMAGE_COUNT", "expected none, 1 or 2"},
+        BadCase{"InitImageShape",
+                [](auto& r) {
+                  r.init_images = {Picture(8), Picture(9)};
+                },
+                "init_images[1]", "INIT_IMAGE_SHAPE", "expected [1, 8, 8], the shape that model 'digits' draws, found "
+                                                      "[1, 9, 9]"},
+        BadCase{"InitImageOfRawValues",
+                [](auto& r) {
+                  r.init_images = {Picture(9)};
+                  r.init_images[0].channels = 0;
+                },
+                "init_images[0]", "INIT_IMAGE_SHAPE", "found 81 values"},
+        BadCase{"StrengthAlone", [](auto& r) { r.strength = 0.5; }, "strength", "STRENGTH_WITHOUT_IMAGE", "init_images"},
+        BadCase{"StrengthZero", [](auto& r) { Noise(r, 0); }, "strength", "STRENGTH_OUT_OF_RANGE", "found 0"},
+        BadCase{"StrengthTiny", [](auto& r) { Noise(r, 1e-9); }, "strength", "STRENGTH_OUT_OF_RANGE", "found 1e-09"},
+        BadCase{"StrengthAboveOne", [](auto& r) { Noise(r, 1.01); }, "strength", "STRENGTH_OUT_OF_RANGE",
+                "found 1.01"},
+        BadCase{"StrengthNaN", [](auto& r) { Noise(r, kNaN); }, "strength", "STRENGTH_OUT_OF_RANGE", "found nan"},
+        BadCase{"StrengthAndTimes",
+                [](auto& r) {
+                  Noise(r, 0.5);
+                  r.times = {0.5, 0};
+                },
+                "strength", "STRENGTH_MISMATCH", "expected none with times"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ResolveRequestTest, AnUnconditionalModelKnowsNoClass) {

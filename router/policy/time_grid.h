@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace atl::router {
 
-enum class Solver { kEuler, kHeun };
+enum class Solver {
+  kEuler,
+  kHeun,       // second order, two evaluations per step
+  kMultistep,  // second order, one evaluation per step and what the step before found (policy/solver.h)
+};
 
 // One step of an image: from `from` to `to`, from > to. `second_evaluation`: the velocity is evaluated at `to` as well
 // and the two are averaged (Heun).
@@ -19,7 +24,10 @@ struct SolverStep {
 
 // Equal steps. Heun's last step is an Euler step: the velocity at t = 0 is a limit, which experts have hardly been
 // trained on and exact flows cannot be evaluated at; one first-order step of n leaves the order at two (as in EDM,
-// arXiv 2206.00364). `steps` >= 1.
-std::vector<SolverStep> TimeGrid(Solver solver, int32_t steps);
+// arXiv 2206.00364). `steps` >= 1; `start` in (0, 1] is where a noised image begins.
+std::vector<SolverStep> TimeGrid(Solver solver, int32_t steps, double start = 1.0);
+
+// Steps between given times, strictly falling and at least two.
+std::vector<SolverStep> TimeGrid(Solver solver, std::span<const double> times);
 
 }  // namespace atl::router

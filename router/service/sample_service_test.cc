@@ -16,6 +16,7 @@
 #include "grpcpp/support/error_details.h"
 #include "gtest/gtest.h"
 #include "router/engine/fake_backend.h"
+#include "router/service/sample_wire.h"
 
 namespace atl::router {
 namespace {
@@ -28,6 +29,8 @@ using Seen = FakeBackend::SeenBatch;
 SamplerInfo Info() {
   return {.model = "digits", .version = "v1", .experts = 4, .classes = 10, .channels = 1, .height = 8, .width = 8};
 }
+
+constexpr size_t kPixels = 64;  // of Info()
 
 pb::SampleRequest Asking(std::vector<int32_t> classes, int32_t steps) {
   pb::SampleRequest request;
@@ -230,6 +233,33 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
       {"format", [](auto& r) { r.set_format(static_cast<pb::SampleRequest::Format>(9)); }, "format", "UNKNOWN_FORMAT"},
       {"top_k", [](auto& r) { r.set_top_k(2); }, "top_k", "MODE_MISMATCH"},
       {"guidance", [](auto& r) { r.set_guidance(std::nan("")); }, "guidance", "GUIDANCE_OUT_OF_RANGE"},
+      {"guidance_from", [](auto& r) { r.set_guidance_from(-0.1); }, "guidance_from", "GUIDANCE_INTERVAL"},
+      {"guidance_to",
+       [](auto& r) {
+         r.set_guidance_from(0.1);
+         r.set_guidance_to(0);
+       },
+       "guidance_to", "GUIDANCE_INTERVAL"},
+      {"negative_class", [](auto& r) { r.set_negative_class(10); }, "negative_class", "UNKNOWN_CLASS"},
+      {"nucleus mode", [](auto& r) { r.set_mode(pb::SampleRequest::MODE_NUCLEUS); }, "nucleus_p",
+       "NUCLEUS_OUT_OF_RANGE"},
+      {"nucleus_p", [](auto& r) { r.set_nucleus_p(0.9); }, "nucleus_p", "MODE_MISMATCH"},
+      {"temperature", [](auto& r) { r.set_temperature(std::nan("")); }, "temperature", "TEMPERATURE_OUT_OF_RANGE"},
+      {"temperature of oracle",
+       [](auto& r) {
+         r.set_mode(pb::SampleRequest::MODE_ORACLE);
+         r.set_temperature(2);
+       },
+       "temperature", "MODE_MISMATCH"},
+      {"times", [](auto& r) { r.add_times(1); }, "times", "TIMES_COUNT"},
+      {"many times", [](auto& r) { r.mutable_times()->Resize(100'000, 0.5); }, "times", "TIMES_COUNT"},
+      {"init_images", [](auto& r) { r.add_init_images("no picture"); }, "init_images[0]", "INIT_IMAGE_UNREADABLE"},
+      {"init_images count",
+       [](auto& r) {
+         for (int i = 0; i < 3; ++i) r.add_init_images("");
+       },
+       "init_images", "INIT_IMAGE_COUNT"},
+      {"strength", [](auto& r) { r.set_strength(0); }, "strength", "STRENGTH_WITHOUT_IMAGE"},
   };
   for (const BadCase& bad : cases) {
     pb::SampleRequest request = Asking({1, 2}, 3);
@@ -249,16 +279,6 @@ TEST_F(SampleServiceTest, WhatIsNotHonouredIsRefusedByName) {
   StartServer();
   engine_->Start();
   const std::vector<std::pair<std::string, std::function<void(pb::SampleRequest&)>>> cases = {
-      {"mode", [](auto& r) { r.set_mode(pb::SampleRequest::MODE_NUCLEUS); }},
-      {"solver", [](auto& r) { r.set_solver(pb::SampleRequest::SOLVER_MULTISTEP); }},
-      {"nucleus_p", [](auto& r) { r.set_nucleus_p(0.9); }},
-      {"temperature", [](auto& r) { r.set_temperature(std::nan("")); }},
-      {"times", [](auto& r) { r.add_times(1); }},
-      {"guidance_from", [](auto& r) { r.set_guidance_from(0.1); }},
-      {"guidance_to", [](auto& r) { r.set_guidance_to(0); }},
-      {"negative_class", [](auto& r) { r.set_negative_class(0); }},
-      {"init_images", [](auto& r) { r.add_init_images(""); }},
-      {"strength", [](auto& r) { r.set_strength(0); }},
       {"reproducible", [](auto& r) { r.set_reproducible(true); }},
       {"allow_expert_loss", [](auto& r) { r.set_allow_expert_loss(true); }},
       {"priority", [](auto& r) { r.set_priority(0); }},
@@ -282,6 +302,34 @@ TEST_F(SampleServiceTest, Top1IsAModeOfItsOwn) {
   EXPECT_TRUE(StatusOf(request).ok());
   request.set_top_k(2);
   EXPECT_EQ(ErrorReason(StatusOf(request)), "MODE_MISMATCH");
+}
+
+TEST_F(SampleServiceTest, EveryChoiceOfTheSamplerReachesIt) {
+  StartServer();
+  engine_->Start();
+  pb::SampleRequest request = Asking({1, 2}, 3);
+  request.set_mode(pb::SampleRequest::MODE_NUCLEUS);
+  request.set_nucleus_p(0.9);
+  request.set_temperature(0.5);
+  request.set_solver(pb::SampleRequest::SOLVER_MULTISTEP);
+  request.set_steps(0);
+  for (const double t : {0.5, 0.25, 0.0}) request.add_times(t);
+  request.set_guidance_from(0.1);
+  request.set_guidance_to(0.6);
+  request.set_negative_class(3);
+  request.set_format(pb::SampleRequest::FORMAT_RAW);
+  request.add_init_images(std::string(kPixels * sizeof(float), 0));
+  EXPECT_TRUE(StatusOf(request).ok()) << StatusOf(request);
+  const SampleRequest asked = *FromProto(request, {});
+  EXPECT_EQ(asked.routing,
+            (RoutingRule{.mode = RoutingMode::kNucleus, .top_k = 0, .nucleus_p = 0.9, .temperature = 0.5}));
+  EXPECT_EQ(asked.solver, Solver::kMultistep);
+  EXPECT_EQ(asked.times, (std::vector<double>{0.5, 0.25, 0}));
+  EXPECT_EQ(asked.guidance_from, 0.1);
+  EXPECT_EQ(asked.guidance_to, 0.6);
+  EXPECT_EQ(asked.negative_class, 3);
+  ASSERT_EQ(asked.init_images.size(), 1u);
+  EXPECT_EQ(*asked.init_images[0].pixels, std::vector<float>(kPixels, 0));
 }
 
 TEST_F(SampleServiceTest, WithoutAModelRequestsFailWithNoModel) {

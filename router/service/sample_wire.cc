@@ -2,12 +2,14 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/error_details.h"
+#include "router/engine/init_image.h"
 #include "router/policy/admission.h"
 
 namespace atl::router {
@@ -22,14 +24,6 @@ absl::Status NotSupported(std::string_view field) {
 
 // A field that would change the images is refused, not ignored, until it is honoured.
 absl::Status CheckSupported(const pb::SampleRequest& proto) {
-  if (proto.nucleus_p() != 0) return NotSupported("nucleus_p");
-  if (proto.temperature() != 0) return NotSupported("temperature");
-  if (proto.times_size() > 0) return NotSupported("times");
-  if (proto.guidance_from() != 0) return NotSupported("guidance_from");
-  if (proto.has_guidance_to()) return NotSupported("guidance_to");
-  if (proto.has_negative_class()) return NotSupported("negative_class");
-  if (proto.init_images_size() > 0) return NotSupported("init_images");
-  if (proto.has_strength()) return NotSupported("strength");
   if (proto.reproducible()) return NotSupported("reproducible");
   if (proto.allow_expert_loss()) return NotSupported("allow_expert_loss");
   if (proto.has_priority()) return NotSupported("priority");
@@ -38,7 +32,21 @@ absl::Status CheckSupported(const pb::SampleRequest& proto) {
 }
 
 absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
-  RoutingRule rule{.top_k = proto.top_k(), .threshold = proto.threshold(), .oracle_expert = proto.oracle_expert()};
+  RoutingRule rule{.top_k = proto.top_k(),
+                   .threshold = proto.threshold(),
+                   .oracle_expert = proto.oracle_expert(),
+                   .nucleus_p = proto.nucleus_p(),
+                   .temperature = proto.temperature() == 0 ? 1.0 : proto.temperature()};
+  if (proto.nucleus_p() != 0 && proto.mode() != pb::SampleRequest::MODE_NUCLEUS) {
+    return FieldError("nucleus_p", "MODE_MISMATCH",
+                      fmt::format("expected mode nucleus with a nucleus_p of {}, found mode {}", proto.nucleus_p(),
+                                  static_cast<int>(proto.mode())));
+  }
+  if (proto.temperature() != 0 && proto.mode() == pb::SampleRequest::MODE_ORACLE) {
+    return FieldError(
+        "temperature", "MODE_MISMATCH",
+        fmt::format("expected none with mode oracle, which asks no posterior, found {}", proto.temperature()));
+  }
   switch (proto.mode()) {
     case pb::SampleRequest::MODE_UNSPECIFIED:
       if (proto.top_k() > 1) {
@@ -57,7 +65,8 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
       rule.mode = RoutingMode::kTopK;
       return rule;
     case pb::SampleRequest::MODE_NUCLEUS:
-      return NotSupported("mode");
+      rule.mode = RoutingMode::kNucleus;
+      return rule;
     case pb::SampleRequest::MODE_TOP_K:
       rule.mode = RoutingMode::kTopK;
       return rule;
@@ -85,7 +94,7 @@ absl::StatusOr<Solver> SolverFromProto(pb::SampleRequest::Solver solver) {
     case pb::SampleRequest::SOLVER_HEUN:
       return Solver::kHeun;
     case pb::SampleRequest::SOLVER_MULTISTEP:
-      return NotSupported("solver");
+      return Solver::kMultistep;
     default:
       return FieldError("solver", "UNKNOWN_SOLVER",
                         fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Solver_MAX),
@@ -107,10 +116,27 @@ absl::StatusOr<ImageFormat> FormatFromProto(pb::SampleRequest::Format format) {
   }
 }
 
+// Together, decoded: what a message may hold of raw values.
+constexpr int64_t kMaxInitValues = rpc::kMaxMessageBytes / sizeof(float);
+
+absl::Status InitImagesFromProto(const pb::SampleRequest& proto, SampleRequest* request) {
+  ATOLL_RETURN_IF_ERROR(CheckInitCount(proto.init_images_size(), proto.classes_size()));
+  int64_t left = kMaxInitValues;
+  for (int i = 0; i < proto.init_images_size(); ++i) {
+    ATOLL_ASSIGN_OR_RETURN(InitImage init, DecodeInitImage(proto.init_images(i), request->format, left,
+                                                           fmt::format("init_images[{}]", i)));
+    left -= static_cast<int64_t>(init.pixels->size());
+    request->init_images.push_back(std::move(init));
+  }
+  if (proto.has_strength()) request->strength = proto.strength();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const SamplerLimits& limits) {
   ATOLL_RETURN_IF_ERROR(CheckCounts(proto.classes_size(), proto.seeds_size(), limits));
+  ATOLL_RETURN_IF_ERROR(CheckTimesCount(proto.times_size(), limits));
   ATOLL_RETURN_IF_ERROR(CheckSupported(proto));
   SampleRequest request{.model = proto.model(), .version = proto.version()};
   request.classes.assign(proto.classes().begin(), proto.classes().end());
@@ -120,6 +146,11 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   ATOLL_ASSIGN_OR_RETURN(request.format, FormatFromProto(proto.format()));
   request.steps = proto.steps();
   if (proto.has_guidance()) request.guidance = proto.guidance();
+  request.times.assign(proto.times().begin(), proto.times().end());
+  request.guidance_from = proto.guidance_from();
+  if (proto.has_guidance_to()) request.guidance_to = proto.guidance_to();
+  if (proto.has_negative_class()) request.negative_class = proto.negative_class();
+  ATOLL_RETURN_IF_ERROR(InitImagesFromProto(proto, &request));
   return request;
 }
 
