@@ -54,24 +54,24 @@ struct Candidate {
   absl::Duration ready_at;  // when its backoff is over
 };
 
-// The replica to call next: one that was not tried before one that was, a healthy one before a suspect one, an idle one
-// before a busy one.
+// The replica to call next, of those that owe no answer: one that was not tried before one that was, a healthy one
+// before a suspect one, an idle one before a busy one.
 std::optional<Candidate> NextReplica(absl::Duration now, const FailoverState& state, const FailoverOptions& options) {
   std::optional<Candidate> best;
   std::tuple<int32_t, int32_t, int32_t, int32_t> best_order;
   for (const Replica& replica : state.replicas) {
     if (replica.health == LaneHealth::kQuarantined) continue;
-    if (state.fingerprint && replica.fingerprint != *state.fingerprint) continue;
+    if (state.numerics != 0 && replica.numerics != state.numerics) continue;
     int32_t tries = 0;
-    bool under_way = false;
+    bool owes_answer = false;
     absl::Duration ready_at = now;
     for (const CallAttempt& attempt : state.attempts) {
       if (attempt.lane != replica.lane) continue;
-      if (StandingOf(now, attempt, state, options) != Standing::kOver) under_way = true;
+      if (!attempt.failed_at) owes_answer = true;
       ready_at = EndOf(attempt, state, options) + options.retry_backoff * (1 << std::min(tries, 10));
       ++tries;
     }
-    if (under_way) continue;
+    if (owes_answer) continue;
     const std::tuple order(tries, replica.health == LaneHealth::kHealthy ? 0 : 1, -replica.free_slots, replica.lane);
     if (best && best_order <= order) continue;
     best = Candidate{.lane = replica.lane, .ready_at = std::max(ready_at, now)};

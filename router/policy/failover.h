@@ -29,7 +29,7 @@ struct FailoverOptions {
   int32_t max_attempts = 6;                                // per step, hedges included
   absl::Duration retry_backoff = absl::Milliseconds(100);  // before a replica that failed is called again; doubles
   // With no replica left, for a new one to come.
-  absl::Duration replica_wait = absl::Seconds(2);
+  absl::Duration replica_wait = absl::Seconds(5);
 };
 
 // One call to one replica.
@@ -46,7 +46,7 @@ struct Replica {
   int32_t lane = 0;
   LaneHealth health = LaneHealth::kHealthy;
   int32_t free_slots = 0;
-  std::string fingerprint;  // of its arithmetic
+  int32_t numerics = 0;  // what lanes of equal arithmetic share
 };
 
 struct FailoverState {
@@ -55,8 +55,8 @@ struct FailoverState {
   int64_t rows = 1;
   absl::Duration p95_per_row;  // of the network's calls; zero before any was measured
   int32_t hedges = 0;          // of the attempts
-  // Reproducible batches go only where the arithmetic is this one.
-  std::optional<std::string> fingerprint;
+  // Reproducible batches go only where the arithmetic is this one; 0: any will do.
+  int32_t numerics = 0;
   // From when on the budget allows another attempt (RetryBudget).
   absl::Duration budget_at = absl::ZeroDuration();
   // Since when no replica that is not quarantined has hosted the network; InfiniteDuration while one does.

@@ -176,24 +176,22 @@ INSTANTIATE_TEST_SUITE_P(
                      A::kGiveUp}),
     NameOf);
 
-const std::vector<Replica> kMixedReplicas{{.lane = 0, .fingerprint = "avx2"},
-                                          {.lane = 1, .free_slots = 9, .fingerprint = "avx512"},
-                                          {.lane = 2, .fingerprint = "avx2"}};
+const std::vector<Replica> kMixedReplicas{
+    {.lane = 0, .numerics = 1}, {.lane = 1, .free_slots = 9, .numerics = 2}, {.lane = 2, .numerics = 1}};
 
 INSTANTIATE_TEST_SUITE_P(
     Reproducible, FailoverTest,
     ::testing::Values(
         FailoverCase{"AnyReplicaServesOthers", Ms(10), State({Failed(0, Ms(0), Ms(10))}, kMixedReplicas), A::kRetry, 1},
-        FailoverCase{"OnlyTheSameFingerprintServesIt", Ms(10),
-                     With(State({Failed(0, Ms(0), Ms(10))}, kMixedReplicas), [](auto& s) { s.fingerprint = "avx2"; }),
+        FailoverCase{"OnlyTheSameNumericsServeIt", Ms(10),
+                     With(State({Failed(0, Ms(0), Ms(10))}, kMixedReplicas), [](auto& s) { s.numerics = 1; }),
                      A::kRetry, 2},
         FailoverCase{"HedgesToo", Ms(200),
-                     With(State({Open(0, Ms(0))}, kMixedReplicas), [](auto& s) { s.fingerprint = "avx2"; }), A::kHedge,
-                     2},
-        FailoverCase{"AnotherFingerprintIsNoReplica", Ms(2010),
-                     With(State({Failed(0, Ms(0), Ms(10))}, {{.lane = 1, .fingerprint = "avx512"}}),
-                          [](auto& s) { s.fingerprint = "avx2"; }),
-                     A::kGiveUp}),
+                     With(State({Open(0, Ms(0))}, kMixedReplicas), [](auto& s) { s.numerics = 1; }), A::kHedge, 2},
+        FailoverCase{
+            "OtherNumericsAreNoReplica", Ms(2010),
+            With(State({Failed(0, Ms(0), Ms(10))}, {{.lane = 1, .numerics = 2}}), [](auto& s) { s.numerics = 1; }),
+            A::kGiveUp}),
     NameOf);
 
 // One stopped server of three, all times by the decisions alone.
