@@ -34,7 +34,7 @@ std::vector<LaneState> CallTable::Usable(absl::Duration now) const {
     LaneState& lane = lanes[place++];
     if (entry.record.health() != LaneHealth::kQuarantined || !entry.record.ProbeDue(now)) continue;
     for (const LaneNetwork& hosted : entry.lane.state.networks) {
-      if (!Hosted({hosted.model, hosted.network})) lane.networks.push_back(hosted);
+      if (!Hosted({hosted.model, hosted.network}, 0)) lane.networks.push_back(hosted);
     }
     lane.free_slots = std::min(lane.free_slots, 1);
   }
@@ -48,9 +48,11 @@ bool CallTable::Hosts(const LaneEntry& entry, Network network) const {
   });
 }
 
-bool CallTable::Hosted(Network network) const {
+bool CallTable::Hosted(Network network, int32_t numerics) const {
   return std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
-    return lane.second.record.health() != LaneHealth::kQuarantined && Hosts(lane.second, network);
+    const auto& [number, entry] = lane;
+    return entry.record.health() != LaneHealth::kQuarantined && Hosts(entry, network) &&
+           (numerics == 0 || entry.lane.state.numerics == numerics);
   });
 }
 
@@ -167,9 +169,9 @@ void CallTable::NoteMisses(absl::Duration now) {
 }
 
 void CallTable::NoteReplicas(absl::Duration now) {
-  for (const auto& [id, call] : calls_) no_replica_since_.try_emplace(call.network, now);
-  std::erase_if(no_replica_since_, [&](const auto& network) { return Hosted(network.first); });
-  for (const auto& [network, since] : no_replica_since_) LookAgain(since + options_.failover.replica_wait, now);
+  for (const auto& [id, call] : calls_) no_replica_since_.try_emplace({call.network, call.numerics}, now);
+  std::erase_if(no_replica_since_, [&](const auto& entry) { return Hosted(entry.first.first, entry.first.second); });
+  for (const auto& [replicas, since] : no_replica_since_) LookAgain(since + options_.failover.replica_wait, now);
 }
 
 FailoverState CallTable::StateOf(const Call& call, absl::Duration now) const {
@@ -187,7 +189,7 @@ FailoverState CallTable::StateOf(const Call& call, absl::Duration now) const {
   }
   const auto times = times_.find(call.network);
   if (times != times_.end()) state.p95_per_row = times->second.Value(0.95);
-  const auto since = no_replica_since_.find(call.network);
+  const auto since = no_replica_since_.find({call.network, call.numerics});
   if (since != no_replica_since_.end()) state.no_replica_since = since->second;
   return state;
 }
@@ -236,16 +238,16 @@ std::vector<CallMove> CallTable::Decide(absl::Duration now) {
   return moves;
 }
 
-bool CallTable::Lost(int64_t model, int32_t network, absl::Duration now) {
-  if (Hosted({model, network})) return false;
-  const absl::Duration since = no_replica_since_.try_emplace({model, network}, now).first->second;
+bool CallTable::Lost(int64_t model, int32_t network, int32_t numerics, absl::Duration now) {
+  if (Hosted({model, network}, numerics)) return false;
+  const absl::Duration since = no_replica_since_.try_emplace({{model, network}, numerics}, now).first->second;
   LookAgain(since + options_.failover.replica_wait, now);
   return DecideFailover(now, {.no_replica_since = since}, options_.failover).action == FailoverAction::kGiveUp;
 }
 
 void CallTable::Forget(int64_t model) {
   std::erase_if(times_, [model](const auto& entry) { return entry.first.first == model; });
-  std::erase_if(no_replica_since_, [model](const auto& entry) { return entry.first.first == model; });
+  std::erase_if(no_replica_since_, [model](const auto& entry) { return entry.first.first.first == model; });
 }
 
 LaneHealth CallTable::health(int32_t lane) const {

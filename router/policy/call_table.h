@@ -60,7 +60,8 @@ class CallTable {
   // due and nobody else hosts the network.
   std::vector<LaneState> Usable(absl::Duration now) const;
 
-  // The scheduler started a call, whose id was never used before. `numerics`: of reproducible calls, else 0.
+  // The scheduler started a call, whose id was never used before. `numerics`: those to which a reproducible call is
+  // bound, else 0.
   void Start(int64_t call, int64_t model, int32_t network, int64_t rows, int32_t numerics, int32_t lane,
              absl::Duration now);
   // The lane to which a copy of the call just started goes as well, to see whether the lane answers again; -1: none.
@@ -80,8 +81,9 @@ class CallTable {
   std::vector<CallMove> Decide(absl::Duration now);
   absl::Duration look_again_at() const { return look_again_at_; }
 
-  // Whether a call of the network has no lane to go to, and none is waited for any more.
-  bool Lost(int64_t model, int32_t network, absl::Duration now);
+  // Whether a call of the network has no lane to go to, and none is waited for any more. `numerics`: of a call that is
+  // bound to them, else 0.
+  bool Lost(int64_t model, int32_t network, int32_t numerics, absl::Duration now);
 
   // A model version that is gone; no call of it is under way.
   void Forget(int64_t model);
@@ -118,7 +120,7 @@ class CallTable {
   absl::Duration LateAt(const OpenAttempt& attempt) const;
   void OpenOn(int64_t call, const Call& state, int32_t lane, absl::Duration now);
   bool Hosts(const LaneEntry& entry, Network network) const;
-  bool Hosted(Network network) const;  // by a lane that is not quarantined
+  bool Hosted(Network network, int32_t numerics) const;  // by a lane that is not quarantined
   // Counts lanes that owe answers which are late.
   void NoteMisses(absl::Duration now);
   void NoteReplicas(absl::Duration now);
@@ -127,9 +129,9 @@ class CallTable {
   const CallTableOptions options_;
   std::map<int32_t, LaneEntry> lanes_;
   std::map<int64_t, Call> calls_;
-  std::map<std::pair<int64_t, int32_t>, OpenAttempt> open_;  // by call and lane
-  std::map<Network, RunningPercentile> times_;               // per row
-  std::map<Network, absl::Duration> no_replica_since_;
+  std::map<std::pair<int64_t, int32_t>, OpenAttempt> open_;                 // by call and lane
+  std::map<Network, RunningPercentile> times_;                              // per row
+  std::map<std::pair<Network, int32_t>, absl::Duration> no_replica_since_;  // by network and numerics
   RetryBudget budget_;
   CallCounts counts_;
   absl::Duration look_again_at_ = absl::InfiniteDuration();

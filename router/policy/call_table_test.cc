@@ -203,16 +203,16 @@ TEST_F(CallTableTest, WithEveryReplicaGoneTheCallIsGivenUpWithThoseItTried) {
   table_.Failed(1, 1, now_);
   SetLanes({Remote(0, {}), Remote(1, {})});
   EXPECT_THAT(Decide(Ms(0)), IsEmpty());
-  EXPECT_FALSE(table_.Lost(kModel, kExpert, now_));
+  EXPECT_FALSE(table_.Lost(kModel, kExpert, 0, now_));
   ASSERT_EQ(table_.look_again_at(), now_ + absl::Seconds(5));
   now_ += absl::Seconds(5);
   const std::vector<CallMove> moves = table_.Decide(now_);
   ASSERT_THAT(Texts(moves), ElementsAre("give up 1"));
   EXPECT_THAT(moves[0].tried, ElementsAre(0, 1));
-  EXPECT_TRUE(table_.Lost(kModel, kExpert, now_)) << "calls to come do not wait again";
-  EXPECT_FALSE(table_.Lost(kModel, kRouterNetwork, now_)) << "another network has its own wait";
+  EXPECT_TRUE(table_.Lost(kModel, kExpert, 0, now_)) << "calls to come do not wait again";
+  EXPECT_FALSE(table_.Lost(kModel, kRouterNetwork, 0, now_)) << "another network has its own wait";
   SetLanes({Remote(0), Remote(1, {})});
-  EXPECT_FALSE(table_.Lost(kModel, kExpert, now_)) << "it is back";
+  EXPECT_FALSE(table_.Lost(kModel, kExpert, 0, now_)) << "it is back";
 }
 
 TEST_F(CallTableTest, ALaneThatIsBackIsJudgedAnew) {
@@ -238,6 +238,19 @@ TEST_F(CallTableTest, ReproducibleCallsStayAmongEqualArithmetic) {
   Start(1, 0, kExpert, 1);
   table_.Failed(1, 0, now_);
   EXPECT_THAT(Decide(Ms(0)), ElementsAre("retry 1 on 2"));
+}
+
+TEST_F(CallTableTest, OtherArithmeticIsNoReplicaOfAReproducibleCall) {
+  SetLanes({Remote(0, {kExpert}, 1), Remote(1, {kExpert}, 2)});
+  Start(1, 0, kExpert, 1);
+  table_.Failed(1, 0, now_);
+  SetLanes({Remote(0, {}, 1), Remote(1, {kExpert}, 2)});
+  EXPECT_THAT(Decide(absl::Seconds(4)), IsEmpty());
+  EXPECT_FALSE(table_.Lost(kModel, kExpert, 1, now_));
+  EXPECT_THAT(Decide(absl::Seconds(5)), ElementsAre("give up 1"));
+  EXPECT_TRUE(table_.Lost(kModel, kExpert, 1, now_));
+  EXPECT_FALSE(table_.Lost(kModel, kExpert, 2, now_));
+  EXPECT_FALSE(table_.Lost(kModel, kExpert, 0, now_));
 }
 
 TEST_F(CallTableTest, ADroppedCallIsNotHedgedAndItsFailureBlamesNobody) {
