@@ -1,0 +1,100 @@
+// A lane whose batches are evaluated by an expert server: one Denoise stream, opened again whenever it breaks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "atoll/expert/v1/expert_service.grpc.pb.h"
+#include "common/base/clock.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "router/engine/lane.h"
+
+namespace atl::router {
+
+struct RemoteLaneOptions {
+  std::string address;  // "host:port"
+  std::string name;     // of the lane, unique in the engine; empty: the address
+  // What the server hosts is asked this often; one that takes longer than the timeout is out of reach.
+  absl::Duration list_interval = absl::Seconds(1);
+  absl::Duration list_timeout = absl::Seconds(3);
+  // Between two tries to reach it, doubled up to the last, with jitter.
+  absl::Duration first_backoff = absl::Milliseconds(100);
+  absl::Duration last_backoff = absl::Seconds(5);
+  // Batches under way per batch that the server evaluates: the next one is there when an answer leaves.
+  int32_t batches_per_slot = 2;
+};
+
+// Thread-safe. Out of reach it hosts nothing, and what was under way is answered UNAVAILABLE, reason
+// EXPERT_SERVER_LOST. A batch whose deadline passes is answered DEADLINE_EXCEEDED, and cancelled at the server.
+//
+// One thread, joined by the destructor: it connects, asks what is hosted, watches deadlines and calls `changed`.
+// Answers come on gRPC's threads.
+class RemoteLane : public ExpertLane {
+ public:
+  // Connects in the background. `clock` must outlive the lane.
+  RemoteLane(RemoteLaneOptions options, Clock* clock);
+  ~RemoteLane() override;
+
+  // Before the server was reached for the first time the fingerprint is empty.
+  LaneInfo info() const override;
+  std::shared_ptr<const std::vector<HostedNetwork>> hosted() const override;
+  // Must not be called inside `changed`.
+  void Watch(std::function<void()> changed) override;
+  void Start(std::shared_ptr<const Evaluation> evaluation, Done done) override;
+  void Cancel(int64_t evaluation) override;
+
+ private:
+  class Stream;
+  class ListCall;
+  struct Pending {
+    std::shared_ptr<const Evaluation> evaluation;
+    Done done;
+    absl::Duration started;
+  };
+
+  void Run();
+  // Connects and serves until the server is out of reach or the lane stops: says why. `steady` turns true once it has
+  // answered for a while.
+  absl::Status Connect(bool* steady);
+  absl::Status Serve(Stream* stream, atlpb::expert::v1::ExpertService::Stub* stub, bool* steady);
+  absl::StatusOr<atlpb::expert::v1::ListNetworksResponse> List(atlpb::expert::v1::ExpertService::Stub* stub,
+                                                               Stream* stream);
+  // Returns when `due`, of state under mutex_, holds, at `until`, or when the lane stops; batches whose deadlines pass
+  // are answered meanwhile.
+  void AwaitBeside(const absl::Condition& due, absl::Duration until);
+  void TakeHosting(const atlpb::expert::v1::ListNetworksResponse& hosting, Stream* stream);
+  // Hosts nothing any more, and answers what is under way.
+  void Disconnect(const absl::Status& why);
+  void NotifyChanged();
+  std::vector<Pending> TakeOverdue(Stream** to_write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True: the batch had not left yet. Else its cancelling is queued behind what is being written.
+  bool CancelOnStream(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAnswer(grpc::ByteBuffer* bytes, absl::Status* broken);
+
+  const RemoteLaneOptions options_;
+  Clock* const clock_;
+  std::atomic<int64_t> last_number_ = 0;
+
+  mutable absl::Mutex mutex_;
+  LaneInfo info_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::vector<HostedNetwork>> hosted_ ABSL_GUARDED_BY(mutex_);
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;            // null while out of reach
+  std::map<int64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);  // by the number on the stream
+  // When the thread looks at deadlines next; earlier ones wake it.
+  absl::Duration next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
+  bool look_now_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> changed_ ABSL_GUARDED_BY(mutex_);
+  bool notifying_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace atl::router

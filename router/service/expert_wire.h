@@ -1,0 +1,37 @@
+// Denoise messages on the router's side: a lane's batch on its way out, and the answer on its way in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "atoll/expert/v1/expert_service.pb.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "router/engine/lane.h"
+
+namespace atl::router {
+
+// `id` is the stream's number of the batch; `timeout` is what is left of the evaluation's deadline. The buffer refers
+// to the evaluation's rows and keeps them. INVALID_ARGUMENT with reason BATCH_TOO_LARGE when the batch or its answer is
+// larger than a message may be.
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(int64_t id, const std::shared_ptr<const Evaluation>& evaluation,
+                                               absl::Duration timeout);
+grpc::ByteBuffer EncodeCancel(int64_t id);
+
+struct DenoiseAnswer {
+  int64_t id = 0;
+  absl::StatusOr<EvaluationAnswer> answer;
+};
+
+// INVALID_ARGUMENT with reason MALFORMED_MESSAGE when it is no DenoiseResponse. `bytes` is empty after it.
+absl::StatusOr<DenoiseAnswer> DecodeAnswer(grpc::ByteBuffer* bytes);
+
+// INTERNAL with reason WRONG_ANSWER when there are not as many values as the evaluation asks for.
+absl::Status CheckAnswer(const Evaluation& evaluation, const EvaluationAnswer& answer);
+
+// The networks that are ready, ascending.
+std::vector<HostedNetwork> ReadyNetworks(const atlpb::expert::v1::ListNetworksResponse& hosting);
+
+}  // namespace atl::router

@@ -1,0 +1,73 @@
+// The expert server's end of one router's Denoise stream.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "worker/service/expert_wire.h"
+#include "worker/service/lane_queue.h"
+
+namespace atl::worker {
+
+// Thread-safe. Lives until gRPC is done with the call and every batch has come back from the queue. Reads no further
+// while `max_frames` batches are under way or wait to be written, so that a router that sends without reading is held
+// back by its connection. When the router goes away, or sends what is no request, its batches are cancelled.
+class DenoiseStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                            public std::enable_shared_from_this<DenoiseStream> {
+ public:
+  struct Options {
+    size_t max_frames = 16;
+    // A number for each batch, unique in the queue.
+    std::function<int64_t()> next_evaluation;
+    std::function<void()> closed;  // called once, last
+  };
+
+  // `queue` and `clock` must outlive every stream's batches.
+  static std::shared_ptr<DenoiseStream> Open(Options options, LaneQueue* queue, Clock* clock);
+
+ private:
+  DenoiseStream(Options options, LaneQueue* queue, Clock* clock);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  // INVALID_ARGUMENT with reason DUPLICATE_BATCH for a number that is under way already.
+  absl::Status Take(DenoiseFrame frame);
+  void Answer(int64_t id, absl::StatusOr<router::EvaluationAnswer> answer);
+  // Cancels what is under way and ends the stream, whatever was not written yet.
+  void Break(const absl::Status& status);
+  // Starts the next read, the next write or the finish, whichever is due.
+  void Pump();
+  bool ReadIsDue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  LaneQueue* const queue_;
+  Clock* const clock_;
+  std::shared_ptr<DenoiseStream> self_;  // until OnDone
+
+  absl::Mutex mutex_;
+  std::map<int64_t, int64_t> under_way_ ABSL_GUARDED_BY(mutex_);  // the router's number -> the queue's
+  std::deque<grpc::ByteBuffer> outgoing_ ABSL_GUARDED_BY(mutex_);
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reads_over_ ABSL_GUARDED_BY(mutex_) = false;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is read or written
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status final_ ABSL_GUARDED_BY(mutex_);
+  // Touched only by whoever set reading_ or writing_, and by gRPC.
+  grpc::ByteBuffer incoming_;
+  grpc::ByteBuffer current_;
+};
+
+}  // namespace atl::worker

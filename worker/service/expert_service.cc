@@ -1,0 +1,83 @@
+#include "worker/service/expert_service.h"
+
+#include <utility>
+
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
+#include "common/rpc/status_proto.h"
+#include "fmt/format.h"
+
+namespace atl::worker {
+namespace {
+
+namespace pb = atlpb::expert::v1;
+
+using Frame = grpc::ByteBuffer;
+
+pb::HostedNetwork::State ToProto(HostedState::State state) {
+  switch (state) {
+    case HostedState::State::kLoading:
+      return pb::HostedNetwork::STATE_LOADING;
+    case HostedState::State::kReady:
+      return pb::HostedNetwork::STATE_READY;
+    case HostedState::State::kFailed:
+      return pb::HostedNetwork::STATE_FAILED;
+  }
+  return pb::HostedNetwork::STATE_UNSPECIFIED;
+}
+
+// A stream that is over before it began.
+class RefusedStream final : public grpc::ServerBidiReactor<Frame, Frame> {
+ public:
+  explicit RefusedStream(const absl::Status& status) { Finish(rpc::ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+pb::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots) {
+  pb::ListNetworksResponse proto;
+  for (const HostedState& network : hosting.networks) {
+    pb::HostedNetwork* const entry = proto.add_networks();
+    *entry->mutable_network() = ToProto(network.id);
+    entry->set_state(ToProto(network.state));
+    entry->set_bytes(network.bytes);
+    if (!network.error.ok()) *entry->mutable_error() = rpc::ToProto(network.error);
+  }
+  proto.set_fingerprint(hosting.fingerprint);
+  proto.set_slots(slots);
+  proto.set_memory_bytes(hosting.memory_bytes);
+  return proto;
+}
+
+ExpertService::ExpertService(ExpertServiceOptions options, std::vector<std::shared_ptr<router::ExpertLane>> lanes,
+                             std::function<Hosting()> hosting, Clock* clock)
+    : options_(options), hosting_(std::move(hosting)), clock_(clock), queue_(std::move(lanes), clock) {}
+
+grpc::ServerBidiReactor<Frame, Frame>* ExpertService::Denoise(grpc::CallbackServerContext* /*context*/) {
+  // A stream of a router lives as long as the router: its connection's pings end it, not a deadline.
+  if (streams_.fetch_add(1) >= options_.max_streams) {
+    streams_.fetch_sub(1);
+    return new RefusedStream(
+        MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_STREAMS",
+                  fmt::format("expected at most {} streams at once, found one more", options_.max_streams)));
+  }
+  return DenoiseStream::Open({.max_frames = static_cast<size_t>(2 * queue_.slots() + options_.spare_frames),
+                              .next_evaluation = [this] { return last_evaluation_.fetch_add(1) + 1; },
+                              .closed = [this] { streams_.fetch_sub(1); }},
+                             &queue_, clock_)
+      .get();
+}
+
+grpc::ServerUnaryReactor* ExpertService::ListNetworks(grpc::CallbackServerContext* context,
+                                                      const pb::ListNetworksRequest* /*request*/,
+                                                      pb::ListNetworksResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const absl::Status deadline = rpc::RequireDeadline(*context);
+  if (deadline.ok()) *response = ToProto(hosting_(), queue_.slots());
+  reactor->Finish(rpc::ToGrpc(deadline));
+  return reactor;
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,70 @@
+// ExpertService (proto/atoll/expert/v1): evaluates routers' batches on lanes of this process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "atoll/expert/v1/expert_service.grpc.pb.h"
+#include "common/base/clock.h"
+#include "router/engine/lane.h"
+#include "worker/service/denoise_stream.h"
+#include "worker/service/lane_queue.h"
+
+namespace atl::worker {
+
+// One network that this process hosts, loads or could not load.
+struct HostedState {
+  router::NetworkId id;
+  enum class State { kLoading, kReady, kFailed };
+  State state = State::kLoading;
+  int64_t bytes = 0;   // memory of its weights
+  absl::Status error;  // of kFailed
+};
+
+struct Hosting {
+  std::vector<HostedState> networks;
+  std::string fingerprint;   // of the lanes
+  int64_t memory_bytes = 0;  // for weights; 0: no limit
+};
+
+struct ExpertServiceOptions {
+  // Of one stream: batches that are read before the oldest is answered, beside two per slot.
+  int32_t spare_frames = 8;
+  // Streams at once; more are refused with RESOURCE_EXHAUSTED, reason TOO_MANY_STREAMS.
+  int32_t max_streams = 256;
+};
+
+atlpb::expert::v1::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots);
+
+// Thread-safe; blocks nothing. Destroy it after the server that it is registered with has shut down.
+class ExpertService final : public atlpb::expert::v1::ExpertService::WithRawCallbackMethod_Denoise<
+                                atlpb::expert::v1::ExpertService::WithCallbackMethod_ListNetworks<
+                                    atlpb::expert::v1::ExpertService::Service>> {
+ public:
+  // `hosting` is asked on gRPC's threads. `clock` must outlive the service.
+  ExpertService(ExpertServiceOptions options, std::vector<std::shared_ptr<router::ExpertLane>> lanes,
+                std::function<Hosting()> hosting, Clock* clock);
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Denoise(grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* ListNetworks(grpc::CallbackServerContext* context,
+                                         const atlpb::expert::v1::ListNetworksRequest* request,
+                                         atlpb::expert::v1::ListNetworksResponse* response) override;
+
+  // Batches that are evaluated side by side.
+  int32_t slots() const { return queue_.slots(); }
+
+ private:
+  const ExpertServiceOptions options_;
+  const std::function<Hosting()> hosting_;
+  Clock* const clock_;
+  std::atomic<int64_t> last_evaluation_ = 0;
+  std::atomic<int32_t> streams_ = 0;
+  LaneQueue queue_;
+};
+
+}  // namespace atl::worker

@@ -1,0 +1,81 @@
+// Spreads batches over the lanes of this process: first come, first served, by the lanes that host a batch's network.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "router/engine/lane.h"
+
+namespace atl::worker {
+
+// Thread-safe; never blocks but in its destructor. Batches wait here and not in a lane, so that whichever lane is free
+// first takes them. Calls its callers' `done` never under a lock.
+class LaneQueue {
+ public:
+  // `clock` must outlive the queue.
+  LaneQueue(std::vector<std::shared_ptr<router::ExpertLane>> lanes, Clock* clock);
+  // What waits is answered UNAVAILABLE, what runs is cancelled and waited for.
+  ~LaneQueue();
+  LaneQueue(const LaneQueue&) = delete;
+  LaneQueue& operator=(const LaneQueue&) = delete;
+
+  // `done` is called exactly once, possibly inside Submit: with the lane's answer, NOT_FOUND with reason
+  // NETWORK_NOT_HOSTED, DEADLINE_EXCEEDED when the evaluation's deadline passed before it started, or CANCELLED.
+  void Submit(std::shared_ptr<const router::Evaluation> evaluation, router::ExpertLane::Done done);
+  // A batch that waits is answered CANCELLED; one that runs is cancelled in its lane. Unknown ids change nothing.
+  void Cancel(int64_t evaluation);
+
+  // Batches that are evaluated side by side.
+  int32_t slots() const;
+  size_t waiting() const;
+
+ private:
+  using EvaluationPtr = std::shared_ptr<const router::Evaluation>;
+  struct Waiting {
+    EvaluationPtr evaluation;
+    router::ExpertLane::Done done;
+    absl::Duration since;
+  };
+  struct LaneState {
+    std::shared_ptr<const std::vector<router::HostedNetwork>> hosted;
+    size_t slots = 1;
+    std::vector<int64_t> running;  // evaluations
+  };
+  struct Leaving {
+    router::ExpertLane::Done done;
+    absl::Status status;
+  };
+  struct Next {
+    Waiting batch;
+    size_t lane = 0;
+  };
+
+  // Starts what can be started. One thread at a time: a lane that answers inside Start would come back here.
+  void Dispatch();
+  // Asks the lanes what they host; of the dispatching thread.
+  void AskLanes();
+  void OnLaneChanged();
+  // Moves what cannot run any more to `leaving`, and takes the first batch that can run now.
+  bool TakeNext(std::vector<Leaving>* leaving, Next* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The lane to run it on, or -1; `hosted` tells whether any lane could, were it free.
+  int FindLane(const router::NetworkId& network, bool* hosted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartOn(Next next);
+
+  Clock* const clock_;
+  const std::vector<std::shared_ptr<router::ExpertLane>> lanes_;
+  mutable absl::Mutex mutex_;
+  std::vector<LaneState> states_ ABSL_GUARDED_BY(mutex_);  // by lane
+  std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dispatching_ ABSL_GUARDED_BY(mutex_) = false;
+  bool look_again_ ABSL_GUARDED_BY(mutex_) = false;  // something changed while a thread dispatched
+  bool ask_lanes_ ABSL_GUARDED_BY(mutex_) = true;
+  int64_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // started, and not yet through with their `done`
+};
+
+}  // namespace atl::worker
