@@ -14,6 +14,7 @@
 #include "arrow/buffer.h"
 #include "arrow/filesystem/filesystem.h"
 #include "arrow/filesystem/localfs.h"
+#include "arrow/io/file.h"
 #include "arrow/io/interfaces.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -200,6 +201,19 @@ absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::s
   const std::string found = Sha256(bytes);
   if (found != sha256) return HashMismatch(uri, sha256, found);
   return bytes;
+}
+
+absl::StatusOr<MappedFile> BlobStore::MapVerified(std::string_view uri, std::string_view sha256) {
+  // A local file is hashed as it is mapped, so that what is checked is what is used.
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri, local_ ? "" : sha256));
+  const std::string what = fmt::format("cannot read {}", uri);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ),
+                               what);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(std::shared_ptr<arrow::Buffer> buffer, file->ReadAt(0, size), what);
+  const std::string_view bytes(reinterpret_cast<const char*>(buffer->data()), static_cast<size_t>(buffer->size()));
+  if (const std::string found = Sha256(bytes); found != sha256) return HashMismatch(uri, sha256, found);
+  return MappedFile{.bytes = bytes, .mapping = std::move(buffer)};
 }
 
 absl::StatusOr<WrittenFile> BlobStore::Upload(std::string_view local_path, std::string_view uri) {

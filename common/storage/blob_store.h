@@ -48,6 +48,12 @@ class BlobWriter {
   virtual absl::StatusOr<WrittenFile> Finish() = 0;
 };
 
+// A file's bytes, mapped rather than read: they take no memory that the system could not have back at once.
+struct MappedFile {
+  std::string_view bytes;  // as long as `mapping` lives
+  std::shared_ptr<const void> mapping;
+};
+
 // Thread-safe; every call may block on the disk or the network. Every path is a full URI below the store's root
 // ("file:///data/atoll", "s3://bucket/prefix"); one outside it is INVALID_ARGUMENT, also by "..".
 class BlobStore {
@@ -76,6 +82,8 @@ class BlobStore {
   absl::StatusOr<std::string> Read(std::string_view uri, int64_t limit = int64_t{4} << 30);
   // Read, and DATA_LOSS naming file, expected and found hash when they differ.
   absl::StatusOr<std::string> ReadVerified(std::string_view uri, std::string_view sha256);
+  // Like ReadVerified, for large files. Files of a store are replaced, never changed in place.
+  absl::StatusOr<MappedFile> MapVerified(std::string_view uri, std::string_view sha256);
   // Copies a local file in, durably, hashing it on the way.
   absl::StatusOr<WrittenFile> Upload(std::string_view local_path, std::string_view uri);
   // A local path of the file: itself for file://, else a copy in a cache folder that the store owns and removes.

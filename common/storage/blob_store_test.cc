@@ -88,6 +88,7 @@ TEST_P(BlobStoreTest, WrittenFileReadsBackWithItsSizeAndHash) {
   EXPECT_EQ(written->sha256, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
   EXPECT_EQ(store_->Read(Uri("a/b/c.bin")).value(), "hello");
   EXPECT_EQ(store_->ReadVerified(Uri("a/b/c.bin"), written->sha256).value(), "hello");
+  EXPECT_EQ(store_->MapVerified(Uri("a/b/c.bin"), written->sha256).value().bytes, "hello");
   ASSERT_TRUE(store_->Write(Uri("a/b/c.bin"), "").ok());
   EXPECT_EQ(store_->Read(Uri("a/b/c.bin")).value(), "");
   EXPECT_TRUE(store_->Exists(Uri("a/b/c.bin")).value());
@@ -101,6 +102,8 @@ TEST_P(BlobStoreTest, MissingTooLargeAndChangedFilesAreNamed) {
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("nowhere/x"));
   ASSERT_TRUE(store_->Write(Uri("x"), "12345").ok());
   EXPECT_EQ(store_->Read(Uri("x"), 4).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(store_->MapVerified(Uri("x"), Sha256("other")).status()), "HASH_MISMATCH");
+  EXPECT_EQ(store_->MapVerified(Uri("absent"), Sha256("other")).status().code(), absl::StatusCode::kNotFound);
   const auto changed = store_->ReadVerified(Uri("x"), Sha256("other"));
   EXPECT_EQ(changed.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ErrorReason(changed.status()), "HASH_MISMATCH");

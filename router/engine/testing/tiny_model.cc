@@ -59,7 +59,11 @@ Networks TinyNetworks(bool self_conditioning) {
 }
 
 std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri, bool self_conditioning) {
-  const Networks networks = TinyNetworks(self_conditioning);
+  return PublishNetworks(store, folder_uri, TinyNetworks(self_conditioning), self_conditioning);
+}
+
+std::string PublishNetworks(storage::BlobStore* store, const std::string& folder_uri, const Networks& networks,
+                            bool self_conditioning) {
   storage::ModelIndex index{.name = "tiny",
                             .version = "v1",
                             .dataset = "d",
@@ -78,7 +82,9 @@ std::string PublishTinyModel(storage::BlobStore* store, const std::string& folde
     add(fmt::format("{}/{}", part, storage::kConfigFile), model::ToJson(network.config));
     add(fmt::format("{}/{}", part, storage::kWeightsFile), *model::SerializeParameters(network.layers));
   };
-  for (int32_t k = 0; k < kTinyExperts; ++k) add_network(fmt::format("expert_{}", k), networks.experts[k]);
+  for (size_t k = 0; k < networks.experts.size(); ++k) {
+    add_network(fmt::format("expert_{}", k), networks.experts[k]);
+  }
   add_network("router", networks.router);
   return store->Write(folder_uri + "/model_index.json", storage::ToJson(index)).value().sha256;
 }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/model/weights.h"
+#include "common/storage/blob_store.h"
 #include "router/engine/local_backend.h"
 
 namespace atl::router {
@@ -18,5 +20,10 @@ model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed, bool self_conditi
 
 // The same at every call.
 Networks TinyNetworks(bool self_conditioning = false);
+
+// Writes `networks` as the version of TinyInfo(self_conditioning), whatever they are; returns the SHA-256 of
+// model_index.json. Aborts when it cannot.
+std::string PublishNetworks(storage::BlobStore* store, const std::string& folder_uri, const Networks& networks,
+                            bool self_conditioning = false);
 
 }  // namespace atl::router

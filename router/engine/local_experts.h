@@ -1,0 +1,62 @@
+// Experts and router networks in this process: on every device as many as its memory budget allows, evaluated by lanes
+// that share them. Knows no LibTorch, so that a server of experts can host it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "router/engine/lane.h"
+#include "router/engine/network_memory.h"
+#include "router/engine/version_files.h"
+
+namespace atl::router {
+
+struct LocalExpertsOptions {
+  std::string device = "cpu";       // or "cuda": every CUDA device that the process sees
+  int threads = 1;                  // lanes of the processor; a CUDA device has one lane
+  int64_t memory_budget_bytes = 0;  // of weights, per device; 0: no limit
+  // Rows of the smallest batch that reproducible evaluations run in; 0: what suits the device. One row costs least
+  // where little is asked; two on the processor already share kernels with larger batches, which are then used as well.
+  int64_t reproducible_rows = 0;
+};
+
+// Thread-safe. Lanes may outlive it.
+class LocalExperts {
+ public:
+  // `clock` must outlive the lanes. INVALID_ARGUMENT names the option; what model::OpenDevices returns.
+  static absl::StatusOr<std::unique_ptr<LocalExperts>> Create(const LocalExpertsOptions& options, Clock* clock);
+  ~LocalExperts();
+
+  // Hosts one network: reads it, checks hashes, shape and its answer to a probe, and keeps it in memory until others
+  // have to have the room; then it is read again on demand. Counted: hosted until Forget was called as often. Blocks.
+  // NOT_FOUND or DATA_LOSS name the file, the expected and the found; RESOURCE_EXHAUSTED with reason
+  // EXPERT_DOES_NOT_FIT.
+  absl::Status Load(std::shared_ptr<const VersionFiles> files, int32_t expert);
+  // Memory goes with the last batch that uses it.
+  void Forget(const NetworkId& id);
+  // Loads all networks of a version, which are forgotten with the last reference to the result. When one cannot be
+  // loaded none stays.
+  absl::StatusOr<std::shared_ptr<const ServedVersion>> Host(std::shared_ptr<const VersionFiles> files);
+
+  // The lanes, the same at every call: threads for the processor, else one per device.
+  const std::vector<std::shared_ptr<ExpertLane>>& lanes() const { return lanes_; }
+  // Of the arithmetic of all lanes.
+  const std::string& fingerprint() const { return fingerprint_; }
+  // Over all devices.
+  NetworkMemoryStats stats() const;
+
+ private:
+  struct Core;
+  explicit LocalExperts(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+  const std::shared_ptr<Core> core_;
+  std::string fingerprint_;
+  std::vector<std::shared_ptr<ExpertLane>> lanes_;
+};
+
+}  // namespace atl::router

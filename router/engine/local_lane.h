@@ -1,0 +1,68 @@
+// A lane in this process: one thread that evaluates one batch after the other.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "router/engine/lane.h"
+#include "router/engine/network_memory.h"
+
+namespace atl::router {
+
+// Hosts what its memory hosts. Drops batches whose deadline has passed when their turn comes: DEADLINE_EXCEEDED with
+// reason EVALUATION_EXPIRED. The destructor answers what waits with CANCELLED, lets the batch that runs end, and joins
+// the thread; `done` is called on that thread or on the caller's.
+class LocalLane : public ExpertLane {
+ public:
+  struct Computed {
+    std::vector<float> values;
+    absl::Duration compute_time;  // without waiting or loading
+  };
+  // Evaluates on the lane's thread. Blocks.
+  using Evaluate = std::function<absl::StatusOr<Computed>(const Evaluation& evaluation)>;
+
+  // `clock` must outlive the lane.
+  LocalLane(LaneInfo info, std::shared_ptr<NetworkMemory> memory, Evaluate evaluate, Clock* clock);
+  ~LocalLane() override;
+  LocalLane(const LocalLane&) = delete;
+  LocalLane& operator=(const LocalLane&) = delete;
+
+  LaneInfo info() const override { return info_; }
+  std::shared_ptr<const std::vector<HostedNetwork>> hosted() const override { return memory_->hosted(); }
+  void Watch(std::function<void()> changed) override;
+  void Start(std::shared_ptr<const Evaluation> evaluation, Done done) override;
+  // Answers what waits with CANCELLED; what runs, runs on.
+  void Cancel(int64_t evaluation) override;
+
+ private:
+  struct Batch {
+    std::shared_ptr<const Evaluation> evaluation;
+    Done done;
+    absl::Duration started;
+  };
+  void Work();
+  // Calls the batch's `done`.
+  void Run(const Batch& batch);
+
+  const LaneInfo info_;
+  const std::shared_ptr<NetworkMemory> memory_;
+  const Evaluate evaluate_;
+  Clock* const clock_;
+
+  absl::Mutex watch_mutex_;  // one Watch at a time
+  int64_t watcher_ ABSL_GUARDED_BY(watch_mutex_) = 0;
+
+  absl::Mutex mutex_;
+  std::deque<Batch> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace atl::router

@@ -1,0 +1,36 @@
+// A published model version as its files say: model_index.json, verified by its hash, and every file that it names,
+// which is verified when it is read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/storage/blob_store.h"
+#include "common/storage/model_index.h"
+#include "router/engine/served_version.h"
+
+namespace atl::router {
+
+struct VersionFiles {
+  storage::BlobStore* store = nullptr;  // must outlive what is loaded from it
+  std::string folder_uri;
+  storage::ModelIndex index;
+  ServedVersion served;  // its digest is that of the index that was read
+};
+
+// `folder_uri` holds model_index.json, whose SHA-256 is `digest` (empty: not checked, for a folder served without a
+// coordinator). Blocks. NOT_FOUND or DATA_LOSS name the file, the expected and the found.
+absl::StatusOr<std::shared_ptr<const VersionFiles>> OpenVersion(storage::BlobStore* store,
+                                                                const std::string& folder_uri,
+                                                                const std::string& digest);
+
+// The index's entry of a network's config.json or weights; `expert` may be kRouterNetwork. DATA_LOSS with reason
+// MODEL_FILE_MISSING.
+absl::StatusOr<storage::CheckpointFile> FindFile(const VersionFiles& files, int32_t expert, const std::string& name);
+
+// What a network's weights take in memory.
+absl::StatusOr<int64_t> WeightBytes(const VersionFiles& files, int32_t expert);
+
+}  // namespace atl::router
