@@ -122,6 +122,13 @@ absl::StatusOr<SamplerInfo> Engine::Info(const std::string& model) {
   return served.backend->info();
 }
 
+std::vector<SamplerInfo> Engine::Served() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<SamplerInfo> served;
+  for (const auto& [name, model] : models_) served.push_back(model.backend->info());
+  return served;
+}
+
 bool Engine::serves_any() {
   absl::MutexLock lock(&mutex_);
   return !models_.empty();
@@ -339,6 +346,9 @@ void Engine::DeliverProgress() {
     if (least == request->reported_step) continue;
     request->reported_step = least;
     request->events->OnProgress(least, static_cast<int32_t>(request->grid.size()));
+    if (std::vector<SampledImage> previews = TakePreviews(request.get()); !previews.empty()) {
+      request->events->OnPreviews(std::move(previews));
+    }
   }
 }
 
@@ -351,6 +361,7 @@ bool Engine::DeliverImages(ActiveRequest* request) {
     if (!finished(image)) continue;
     absl::StatusOr<SampledImage> sampled = FinishImage(image, request->model->info(), request->order.format);
     if (sampled.ok()) {
+      if (!request->first_image) request->first_image = clock_->Monotonic();
       request->events->OnImage(*std::move(sampled));
     } else {
       request->failure = sampled.status();
@@ -374,14 +385,16 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
                      .images = static_cast<int64_t>(request->order.images.size()),
                      .queue_time = request->started.value_or(now) - request->submitted,
                      .sample_time = joined ? now - *request->started : absl::ZeroDuration(),
-                     .routing = request->routing};
+                     .routing = request->routing,
+                     .first_image_time = request->first_image.value_or(now) - request->submitted};
   if (!status.ok()) stats.images = joined ? stats.images - static_cast<int64_t>(request->images.size()) : 0;
   if (observer_ != nullptr) observer_->OnRequestEnd(stats);
   if (status.ok()) {
     request->events->OnDone({.routing = request->routing,
                              .queue_time = stats.queue_time,
                              .sample_time = stats.sample_time,
-                             .version = request->model->info().version});
+                             .version = request->model->info().version,
+                             .first_image_time = stats.first_image_time});
   } else {
     request->events->OnError(status);
   }

@@ -49,6 +49,7 @@ struct RequestStats {
   absl::Duration queue_time;
   absl::Duration sample_time;
   RoutingReport routing;
+  absl::Duration first_image_time;  // from its arrival; of requests that ended well alone
 };
 
 struct QueueStats {
@@ -110,6 +111,8 @@ class Engine {
   // are several.
   absl::StatusOr<SamplerInfo> Info(const std::string& model);
 
+  // The serving versions, by the names of their models.
+  std::vector<SamplerInfo> Served();
   // Whether any model is served.
   bool serves_any();
 

@@ -17,16 +17,38 @@ uint8_t ToByte(float value) {
   return static_cast<uint8_t>(std::lround((std::clamp(value, -1.0f, 1.0f) + 1.0f) * 127.5f));
 }
 
-absl::StatusOr<std::string> EncodePngOf(const ActiveImage& image, const SamplerInfo& info) {
+absl::StatusOr<std::string> EncodePngOf(const std::vector<float>& pixels, const SamplerInfo& info) {
   dataset::Image picture{.channels = info.channels, .height = info.height, .width = info.width};
-  picture.pixels.resize(image.state.x.size());
+  picture.pixels.resize(pixels.size());
   const int64_t area = int64_t{info.height} * info.width;
   for (int64_t channel = 0; channel < info.channels; ++channel) {
     for (int64_t pixel = 0; pixel < area; ++pixel) {
-      picture.pixels[pixel * info.channels + channel] = ToByte(image.state.x[channel * area + pixel]);
+      picture.pixels[pixel * info.channels + channel] = ToByte(pixels[channel * area + pixel]);
     }
   }
   return dataset::EncodePng(picture);
+}
+
+absl::StatusOr<SampledImage> Deliver(const ActiveImage& image, const std::vector<float>& pixels,
+                                     const SamplerInfo& info, ImageFormat format) {
+  if (!std::all_of(pixels.begin(), pixels.end(), [](float value) { return std::isfinite(value); })) {
+    return MakeError(absl::StatusCode::kInternal, "NON_FINITE_OUTPUT",
+                     fmt::format("image {} (class {}, seed {}) of model '{}' version '{}': expected finite pixels, "
+                                 "found some that are not",
+                                 image.index, image.order.class_label, image.order.seed, info.model, info.version));
+  }
+  SampledImage sampled{.index = image.index,
+                       .order = image.order,
+                       .channels = info.channels,
+                       .height = info.height,
+                       .width = info.width};
+  if (format == ImageFormat::kRaw) {
+    sampled.data.resize(pixels.size() * sizeof(float));
+    std::memcpy(sampled.data.data(), pixels.data(), sampled.data.size());
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(sampled.data, EncodePngOf(pixels, info));
+  }
+  return sampled;
 }
 
 }  // namespace
@@ -61,24 +83,22 @@ void StartImages(ActiveRequest* request, int64_t tick) {
 }
 
 absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format) {
-  if (!std::all_of(image.state.x.begin(), image.state.x.end(), [](float value) { return std::isfinite(value); })) {
-    return MakeError(absl::StatusCode::kInternal, "NON_FINITE_OUTPUT",
-                     fmt::format("image {} (class {}, seed {}) of model '{}' version '{}': expected finite pixels, "
-                                 "found some that are not",
-                                 image.index, image.order.class_label, image.order.seed, info.model, info.version));
+  return Deliver(image, image.state.x, info, format);
+}
+
+std::vector<SampledImage> TakePreviews(ActiveRequest* request) {
+  std::vector<SampledImage> previews;
+  const int32_t every = request->order.preview_every;
+  if (every == 0 || request->reported_step / every == request->previewed_step / every) return previews;
+  request->previewed_step = request->reported_step;
+  for (const ActiveImage& image : request->images) {
+    const bool finished = image.steps_done == static_cast<int32_t>(request->grid.size());
+    if (finished || image.state.preview.empty()) continue;
+    absl::StatusOr<SampledImage> preview =
+        Deliver(image, image.state.preview, request->model->info(), request->order.format);
+    if (preview.ok()) previews.push_back(*std::move(preview));
   }
-  SampledImage sampled{.index = image.index,
-                       .order = image.order,
-                       .channels = info.channels,
-                       .height = info.height,
-                       .width = info.width};
-  if (format == ImageFormat::kRaw) {
-    sampled.data.resize(image.state.x.size() * sizeof(float));
-    std::memcpy(sampled.data.data(), image.state.x.data(), sampled.data.size());
-  } else {
-    ATOLL_ASSIGN_OR_RETURN(sampled.data, EncodePngOf(image, info));
-  }
-  return sampled;
+  return previews;
 }
 
 }  // namespace atl::router

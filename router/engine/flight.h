@@ -54,17 +54,20 @@ struct SampleReport {
   absl::Duration queue_time;
   absl::Duration sample_time;
   std::string version;
+  absl::Duration first_image_time;  // from the request's arrival
 };
 
-// What one request hears. Calls come in the order OnQueued, OnProgress and OnImage in any mixture, then OnDone or
-// OnError, which is the last. OnQueued comes from the submitting thread, the rest from the sampling thread, never under
-// a lock of the engine. Must not block and must not call the engine.
+// What one request hears. Calls come in the order OnQueued, OnProgress, OnPreviews and OnImage in any mixture, then
+// OnDone or OnError, which is the last. OnQueued comes from the submitting thread, the rest from the sampling thread,
+// never under a lock of the engine. Must not block and must not call the engine.
 class SampleEvents {
  public:
   virtual ~SampleEvents() = default;
   virtual void OnQueued(int64_t position, const std::string& version) = 0;
   // The slowest image has done `step` of `total_steps`.
   virtual void OnProgress(int32_t step, int32_t total_steps) = 0;
+  // What images in flight look like so far: the clean samples to which they point. Only for requests that ask.
+  virtual void OnPreviews(std::vector<SampledImage> /*previews*/) {}
   virtual void OnImage(SampledImage image) = 0;
   virtual void OnDone(const SampleReport& report) = 0;
   virtual void OnError(const absl::Status& status) = 0;
@@ -82,7 +85,9 @@ struct ActiveRequest {
   std::optional<absl::Duration> started;  // when it left the queue
   std::list<ActiveImage> images;          // that are not finished; they stay in place, for steps point at them
   int32_t reported_step = 0;
-  int64_t steps_taken = 0;  // by its images, in the last tick
+  int32_t previewed_step = 0;                 // the one reported when previews were made last
+  std::optional<absl::Duration> first_image;  // when it was delivered
+  int64_t steps_taken = 0;                    // by its images, in the last tick
   RoutingReport routing;
   absl::Status failure;  // set by a step that could not be done
 };
@@ -93,5 +98,9 @@ void StartImages(ActiveRequest* request, int64_t tick);
 // PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not
 // finite.
 absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format);
+
+// Previews of the images in flight, where the request asks for them at the step that it has reported, and has none of
+// it yet; else none. Those that are not finite are left out.
+std::vector<SampledImage> TakePreviews(ActiveRequest* request);
 
 }  // namespace atl::router

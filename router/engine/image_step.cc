@@ -129,6 +129,12 @@ void ImageStep::Finish() {
     const EvaluationPoint last = point();
     for (size_t p = 0; p < x.size(); ++p) state_->estimate[p] = last.x[p] - last.t * own[p];
   }
+  if (order_->preview_every > 0) {
+    const std::vector<float> guided = Sum(current(), &Answers::Velocity::guided);
+    const EvaluationPoint last = point();
+    state_->preview.resize(x.size());
+    for (size_t p = 0; p < x.size(); ++p) state_->preview[p] = last.x[p] - last.t * guided[p];
+  }
   const auto span = static_cast<float>(step_.to - step_.from);
   if (at_second_) {
     const std::vector<float> second = Sum(second_, &Answers::Velocity::guided);

@@ -28,6 +28,8 @@ struct SampleState {
   // before the first step.
   std::vector<float> estimate;
   SolverHistory history;  // of the multistep solver
+  // Of requests with previews: the guided clean sample to which the ensemble pointed in the step before.
+  std::vector<float> preview;
 };
 
 enum class StepNeed {

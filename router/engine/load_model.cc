@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobSt
                    .height = index.height,
                    .width = index.width,
                    .latent = index.latent,
-                   .self_conditioning = index.self_conditioning};
+                   .self_conditioning = index.self_conditioning,
+                   .class_names = index.classes};
   Networks networks;
   for (int32_t expert = 0; expert < index.experts; ++expert) {
     ATOLL_ASSIGN_OR_RETURN(model::LoadedModel network,

@@ -204,6 +204,14 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
   ATOLL_RETURN_IF_ERROR(CheckGuidance(guidance, request));
   const int32_t steps = request.steps == 0 ? std::min(kDefaultSteps, limits.max_steps) : request.steps;
   ATOLL_RETURN_IF_ERROR(CheckInitImages(request, info, steps));
+  if (request.priority < 0 || request.priority > kMaxPriority) {
+    return FieldError("priority", "PRIORITY_OUT_OF_RANGE",
+                      fmt::format("expected 0 to {}, found {}", kMaxPriority, request.priority));
+  }
+  if (request.preview_every < 0) {
+    return FieldError("preview_every", "PREVIEW_EVERY_OUT_OF_RANGE",
+                      fmt::format("expected a number of steps, or 0 for no previews, found {}", request.preview_every));
+  }
   SampleOrder order;
   order.images.reserve(request.classes.size());
   for (size_t i = 0; i < request.classes.size(); ++i) {
@@ -225,6 +233,8 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
   order.guidance_from = request.guidance_from;
   order.guidance_to = request.guidance_to;
   order.negative_class = request.negative_class;
+  order.priority = request.priority;
+  order.preview_every = request.preview_every;
   return order;
 }
 

@@ -28,6 +28,8 @@ inline constexpr double kMinStepLength = 1e-5;
 // Posteriors are raised to 1 / temperature.
 inline constexpr double kMinTemperature = 0.01;
 inline constexpr double kMaxTemperature = 100.0;
+inline constexpr int32_t kDefaultPriority = 5;
+inline constexpr int32_t kMaxPriority = 9;
 
 // The model version that a request is checked against.
 struct SamplerInfo {
@@ -38,8 +40,9 @@ struct SamplerInfo {
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
-  bool latent = false;             // samples are latents, not pixels
-  bool self_conditioning = false;  // experts read the ensemble's estimate of the step before
+  bool latent = false;                        // samples are latents, not pixels
+  bool self_conditioning = false;             // experts read the ensemble's estimate of the step before
+  std::vector<std::string> class_names = {};  // by class; empty where classes have none
 
   int64_t pixels() const { return int64_t{channels} * height * width; }
   bool operator==(const SamplerInfo&) const = default;
@@ -76,6 +79,8 @@ struct SampleRequest {
   int32_t negative_class = kNoClass;
   std::vector<InitImage> init_images;  // none, one for all images, or one per image
   std::optional<double> strength;
+  int32_t priority = kDefaultPriority;  // 0 to kMaxPriority, higher goes first
+  int32_t preview_every = 0;            // steps; 0: no previews
 };
 
 struct ImageOrder {
@@ -93,6 +98,8 @@ struct SampleOrder {
   int32_t steps = kDefaultSteps;
   double guidance = kDefaultGuidance;
   ImageFormat format = ImageFormat::kPng;
+  int32_t priority = kDefaultPriority;
+  int32_t preview_every = 0;
 
   // The solver's own times; empty: `steps` equal steps from `start`.
   std::vector<double> times;
@@ -118,8 +125,8 @@ absl::Status CheckTimesCount(size_t times, const SamplerLimits& limits);
 
 // INVALID_ARGUMENT names the field, the accepted range and what was found: no image or too many, an unknown class, a
 // number of seeds or of images to start from that fits nothing, pictures of latents, an image to start from of another
-// shape, times that do not fall, and steps, guidance, its interval, strength, top_k, threshold, nucleus, temperature or
-// oracle expert out of range.
+// shape, times that do not fall, and steps, guidance, its interval, strength, top_k, threshold, nucleus, temperature,
+// oracle expert, priority or preview_every out of range.
 absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const SamplerInfo& info,
                                            const SamplerLimits& limits);
 

@@ -1,6 +1,7 @@
 #include "router/service/sample_service.h"
 
 #include "common/rpc/channel.h"
+#include "common/rpc/status.h"
 #include "router/service/sample_stream.h"
 #include "router/service/sample_wire.h"
 
@@ -10,12 +11,13 @@ namespace pb = atlpb::sample::v1;
 
 grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::CallbackServerContext* context,
                                                                     const pb::SampleRequest* request) {
-  const std::shared_ptr<SampleStream> stream = SampleStream::Create();
+  const std::shared_ptr<SampleStream> stream = SampleStream::Create(context, &requests_, options_.max_write_time);
   const absl::StatusOr<SampleRequest> asked = FromProto(*request, engine_->options().limits);
   if (!asked.ok()) {
     stream->Refuse(asked.status());
     return stream.get();
   }
+  stream->Register();
   absl::StatusOr<std::unique_ptr<SampleTicket>> ticket =
       engine_->Submit(*asked, clock_->Monotonic() + rpc::TimeLeft(*context), stream);
   if (ticket.ok()) {
@@ -25,6 +27,14 @@ grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::Callba
   }
   // gRPC calls OnDone, which gives up the stream's reference to itself, only after this has returned.
   return stream.get();
+}
+
+grpc::ServerUnaryReactor* SampleService::CancelSample(grpc::CallbackServerContext* context,
+                                                      const pb::CancelSampleRequest* request,
+                                                      pb::CancelSampleResponse* /*response*/) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(rpc::ToGrpc(requests_.Cancel(request->request_id())));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerContext* context,

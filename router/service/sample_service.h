@@ -5,25 +5,37 @@
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "common/base/clock.h"
 #include "router/engine/engine.h"
+#include "router/service/running_requests.h"
 
 namespace atl::router {
+
+struct SampleServiceOptions {
+  // How long a caller may leave a message unread that gRPC's buffers have no room for.
+  absl::Duration max_write_time = absl::Seconds(30);
+};
 
 // Thread-safe. `engine` and `clock` must outlive it and every call: shut the server down before they go.
 class SampleService final : public atlpb::sample::v1::SampleService::CallbackService {
  public:
-  SampleService(Engine* engine, Clock* clock) : engine_(engine), clock_(clock) {}
+  SampleService(Engine* engine, Clock* clock, SampleServiceOptions options = {})
+      : options_(options), engine_(engine), clock_(clock) {}
 
-  // A stream holds at most one progress event and the images of its own request; a client that does not read keeps its
-  // share of the engine's admission and nothing else, until its deadline.
+  // A stream holds at most one progress event, and of each of its request's images one preview or the image itself; a
+  // client that does not read keeps its share of the engine's admission and nothing else, for max_write_time.
   grpc::ServerWriteReactor<atlpb::sample::v1::SampleResponse>* Sample(
       grpc::CallbackServerContext* context, const atlpb::sample::v1::SampleRequest* request) override;
+  grpc::ServerUnaryReactor* CancelSample(grpc::CallbackServerContext* context,
+                                         const atlpb::sample::v1::CancelSampleRequest* request,
+                                         atlpb::sample::v1::CancelSampleResponse* response) override;
   grpc::ServerUnaryReactor* GetSamplerInfo(grpc::CallbackServerContext* context,
                                            const atlpb::sample::v1::GetSamplerInfoRequest* request,
                                            atlpb::sample::v1::GetSamplerInfoResponse* response) override;
 
  private:
+  const SampleServiceOptions options_;
   Engine* const engine_;
   Clock* const clock_;
+  RunningRequests requests_;
 };
 
 }  // namespace atl::router

@@ -2,6 +2,8 @@
 // tick themselves, so that what shares a batch is decided by the test and not by the machine.
 #include "router/service/sample_service.h"
 
+#include <cmath>
+#include <cstring>
 #include <thread>
 
 #include "common/base/errors.h"
@@ -92,7 +94,7 @@ class SampleServiceTest : public ::testing::Test {
   void StartServer(EngineOptions options = {}, bool with_model = true) {
     engine_ = std::make_unique<Engine>(options, Clock::Real(), nullptr);
     if (with_model) engine_->Serve(backend_);
-    service_ = std::make_unique<SampleService>(engine_.get(), Clock::Real());
+    service_ = std::make_unique<SampleService>(engine_.get(), Clock::Real(), service_options_);
     server_ = *rpc::Server::Start({.services = {{pb::SampleService::service_full_name(), service_.get()}}});
     stub_ = pb::SampleService::NewStub(rpc::MakeChannel(server_->address()));
   }
@@ -116,6 +118,19 @@ class SampleServiceTest : public ::testing::Test {
   }
   absl::Status StatusOf(const pb::SampleRequest& request) { return rpc::FromGrpc(Call(stub_.get(), request).Finish()); }
 
+  absl::Status Cancel(const std::string& request_id) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(20));
+    pb::CancelSampleRequest request;
+    request.set_request_id(request_id);
+    pb::CancelSampleResponse response;
+    return rpc::FromGrpc(stub_->CancelSample(&context, request, &response));
+  }
+  static std::string IdOf(Call& call) {
+    return call.WaitForEvents(1) ? call.events().front().queued().request_id() : "";
+  }
+
+  SampleServiceOptions service_options_;
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<SampleService> service_;
@@ -191,6 +206,93 @@ TEST_F(SampleServiceTest, CancellingTheCallTakesItsImagesOutAtTheNextStep) {
   EXPECT_TRUE(stays.Finish().ok());
 }
 
+TEST_F(SampleServiceTest, ARequestIsCancelledByItsIdAndOnlyThatOne) {
+  StartServer();
+  Call stays(stub_.get(), Asking({0}, 3));
+  AwaitWaiting(1);
+  Call leaves(stub_.get(), Asking({0, 0}, 3));
+  AwaitWaiting(2);
+  const std::string id = IdOf(leaves);
+  EXPECT_EQ(id.size(), 32u);
+  EXPECT_NE(id, IdOf(stays));
+  engine_->RunTick();
+  EXPECT_THAT(backend_->TakeSeen(), ElementsAre(Seen{-1, 3}, Seen{0, 3}));
+  EXPECT_TRUE(Cancel(id).ok());
+  engine_->RunTick();
+  EXPECT_THAT(backend_->TakeSeen(), ElementsAre(Seen{-1, 1}, Seen{0, 1}));
+  const absl::Status status = rpc::FromGrpc(leaves.Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ErrorReason(status), "REQUEST_CANCELLED");
+  // Whoever lost the first answer may ask again.
+  EXPECT_TRUE(Cancel(id).ok());
+  RunAll();
+  EXPECT_TRUE(stays.Finish().ok());
+}
+
+TEST_F(SampleServiceTest, AnUnknownOrFinishedRequestCannotBeCancelled) {
+  StartServer();
+  Call call(stub_.get(), Asking({0}, 2));
+  const std::string id = IdOf(call);
+  RunAll();
+  EXPECT_TRUE(call.Finish().ok());
+  for (const std::string& unknown : {id, std::string(), std::string(100'000, 'f')}) {
+    const absl::Status status = Cancel(unknown);
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(ErrorReason(status), "UNKNOWN_REQUEST");
+    EXPECT_LT(status.message().size(), 200u);
+  }
+}
+
+TEST_F(SampleServiceTest, PreviewsComeEveryNthStepAndImprove) {
+  StartServer();
+  // A velocity that points at a clean sample of 0.5 from wherever x is.
+  backend_->velocity = [](int32_t, std::span<const float> x, float t, int64_t) {
+    std::vector<float> velocity(x.begin(), x.end());
+    for (float& value : velocity) value = (value - 0.5f) / t;
+    return velocity;
+  };
+  pb::SampleRequest request = Asking({3, 5}, 6);
+  request.set_preview_every(2);
+  request.set_format(pb::SampleRequest::FORMAT_RAW);
+  Call call(stub_.get(), request);
+  ASSERT_TRUE(call.WaitForEvents(1));
+  size_t events = 1;
+  std::vector<int32_t> steps_with_previews;
+  for (int32_t step = 1; step <= 5; ++step) {
+    engine_->RunTick();
+    // The previews of a step may come with its progress or in a message after it.
+    for (size_t previews = 0; previews < (step % 2 == 0 ? 2u : 0u);) {
+      ASSERT_TRUE(call.WaitForEvents(events + 1));
+      for (const std::vector<pb::SampleResponse> all = call.events(); events < all.size(); ++events) {
+        EXPECT_EQ(all[events].progress().total_steps(), 6);
+        for (const pb::Image& preview : all[events].progress().previews()) {
+          ++previews;
+          steps_with_previews.push_back(all[events].progress().step());
+          ASSERT_EQ(preview.data().size(), 64 * sizeof(float));
+          float first = 0;
+          std::memcpy(&first, preview.data().data(), sizeof(first));
+          EXPECT_NEAR(first, 0.5, 1e-5);
+        }
+      }
+    }
+  }
+  EXPECT_THAT(steps_with_previews, ElementsAre(2, 2, 4, 4));
+  RunAll();
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_TRUE(call.events().back().has_done());
+}
+
+TEST_F(SampleServiceTest, DoneTellsTheTimeToTheFirstImage) {
+  StartServer();
+  engine_->Start();
+  Call call(stub_.get(), Asking({0, 1}, 3));
+  ASSERT_TRUE(call.Finish().ok());
+  const pb::Done done = call.events().back().done();
+  const absl::Duration first = wire::FromProto(done.first_image_time());
+  EXPECT_GT(first, absl::ZeroDuration());
+  EXPECT_LE(first, wire::FromProto(done.queue_time()) + wire::FromProto(done.sample_time()));
+}
+
 TEST_F(SampleServiceTest, ADeadlineEndsTheCallAndTheWork) {
   StartServer();
   engine_->Start();
@@ -212,6 +314,32 @@ TEST_F(SampleServiceTest, ACallerThatDoesNotReadHoldsUpNobody) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Call(stub_.get(), Asking({1, 2}, 5)).Finish().ok());
   context.TryCancel();
   silent->Finish();
+}
+
+TEST_F(SampleServiceTest, ACallerThatNeverReadsIsCutOffAndGivesItsPlaceBack) {
+  constexpr int kImages = 300;  // of 48 KiB: more than the connection's buffers take
+  EngineOptions options;
+  options.admission.max_images_in_flight = kImages;
+  service_options_.max_write_time = absl::Milliseconds(200);
+  SamplerInfo large = Info();
+  large.channels = 3;
+  large.height = large.width = 64;
+  backend_ = std::make_shared<FakeBackend>(large);
+  StartServer(options);
+  grpc::ClientContext context;  // no deadline of its own
+  pb::SampleRequest request = Asking(std::vector<int32_t>(kImages, 0), 2);
+  request.set_format(pb::SampleRequest::FORMAT_RAW);
+  request.set_preview_every(1);
+  const auto silent = stub_->Sample(&context, request);
+  AwaitWaiting(1);
+  engine_->Start();
+  // Its finished images fill the engine: the next request is sampled only once it has been cut off.
+  EXPECT_TRUE(Call(stub_.get(), Asking({1, 2}, 5)).Finish().ok());
+  pb::SampleResponse event;
+  int images = 0;
+  while (silent->Read(&event)) images += event.has_image() ? 1 : 0;
+  EXPECT_EQ(silent->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_LT(images, kImages);
 }
 
 struct BadCase {
@@ -260,6 +388,8 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
        },
        "init_images", "INIT_IMAGE_COUNT"},
       {"strength", [](auto& r) { r.set_strength(0); }, "strength", "STRENGTH_WITHOUT_IMAGE"},
+      {"priority", [](auto& r) { r.set_priority(10); }, "priority", "PRIORITY_OUT_OF_RANGE"},
+      {"previews", [](auto& r) { r.set_preview_every(-1); }, "preview_every", "PREVIEW_EVERY_OUT_OF_RANGE"},
   };
   for (const BadCase& bad : cases) {
     pb::SampleRequest request = Asking({1, 2}, 3);
@@ -281,8 +411,6 @@ TEST_F(SampleServiceTest, WhatIsNotHonouredIsRefusedByName) {
   const std::vector<std::pair<std::string, std::function<void(pb::SampleRequest&)>>> cases = {
       {"reproducible", [](auto& r) { r.set_reproducible(true); }},
       {"allow_expert_loss", [](auto& r) { r.set_allow_expert_loss(true); }},
-      {"priority", [](auto& r) { r.set_priority(0); }},
-      {"preview_every", [](auto& r) { r.set_preview_every(1); }},
   };
   for (const auto& [field, spoil] : cases) {
     pb::SampleRequest request = Asking({1, 2}, 3);

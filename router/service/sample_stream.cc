@@ -1,15 +1,38 @@
 #include "router/service/sample_stream.h"
 
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "common/base/errors.h"
 #include "router/service/sample_wire.h"
 
 namespace atl::router {
 
 using atlpb::sample::v1::SampleResponse;
 
-std::shared_ptr<SampleStream> SampleStream::Create() {
-  std::shared_ptr<SampleStream> stream(new SampleStream);
+namespace {
+
+// Previews beyond this go with the next message: one must stay well below the largest that a caller takes.
+constexpr size_t kMaxPreviewBytes = size_t{4} << 20;
+
+absl::Status CancelledStatus() {
+  return MakeError(absl::StatusCode::kCancelled, "REQUEST_CANCELLED",
+                   "the request was cancelled while its images were delivered");
+}
+
+}  // namespace
+
+std::shared_ptr<SampleStream> SampleStream::Create(grpc::CallbackServerContext* context, RunningRequests* requests,
+                                                   absl::Duration max_write_time) {
+  std::shared_ptr<SampleStream> stream(new SampleStream(context, requests, max_write_time));
   stream->self_ = stream;
   return stream;
+}
+
+void SampleStream::Register() {
+  request_id_ = requests_->Add([weak = weak_from_this()] {
+    if (const std::shared_ptr<SampleStream> stream = weak.lock()) stream->CancelRequest();
+  });
 }
 
 void SampleStream::Hold(std::unique_ptr<SampleTicket> ticket) {
@@ -22,6 +45,7 @@ void SampleStream::OnQueued(int64_t position, const std::string& version) {
   SampleResponse event;
   event.mutable_queued()->set_position(static_cast<int32_t>(position));
   event.mutable_queued()->set_version(version);
+  event.mutable_queued()->set_request_id(request_id_);
   Push(std::move(event));
 }
 
@@ -32,7 +56,23 @@ void SampleStream::OnProgress(int32_t step, int32_t total_steps) {
   Push(std::move(event));
 }
 
+void SampleStream::OnPreviews(std::vector<SampledImage> previews) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (broken_) return;
+    for (SampledImage& preview : previews) {
+      const int32_t index = preview.index;
+      previews_[index] = ToProto(std::move(preview));
+    }
+  }
+  Pump();
+}
+
 void SampleStream::OnImage(SampledImage image) {
+  {
+    absl::MutexLock lock(&mutex_);
+    previews_.erase(image.index);
+  }
   SampleResponse event;
   *event.mutable_image() = ToProto(std::move(image));
   Push(std::move(event));
@@ -53,6 +93,7 @@ void SampleStream::Push(SampleResponse event) {
   {
     absl::MutexLock lock(&mutex_);
     if (broken_) return;
+    if (event.has_progress()) progress_ = event.progress();
     if (event.has_progress() && !pending_.empty() && pending_.back().has_progress()) {
       pending_.back() = std::move(event);
     } else {
@@ -65,38 +106,87 @@ void SampleStream::Push(SampleResponse event) {
 void SampleStream::PushLast(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
-    last_ = status;
+    previews_.clear();
+    // Cancelled while the engine finished: its images were not written.
+    last_ = broken_ && status.ok() ? CancelledStatus() : status;
   }
   Pump();
+}
+
+bool SampleStream::TakeNext() {
+  if (!pending_.empty()) {
+    current_ = std::move(pending_.front());
+    pending_.pop_front();
+    if (!current_.has_progress()) return true;
+  } else if (!previews_.empty()) {
+    current_.Clear();
+    *current_.mutable_progress() = progress_;
+  } else {
+    return false;
+  }
+  size_t bytes = 0;
+  while (!previews_.empty() && bytes < kMaxPreviewBytes) {
+    bytes += previews_.begin()->second.data().size();
+    *current_.mutable_progress()->add_previews() = std::move(previews_.begin()->second);
+    previews_.erase(previews_.begin());
+  }
+  return true;
 }
 
 void SampleStream::Pump() {
   // gRPC is called outside the lock. Being busy keeps the call alive: it cannot be over before this write or finish is.
   std::optional<absl::Status> finish;
+  int64_t number = 0;
   {
     absl::MutexLock lock(&mutex_);
     if (busy_) return;
-    if (!pending_.empty()) {
-      current_ = std::move(pending_.front());
-      pending_.pop_front();
-    } else if (last_) {
+    if (!TakeNext()) {
+      if (!last_) return;
       finish = last_;
-    } else {
-      return;
     }
     busy_ = true;
+    number = ++write_number_;
   }
   if (finish) {
+    // Before its caller may know that it is over.
+    if (!request_id_.empty()) requests_->Remove(request_id_);
     Finish(ToGrpcWithRetry(*finish));
-  } else {
-    StartWrite(&current_);
+    return;
   }
+  // Before the write, whose end drops it.
+  write_alarm_ = std::make_unique<grpc::Alarm>();
+  write_alarm_->Set(absl::ToChronoTime(absl::Now() + max_write_time_), [weak = weak_from_this(), number](bool expired) {
+    const std::shared_ptr<SampleStream> stream = expired ? weak.lock() : nullptr;
+    if (stream != nullptr) stream->CutOff(number);
+  });
+  StartWrite(&current_);
 }
 
 void SampleStream::OnWriteDone(bool ok) {
   if (!ok) DropTicket();
+  write_alarm_.reset();
   {
     absl::MutexLock lock(&mutex_);
+    if (cutting_) {
+      written_meanwhile_ = true;
+      return;
+    }
+    busy_ = false;
+  }
+  Pump();
+}
+
+void SampleStream::CutOff(int64_t number) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!busy_ || write_number_ != number) return;
+    cutting_ = true;
+  }
+  context_->TryCancel();
+  {
+    absl::MutexLock lock(&mutex_);
+    cutting_ = false;
+    if (!written_meanwhile_) return;
     busy_ = false;
   }
   Pump();
@@ -106,11 +196,20 @@ void SampleStream::OnCancel() {
   DropTicket();
 }
 
+void SampleStream::CancelRequest() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (last_) last_ = CancelledStatus();
+  }
+  DropTicket();
+}
+
 void SampleStream::DropTicket() {
   std::unique_ptr<SampleTicket> dropped;
   absl::MutexLock lock(&mutex_);
   broken_ = true;
   pending_.clear();
+  previews_.clear();
   dropped = std::move(ticket_);
 }
 

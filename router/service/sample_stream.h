@@ -2,34 +2,44 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
+#include "grpcpp/alarm.h"
 #include "router/engine/engine.h"
+#include "router/service/running_requests.h"
 
 namespace atl::router {
 
 // Lives until the engine has sent its last event and gRPC has called OnDone. Writes one message at a time, in the order
-// of the events; a progress event that waits is replaced by the next one. When the caller goes away the ticket is
-// dropped, and the engine's last event (cancelled) finishes the call.
+// of the events; a progress event that waits is replaced by the next one, and so is each image's preview. When the
+// caller goes away, or the request is cancelled by its id, the ticket is dropped, and the engine's last event
+// (cancelled) finishes the call. A caller that takes no message for max_write_time is cut off.
 class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::SampleResponse>,
                            public SampleEvents,
                            public std::enable_shared_from_this<SampleStream> {
  public:
-  static std::shared_ptr<SampleStream> Create();
+  // `context` lives until gRPC has called OnDone; `requests` must outlive the stream.
+  static std::shared_ptr<SampleStream> Create(grpc::CallbackServerContext* context, RunningRequests* requests,
+                                              absl::Duration max_write_time);
 
   // Ends the call with an error before anything was submitted.
   void Refuse(const absl::Status& status) { OnError(status); }
+  // Gives the request its id. Before it is submitted.
+  void Register();
   // Keeps the request's place until its results are delivered.
   void Hold(std::unique_ptr<SampleTicket> ticket);
 
   // Of the engine.
   void OnQueued(int64_t position, const std::string& version) override;
   void OnProgress(int32_t step, int32_t total_steps) override;
+  void OnPreviews(std::vector<SampledImage> previews) override;
   void OnImage(SampledImage image) override;
   void OnDone(const SampleReport& report) override;
   void OnError(const absl::Status& status) override;
@@ -40,22 +50,42 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   void OnDone() override;
 
  private:
-  SampleStream() = default;
+  SampleStream(grpc::CallbackServerContext* context, RunningRequests* requests, absl::Duration max_write_time)
+      : context_(context), requests_(requests), max_write_time_(max_write_time) {}
   void Push(atlpb::sample::v1::SampleResponse event);
   void PushLast(const absl::Status& status);
+  // Takes what is to be written next, into current_; false when nothing is.
+  bool TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Starts the next write or the finish, when none is under way.
   void Pump();
   void DropTicket();
+  // For a request cancelled by its id: what is not written yet never is.
+  void CancelRequest();
+  // Cancels the call when write `number` is still under way.
+  void CutOff(int64_t number);
+
+  grpc::CallbackServerContext* const context_;
+  RunningRequests* const requests_;
+  const absl::Duration max_write_time_;
+  std::string request_id_;  // set before the engine knows of the request
 
   absl::Mutex mutex_;
   std::deque<atlpb::sample::v1::SampleResponse> pending_ ABSL_GUARDED_BY(mutex_);
+  // The newest preview of each image that is not finished, while it waits.
+  std::map<int32_t, atlpb::sample::v1::Image> previews_ ABSL_GUARDED_BY(mutex_);
+  atlpb::sample::v1::SampleProgress progress_ ABSL_GUARDED_BY(mutex_);  // the newest
   std::optional<absl::Status> last_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // a write is under way, or the finish was started
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the caller is gone: nothing more is written
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  // While CutOff calls gRPC, the end of the write waits for it: the call's context lives as long as the stream is busy.
+  bool cutting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool written_meanwhile_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t write_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<SampleTicket> ticket_ ABSL_GUARDED_BY(mutex_);
   // Of the write under way; touched only by whoever made the stream busy.
   atlpb::sample::v1::SampleResponse current_;
+  std::unique_ptr<grpc::Alarm> write_alarm_;
   std::shared_ptr<SampleStream> self_;
 };
 

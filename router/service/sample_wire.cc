@@ -26,8 +26,6 @@ absl::Status NotSupported(std::string_view field) {
 absl::Status CheckSupported(const pb::SampleRequest& proto) {
   if (proto.reproducible()) return NotSupported("reproducible");
   if (proto.allow_expert_loss()) return NotSupported("allow_expert_loss");
-  if (proto.has_priority()) return NotSupported("priority");
-  if (proto.preview_every() != 0) return NotSupported("preview_every");
   return absl::OkStatus();
 }
 
@@ -151,6 +149,8 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   if (proto.has_guidance_to()) request.guidance_to = proto.guidance_to();
   if (proto.has_negative_class()) request.negative_class = proto.negative_class();
   ATOLL_RETURN_IF_ERROR(InitImagesFromProto(proto, &request));
+  if (proto.has_priority()) request.priority = proto.priority();
+  request.preview_every = proto.preview_every();
   return request;
 }
 
@@ -165,6 +165,7 @@ pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits&
   proto.set_width(info.width);
   proto.set_max_steps(limits.max_steps);
   proto.set_max_images_per_request(limits.max_images);
+  proto.mutable_class_names()->Add(info.class_names.begin(), info.class_names.end());
   return proto;
 }
 
@@ -190,6 +191,7 @@ pb::Done ToProto(const SampleReport& report) {
   *proto.mutable_queue_time() = wire::ToProto(report.queue_time);
   *proto.mutable_sample_time() = wire::ToProto(report.sample_time);
   proto.set_version(report.version);
+  *proto.mutable_first_image_time() = wire::ToProto(report.first_image_time);
   return proto;
 }
 

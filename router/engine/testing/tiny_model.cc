@@ -33,7 +33,8 @@ SamplerInfo TinyInfo(bool self_conditioning) {
           .channels = 1,
           .height = 4,
           .width = 4,
-          .self_conditioning = self_conditioning};
+          .self_conditioning = self_conditioning,
+          .class_names = {"a", "b", "c", "d"}};
 }
 
 model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed, bool self_conditioning) {

@@ -1,0 +1,69 @@
+#include "router/service/running_requests.h"
+
+#include <random>
+#include <utility>
+
+#include "common/base/errors.h"
+#include "fmt/format.h"
+
+namespace atl::router {
+namespace {
+
+constexpr size_t kRememberedIds = 4096;
+constexpr size_t kIdLetters = 32;
+
+std::string NewId() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+}  // namespace
+
+std::string RunningRequests::Add(std::function<void()> cancel) {
+  std::string id = NewId();
+  absl::MutexLock lock(&mutex_);
+  running_.emplace(id, std::move(cancel));
+  return id;
+}
+
+void RunningRequests::Remove(const std::string& id) {
+  // What it holds may be large; dropped after the lock.
+  std::function<void()> dropped;
+  absl::MutexLock lock(&mutex_);
+  const auto found = running_.find(id);
+  if (found == running_.end()) return;
+  dropped.swap(found->second);
+  running_.erase(found);
+}
+
+absl::Status RunningRequests::Cancel(const std::string& id) {
+  std::function<void()> cancel;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = running_.find(id);
+    if (found == running_.end()) {
+      if (cancelled_.contains(id)) return absl::OkStatus();
+      const std::string shown = id.size() <= kIdLetters ? id : id.substr(0, kIdLetters) + "...";
+      return MakeErrorWithField(
+          absl::StatusCode::kNotFound, "UNKNOWN_REQUEST", "request_id",
+          fmt::format("request_id: expected the id of a request that is queued or sampled here, found '{}'", shown));
+    }
+    cancel.swap(found->second);
+    running_.erase(found);
+    cancelled_.insert(id);
+    cancelled_in_order_.push_back(id);
+    if (cancelled_in_order_.size() > kRememberedIds) {
+      cancelled_.erase(cancelled_in_order_.front());
+      cancelled_in_order_.pop_front();
+    }
+  }
+  cancel();
+  return absl::OkStatus();
+}
+
+size_t RunningRequests::size() const {
+  absl::MutexLock lock(&mutex_);
+  return running_.size();
+}
+
+}  // namespace atl::router
