@@ -1,6 +1,7 @@
 // A whole job over real processes: two islands of two ranks.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
@@ -93,13 +94,14 @@ TEST(WholeJob, KeptFrozenOutputsAreComputedOnceByTheRanksTogether) {
   ASSERT_TRUE(cluster.AwaitSuccess(job_id, absl::Seconds(120)));
   const auto files = cluster.store()->List(cluster.store()->UriOf("frozen"));
   ASSERT_TRUE(files.ok()) << files.status();
-  std::multiset<std::string> kinds;
+  std::map<std::string, std::set<std::string>> folders;  // by kind of input
   for (const storage::FileInfo& file : *files) {
-    const std::string name = file.uri.substr(file.uri.rfind('/') + 1);
-    kinds.insert(name.substr(0, name.find('-')));
+    const size_t name_at = file.uri.rfind('/') + 1;
+    const std::string name = file.uri.substr(name_at);
+    folders[name.substr(0, name.find('-'))].insert(file.uri.substr(0, name_at));
   }
-  EXPECT_EQ(kinds.count("image"), 3u) << "two experts and the router network";
-  EXPECT_EQ(kinds.count("label"), 2u) << "the router network reads no condition";
+  EXPECT_EQ(folders["image"].size(), 3u) << "two experts and the router network";
+  EXPECT_EQ(folders["label"].size(), 2u) << "the router network reads no condition";
 }
 
 }  // namespace

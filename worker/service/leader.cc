@@ -169,6 +169,7 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
   keeper_->Hold(grant.token);
   std::vector<spec::Artifact> outputs;
   const AttemptEnd end = IsTraining(grant.kind) ? RunTraining(grant, &outputs) : RunLeaderTask(grant, &outputs);
+  keeper_->Settling();
   Settle(grant, end, outputs);
   keeper_->LetGo();
   absl::MutexLock lock(&mutex_);

@@ -35,6 +35,13 @@ void LeaseKeeper::SetInterval(absl::Duration interval) {
 void LeaseKeeper::Hold(const spec::LeaseToken& token) {
   absl::MutexLock lock(&mutex_);
   lease_ = token;
+  settling_ = false;
+  progress_.reset();
+}
+
+void LeaseKeeper::Settling() {
+  absl::MutexLock lock(&mutex_);
+  settling_ = true;
   progress_.reset();
 }
 
@@ -46,7 +53,7 @@ void LeaseKeeper::LetGo() {
 
 void LeaseKeeper::Report(const spec::Progress& progress) {
   absl::MutexLock lock(&mutex_);
-  if (lease_.has_value()) progress_ = progress;
+  if (lease_.has_value() && !settling_) progress_ = progress;
 }
 
 void LeaseKeeper::Loop() {
@@ -112,7 +119,7 @@ void LeaseKeeper::OnVerdict(const spec::LeaseToken& token, const std::string& re
   {
     absl::MutexLock lock(&mutex_);
     // Between the call and its answer the lease may have been given back, or another taken.
-    if (!lease_.has_value() || !(*lease_ == token)) return;
+    if (!lease_.has_value() || !(*lease_ == token) || settling_) return;
     lease_.reset();
     progress_.reset();
   }

@@ -32,6 +32,9 @@ class LeaseKeeper {
   // Starts heartbeats, or changes their interval.
   void SetInterval(absl::Duration interval);
   void Hold(const spec::LeaseToken& token);
+  // The task is being completed, failed or released: the lease goes on being renewed, but a verdict on it says no more
+  // than the answer to that call will.
+  void Settling();
   void LetGo();
   // Replaces what was reported and not sent yet. Never blocks; may be called often.
   void Report(const spec::Progress& progress);
@@ -51,6 +54,7 @@ class LeaseKeeper {
   absl::Duration next_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   absl::Duration next_progress_ ABSL_GUARDED_BY(mutex_);
   std::optional<spec::LeaseToken> lease_ ABSL_GUARDED_BY(mutex_);
+  bool settling_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<spec::Progress> progress_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t sequence_ = 0;  // the keeper's thread only

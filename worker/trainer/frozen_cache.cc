@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/model/flow_matching.h"
@@ -31,6 +34,10 @@ namespace {
 
 // Most inputs that are computed at once.
 constexpr int64_t kLargestBatch = 64;
+// Files that a table is cut into at least, where that leaves them a batch: ranks share them, and a pass that is cut off
+// keeps those that are done.
+constexpr int64_t kFiles = 64;
+constexpr absl::Duration kProgressInterval = absl::Seconds(10);
 
 // All that components with one kind of input ("image" or "label") make of it: row i of each table is of input i.
 struct Table {
@@ -45,7 +52,8 @@ struct Table {
 };
 
 absl::Status Damaged(const std::string& uri, const std::string& why) {
-  return MakeError(absl::StatusCode::kUnavailable, "FROZEN_CACHE_DAMAGED", fmt::format("{}: {}", uri, why));
+  return MakeError(absl::StatusCode::kUnavailable, "FROZEN_CACHE_DAMAGED",
+                   fmt::format("{}: {}; the next attempt computes it again", uri, why));
 }
 
 std::string NameOf(const Table& table, int64_t file, std::string_view sha256) {
@@ -84,6 +92,19 @@ int64_t RowBytes(const model::FrozenComponent& component) {
   return component.OutputOf(component.layer_count() - 1).bytes;
 }
 
+// Where a component's rows begin in the bytes of file `file` of the table. DATA_LOSS for a file of other rows.
+absl::StatusOr<int64_t> FindRows(const std::string& bytes, const std::string& uri, const std::string& component,
+                                 int64_t rows, int64_t row_bytes) {
+  ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors parsed, storage::ParseSafetensors(bytes, uri));
+  ATOLL_ASSIGN_OR_RETURN(const storage::TensorView view, parsed.Find(component));
+  if (static_cast<int64_t>(view.bytes.size()) != rows * row_bytes) {
+    return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
+                     fmt::format("{}: expected {} bytes of {} ({} rows of {}), found {}", uri, rows * row_bytes,
+                                 component, rows, row_bytes, view.bytes.size()));
+  }
+  return view.bytes.data() - bytes.data();
+}
+
 std::vector<Table> TablesOf(const TrainerOptions& options, const std::vector<model::FrozenComponent>& components,
                             int64_t samples, int64_t file_bytes) {
   std::vector<Table> tables;
@@ -104,7 +125,9 @@ std::vector<Table> TablesOf(const TrainerOptions& options, const std::vector<mod
     if (table.components.empty()) continue;
     std::sort(table.chain.begin(), table.chain.end());
     table.chain.erase(std::unique(table.chain.begin(), table.chain.end()), table.chain.end());
-    table.file_rows = std::clamp<int64_t>((file_bytes + row_bytes - 1) / row_bytes, 1, table.rows);
+    // Whatever the number of ranks: another one finds the same files.
+    const int64_t batches = (table.rows + kFiles * kLargestBatch - 1) / (kFiles * kLargestBatch);
+    table.file_rows = std::max<int64_t>(1, std::min((file_bytes + row_bytes - 1) / row_bytes, batches * kLargestBatch));
     tables.push_back(std::move(table));
   }
   return tables;
@@ -124,7 +147,7 @@ class Pass {
       for (int64_t file = 0; file < table.files(); ++file) {
         if (number++ % options_.ranks != options_.rank) continue;
         const auto kept = there.find(file);
-        if (kept != there.end() && IsWhole(kept->second)) continue;
+        if (kept != there.end() && IsWhole(table, file, kept->second)) continue;
         ATOLL_RETURN_IF_ERROR(Write(table, file));
       }
     }
@@ -132,19 +155,31 @@ class Pass {
   }
 
  private:
-  // A damaged file goes: its name promises other bytes.
-  bool IsWhole(const KeptFile& file) {
-    const absl::Status whole = store_->ReadVerified(file.uri, file.sha256).status();
+  // A file that is damaged, or not what its name says, goes.
+  bool IsWhole(const Table& table, int64_t number, const KeptFile& file) {
+    const absl::Status whole = Check(table, number, file);
     if (whole.ok()) return true;
     spdlog::warn("computed again: {}", whole.ToString());
     if (const absl::Status gone = store_->Delete(file.uri); !gone.ok()) spdlog::warn("{}", gone.ToString());
     return false;
   }
 
+  absl::Status Check(const Table& table, int64_t number, const KeptFile& file) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string bytes, store_->ReadVerified(file.uri, file.sha256));
+    for (const int32_t c : table.components) {
+      const std::string& name = options_.trainer.frozen[static_cast<size_t>(c)].name;
+      ATOLL_RETURN_IF_ERROR(FindRows(bytes, file.uri, name, table.end(number) - number * table.file_rows,
+                                     RowBytes(components_[static_cast<size_t>(c)]))
+                                .status());
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Write(const Table& table, int64_t file) {
     std::map<int32_t, std::vector<at::Tensor>> parts;
     for (int64_t first = file * table.file_rows; first < table.end(file); first += BatchRows()) {
       ATOLL_RETURN_IF_ERROR(options_.interrupted());
+      Tell(table, first);
       ATOLL_RETURN_IF_ERROR(Compute(table, first, std::min(BatchRows(), table.end(file) - first), &parts));
     }
     std::vector<at::Tensor> whole;  // outlives its views
@@ -155,9 +190,16 @@ class Pass {
     }
     ATOLL_ASSIGN_OR_RETURN(const std::string bytes, storage::SerializeSafetensors(std::move(views), {}));
     const std::string uri = fmt::format("{}/{}", options_.folder, NameOf(table, file, storage::Sha256(bytes)));
-    spdlog::info("kept frozen outputs: rows {} to {} of {} ({})", file * table.file_rows, table.end(file), table.rows,
-                 table.input);
     return store_->Write(uri, bytes).status();
+  }
+
+  // Where a pass of some length is.
+  void Tell(const Table& table, int64_t row) {
+    const absl::Duration now = Clock::Real()->Monotonic();
+    if (now < next_word_) return;
+    next_word_ = now + kProgressInterval;
+    spdlog::info("frozen outputs: computing row {} of {} by {}, rank {} of {}", row, table.rows, table.input,
+                 options_.rank, options_.ranks);
   }
 
   int64_t BatchRows() const { return std::min<int64_t>(kLargestBatch, options_.trainer.training.batch_size); }
@@ -201,6 +243,7 @@ class Pass {
   const FrozenCacheOptions& options_;
   const std::vector<model::FrozenComponent>& components_;
   const SampleSource source_;
+  absl::Duration next_word_ = -absl::InfiniteDuration();
 };
 
 // A file on this machine, open.
@@ -212,6 +255,13 @@ class OpenFile {
   }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
+
+  // Changes when the file is written to or replaced.
+  std::string Version() const {
+    struct stat info = {};
+    if (fstat(descriptor_, &info) != 0) return "";
+    return fmt::format("{} {} {}.{}", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  }
 
   bool Read(int64_t offset, std::span<std::byte> bytes) const {
     while (!bytes.empty()) {
@@ -251,8 +301,9 @@ class Rows {
       const int64_t number = rows[i] / table_.file_rows;
       ATOLL_ASSIGN_OR_RETURN(const LocalFile* file, Fetch(number));
       const int64_t offset = file->data + (rows[i] - number * table_.file_rows) * output_.bytes;
-      if (!OpenFile(file->path).Read(offset, {bytes + i * row_bytes, row_bytes})) {
-        return Damaged(files_.at(number).uri, fmt::format("row {} cannot be read", rows[i]));
+      const OpenFile open(file->path);
+      if (!open.Read(offset, {bytes + i * row_bytes, row_bytes}) || open.Version() != file->version) {
+        return Damaged(files_.at(number).uri, fmt::format("row {} has gone or changed since it was checked", rows[i]));
       }
     }
     return tensor.to(at::Device(device)).to(at::kFloat);
@@ -261,28 +312,28 @@ class Rows {
  private:
   struct LocalFile {
     std::string path;
+    std::string version;
     int64_t data = 0;  // where the component's rows begin
   };
+
+  absl::StatusOr<LocalFile> Find(int64_t number, const KeptFile& file) {
+    LocalFile local;
+    ATOLL_ASSIGN_OR_RETURN(local.path, store_->LocalPath(file.uri, file.sha256));
+    local.version = OpenFile(local.path).Version();  // first: what changes while it is checked is noticed
+    ATOLL_ASSIGN_OR_RETURN(const std::string bytes, store_->ReadVerified(file.uri, file.sha256));
+    ATOLL_ASSIGN_OR_RETURN(local.data, FindRows(bytes, file.uri, component_,
+                                                table_.end(number) - number * table_.file_rows, output_.bytes));
+    return local;
+  }
 
   absl::StatusOr<const LocalFile*> Fetch(int64_t number) {
     absl::MutexLock lock(&mutex_);
     std::optional<LocalFile>& local = local_[static_cast<size_t>(number)];
     if (local.has_value()) return &*local;
     const KeptFile& file = files_.at(number);
-    // One read both checks the file and finds the rows in it.
-    const absl::StatusOr<std::string> bytes = store_->ReadVerified(file.uri, file.sha256);
-    if (!bytes.ok()) return Damaged(file.uri, std::string(bytes.status().message()));
-    const int64_t rows = table_.end(number) - number * table_.file_rows;
-    const absl::StatusOr<storage::Safetensors> parsed = storage::ParseSafetensors(*bytes, file.uri);
-    if (!parsed.ok()) return Damaged(file.uri, std::string(parsed.status().message()));
-    const absl::StatusOr<storage::TensorView> view = parsed->Find(component_);
-    if (!view.ok()) return Damaged(file.uri, std::string(view.status().message()));
-    if (static_cast<int64_t>(view->bytes.size()) != rows * output_.bytes) {
-      return Damaged(file.uri, fmt::format("expected {} rows of {} bytes of {}, found {} bytes", rows, output_.bytes,
-                                           component_, view->bytes.size()));
-    }
-    ATOLL_ASSIGN_OR_RETURN(std::string path, store_->LocalPath(file.uri, file.sha256));
-    local = LocalFile{.path = std::move(path), .data = view->bytes.data() - bytes->data()};
+    absl::StatusOr<LocalFile> found = Find(number, file);
+    if (!found.ok()) return Damaged(file.uri, std::string(found.status().message()));
+    local = *std::move(found);
     return &*local;
   }
 

@@ -23,7 +23,7 @@ struct FrozenCacheOptions {
   std::string folder;  // a URI, of these components over these samples alone
   int32_t rank = 0;    // that this is, of the `ranks` that share the pass
   int32_t ranks = 1;
-  int64_t file_bytes = int64_t{32} << 20;  // least size of a file but the last of its kind
+  int64_t file_bytes = int64_t{32} << 20;  // least size of a file of a large cache, but for the last of its kind
   // Asked between batches; its error ends the pass.
   std::function<absl::Status()> interrupted = [] { return absl::OkStatus(); };
   // Returns when every rank has called it.

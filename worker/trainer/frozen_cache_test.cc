@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 
 #include "common/base/errors.h"
@@ -96,6 +98,16 @@ TEST(FrozenCacheTest, RanksShareThePassAndNobodyComputesAgain) {
   EXPECT_EQ(again.reads, 0);
 }
 
+TEST(FrozenCacheTest, ASmallCacheIsCutForRanksToShare) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = LatentOptions();
+  FrozenCacheOptions usual = CacheOptions(options, &store);
+  usual.file_bytes = FrozenCacheOptions{}.file_bytes;
+  CountedData data;
+  ASSERT_TRUE(ObtainFrozenCache(store.get(), &data, usual).ok());
+  EXPECT_EQ(FileCount(&store), 5U + 1U) << "of 64 rows, and the labels";
+}
+
 TEST(FrozenCacheTest, APassThatWasCutOffGoesOn) {
   storage::TemporaryStore store;
   const TrainerOptions options = LatentOptions();
@@ -127,15 +139,41 @@ TEST(FrozenCacheTest, ADamagedFileIsComputedAgain) {
   ASSERT_EQ(mended.size(), files.size());
   EXPECT_EQ(mended[3].uri, files[3].uri);
 
-  // Gone while it is in use: for the next attempt to mend.
-  const SampleSource source(options, &again);
+  // The same for a file of other rows that has the hash of its name.
+  const std::string name = mended[3].uri.substr(0, mended[3].uri.rfind('-') + 1);
+  ASSERT_TRUE(store.get()->Delete(mended[3].uri).ok());
+  const std::string label = store.get()->Read(mended[8].uri).value();
+  ASSERT_TRUE(store.get()->Write(name + storage::Sha256(label) + ".safetensors", label).ok());
+  CountedData once_more;
+  ASSERT_TRUE(ObtainFrozenCache(store.get(), &once_more, CacheOptions(options, &store)).ok());
+  EXPECT_EQ(once_more.reads, 48);
+  EXPECT_EQ(store.get()->List(store.get()->UriOf("frozen")).value()[3].uri, files[3].uri);
+  EXPECT_EQ(FileCount(&store), files.size());
+}
+
+TEST(FrozenCacheTest, FilesThatChangeWhileTheyAreReadGiveTheTaskBack) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = LatentOptions();
+  CountedData data;
+  const auto kept = ObtainFrozenCache(store.get(), &data, CacheOptions(options, &store));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  const auto files = store.get()->List(store.get()->UriOf("frozen")).value();
+  const SampleSource source(options, &data);
   const Samples samples = source.Read(0, 160).value();
   EXPECT_TRUE((*kept)->Latents(0, samples).ok());
-  ASSERT_TRUE(store.get()->Delete(mended[3].uri).ok());
-  const absl::Status status = (*kept)->Latents(0, samples).status();
+  // The same size, and rows that nobody could tell from others.
+  const std::string path = store.get()->LocalPath(files[3].uri).value();
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  absl::Status status = (*kept)->Latents(0, samples).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(ErrorReason(status), "FROZEN_CACHE_DAMAGED");
-  EXPECT_THAT(std::string(status.message()), HasSubstr(mended[3].uri));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(files[3].uri));
+  // Gone.
+  ASSERT_TRUE(store.get()->Delete(files[3].uri).ok());
+  status = (*kept)->Latents(0, samples).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(ErrorReason(status), "FROZEN_CACHE_DAMAGED");
+  EXPECT_THAT(std::string(status.message()), HasSubstr(files[3].uri));
 }
 
 TEST(FrozenCacheTest, APlanThatReadsKeptOutputsNeedsThem) {
