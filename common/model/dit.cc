@@ -1,6 +1,7 @@
 #include "common/model/dit.h"
 
 #include <cmath>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -15,10 +16,10 @@ constexpr int64_t kFrequencyWidth = 256;  // of the sinusoidal time embedding, a
 constexpr double kTimeScale = 1000.0;     // t in [0, 1] is embedded like a step number of 0 .. 1000
 constexpr double kLayerNormEpsilon = 1e-6;
 
-// Draws a layer's initial weights: a function of (seed, layer, parameter) only.
+// Draws a layer's initial weights: a function of (seed, layer, parameter) only. Without a seed it draws none.
 class Initialiser {
  public:
-  Initialiser(uint64_t seed, int64_t layer) : seed_(seed), layer_(static_cast<uint64_t>(layer)) {}
+  Initialiser(std::optional<uint64_t> seed, int64_t layer) : seed_(seed), layer_(static_cast<uint64_t>(layer)) {}
 
   at::Tensor Xavier(int64_t out, int64_t in) {
     const float bound = std::sqrt(6.0F / static_cast<float>(in + out));
@@ -39,12 +40,13 @@ class Initialiser {
   template <typename Fill>
   at::Tensor Draw(at::IntArrayRef sizes, Fill fill) {
     at::Tensor tensor = at::empty(sizes, at::kFloat);
-    fill(CounterRandom(seed_, RandomPurpose::kInitialise, parameter_++, layer_),
+    if (!seed_) return tensor;
+    fill(CounterRandom(*seed_, RandomPurpose::kInitialise, parameter_++, layer_),
          {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())});
     return tensor;
   }
 
-  const uint64_t seed_;
+  const std::optional<uint64_t> seed_;
   const uint64_t layer_;
   uint64_t parameter_ = 0;
 };
@@ -97,7 +99,7 @@ at::Tensor PositionEmbedding(const DitConfig& config) {
 // Patches, position, time and class -> tokens and the activated conditioning.
 class EmbedLayer : public DitLayer {
  public:
-  EmbedLayer(const DitConfig& config, uint64_t seed) : DitLayer("embed", config) {
+  EmbedLayer(const DitConfig& config, std::optional<uint64_t> seed) : DitLayer("embed", config) {
     Initialiser draw(seed, 0);
     const int64_t w = config.width;
     // Conditioning of unit scale from the start. DiT's own 0.02 leaves it so faint that runs of a few hundred steps do
@@ -151,7 +153,8 @@ class EmbedLayer : public DitLayer {
 // One adaLN-Zero block: gated attention, gated MLP.
 class BlockLayer : public DitLayer {
  public:
-  BlockLayer(const DitConfig& config, uint64_t seed, int64_t i) : DitLayer(fmt::format("blocks.{}", i), config) {
+  BlockLayer(const DitConfig& config, std::optional<uint64_t> seed, int64_t i)
+      : DitLayer(fmt::format("blocks.{}", i), config) {
     Initialiser draw(seed, i + 1);
     const int64_t w = config.width;
     const int64_t hidden = std::llround(config.mlp_ratio * static_cast<double>(w));
@@ -193,7 +196,7 @@ class BlockLayer : public DitLayer {
 // Velocity per pixel, or logits of the mean token. Float32, whatever the compute dtype.
 class HeadLayer : public DitLayer {
  public:
-  HeadLayer(const DitConfig& config, uint64_t seed) : DitLayer("head", config) {
+  HeadLayer(const DitConfig& config, std::optional<uint64_t> seed) : DitLayer("head", config) {
     Initialiser draw(seed, config.depth + 1);
     const int64_t w = config.width;
     const int64_t out = config.outputs > 0 ? config.outputs : config.patch * config.patch * config.channels;
@@ -233,7 +236,7 @@ std::vector<FlowShape> HiddenFlow(const DitConfig& config, int64_t n) {
   return {{"tokens", {n, config.tokens(), config.width}}, {"c", {n, config.width}}};
 }
 
-LayerList BuildLayers(const DitConfig& config, uint64_t seed, int64_t first_layer, int64_t end_layer) {
+LayerList BuildLayers(const DitConfig& config, std::optional<uint64_t> seed, int64_t first_layer, int64_t end_layer) {
   LayerList layers;
   for (int64_t i = first_layer; i < end_layer; ++i) {
     if (i == 0) {

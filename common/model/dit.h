@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,8 +44,9 @@ absl::StatusOr<DitConfig> ParseDitConfig(std::string_view json, std::string_view
 
 // "embed", "blocks.0" … "blocks.<depth - 1>", "head": depth + 2 layers, in order; a stage that holds layers
 // [first, end) builds just these. Weights are a function of (config, seed, layer name) only: adaLN and head start at
-// zero, Linear weights Xavier-uniform, class embeddings standard normal.
-LayerList BuildLayers(const DitConfig& config, uint64_t seed, int64_t first_layer, int64_t end_layer);
+// zero, Linear weights Xavier-uniform, class embeddings standard normal. Without a seed the weights are anything: for
+// who loads them, since drawing takes longer than reading.
+LayerList BuildLayers(const DitConfig& config, std::optional<uint64_t> seed, int64_t first_layer, int64_t end_layer);
 
 // Number of layers of the whole model.
 inline int64_t LayerCount(const DitConfig& config) {

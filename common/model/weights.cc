@@ -112,7 +112,7 @@ absl::StatusOr<LoadedModel> LoadModel(std::string_view config_json, std::string_
   std::map<std::string, storage::TensorView> tensors;
   for (const storage::TensorView& tensor : file.tensors) tensors.emplace(tensor.name, tensor);
   try {
-    model.layers = BuildLayers(model.config, 0, 0, LayerCount(model.config));
+    model.layers = BuildLayers(model.config, std::nullopt, 0, LayerCount(model.config));
     const absl::Status loaded = LoadParameters(model.layers, tensors);
     if (!loaded.ok()) {
       return MakeError(absl::StatusCode::kDataLoss, "MODEL_WEIGHTS_DAMAGED",

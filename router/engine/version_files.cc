@@ -37,7 +37,8 @@ absl::StatusOr<std::shared_ptr<const VersionFiles>> OpenVersion(storage::BlobSto
                             .height = index.height,
                             .width = index.width,
                             .latent = index.latent,
-                            .self_conditioning = index.self_conditioning},
+                            .self_conditioning = index.self_conditioning,
+                            .class_names = index.classes},
                    .digest = storage::Sha256(json)};
   return files;
 }
