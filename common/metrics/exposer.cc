@@ -1,11 +1,11 @@
 #include "common/metrics/exposer.h"
 
 #include <exception>
-#include <thread>
 
 #include "CivetServer.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/metrics/http_listen.h"
 #include "fmt/format.h"
 
 namespace atl::metrics {
@@ -43,16 +43,6 @@ class HealthHandler : public CivetHandler {
   const std::function<bool()> healthy_;
 };
 
-// Opens and closes a connection to a listening port of this machine, so that its poll returns.
-void WakeListener(const std::string& listen, int port) {
-  const std::string host = listen.substr(0, listen.rfind(':'));
-  const std::string dialable = host == "0.0.0.0" ? "127.0.0.1" : host;
-  char error[64];
-  if (mg_connection* connection = mg_connect_client(dialable.c_str(), port, 0, error, sizeof(error))) {
-    mg_close_connection(connection);
-  }
-}
-
 class CivetExposer : public Exposer {
  public:
   CivetExposer(const Registry* registry, std::function<bool()> healthy, const std::string& listen)
@@ -66,15 +56,8 @@ class CivetExposer : public Exposer {
     address_ = fmt::format("{}:{}", listen.substr(0, listen.rfind(':')), port_);
   }
 
-  // CivetWeb looks at its stop flag only after a poll of up to two seconds: connections cut that short.
   ~CivetExposer() override {
-    absl::Notification stopped;
-    std::thread stopper([this, &stopped] {
-      server_.close();
-      stopped.Notify();
-    });
-    while (!stopped.WaitForNotificationWithTimeout(absl::Milliseconds(20))) WakeListener(address_, port_);
-    stopper.join();
+    CloseListener(address_, [this] { server_.close(); });
   }
 
   int port() const override { return port_; }
@@ -92,15 +75,7 @@ class CivetExposer : public Exposer {
 
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Registry* registry, const std::string& listen,
                                                         std::function<bool()> healthy) {
-  // CivetWeb reads more into this text (lists, TLS suffixes) than an address; only "host:port" is passed on.
-  const size_t colon = listen.rfind(':');
-  const bool plain = colon != std::string::npos && colon > 0 && colon + 1 < listen.size() &&
-                     listen.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
-                     listen.find(',') == std::string::npos;
-  if (!plain) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
-                     fmt::format("expected host:port for metrics, found '{}'", listen));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckListenAddress(listen, "metrics"));
   try {
     auto exposer = std::make_unique<CivetExposer>(registry, std::move(healthy), listen);
     if (exposer->port() != 0) return exposer;

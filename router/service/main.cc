@@ -38,6 +38,17 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
   app.add_option("--port-file", port_file, "Write the bound port to this file");
   app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
+  app.add_option("--rest-listen", options.rest.listen,
+                 "HOST:PORT of the REST API in the shape of OpenAI's images endpoint (default: none); without a host,\n"
+                 "this machine's loopback")
+      ->transform([](const std::string& text) {
+        return text.find(':') == std::string::npos || text[0] == ':' ? "127.0.0.1:" + text.substr(text[0] == ':')
+                                                                     : text;
+      });
+  app.add_option("--rest-max-requests", options.rest.max_requests,
+                 "REST requests for images at a time; further ones are refused with 429")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads that evaluate networks")->capture_default_str();
   app.add_option("--max-steps", options.engine.limits.max_steps, "Most solver steps of one request")
       ->check(CLI::Range(1, 100'000))
@@ -79,6 +90,7 @@ int main(int argc, char** argv) {
     }
   }
   spdlog::info("atoll-router {} listens at {}", atl::kVersion, (*router)->address());
+  if (!options.rest.listen.empty()) spdlog::info("REST at http://{}/v1", (*router)->rest_address());
   int signal = 0;
   sigwait(&signals, &signal);
   spdlog::info("signal {}: draining for at most {} s", signal, drain_seconds);

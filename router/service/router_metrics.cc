@@ -70,6 +70,17 @@ void RouterMetrics::OnRejected(const std::string& model, absl::StatusCode code) 
       ->Increment();
 }
 
+void RouterMetrics::OnRest(std::string_view route, int code, absl::Duration duration) {
+  registry_
+      ->AddCounter("atoll_router_rest_requests_total", "REST requests that were answered, by route and status code.",
+                   {{"route", std::string(route)}, {"code", fmt::format("{}", code)}})
+      ->Increment();
+  registry_
+      ->AddHistogram("atoll_router_rest_seconds", "Time from a REST request's head to its answer's last byte.",
+                     metrics::CallSecondsBounds(), {{"route", std::string(route)}})
+      ->Observe(absl::ToDoubleSeconds(duration));
+}
+
 void RouterMetrics::OnServing(const std::string& model, int64_t generation) {
   registry_
       ->AddGauge("atoll_router_serving_generation", "Generation of the serving row that is served.", {{"model", model}})

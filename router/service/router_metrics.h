@@ -20,6 +20,8 @@ class RouterMetrics final : public EngineObserver {
   void OnRequestEnd(const RequestStats& stats) override;
   void OnRejected(const std::string& model, absl::StatusCode code) override;
 
+  // `route` is one of the few that the REST server has.
+  void OnRest(std::string_view route, int code, absl::Duration duration);
   void OnServing(const std::string& model, int64_t generation);
   void OnLoadFailed(const std::string& model);
   void OnCoordinatorConnection(bool connected);

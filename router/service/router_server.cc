@@ -46,6 +46,14 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   router->engine_.Start();
   ATOLL_ASSIGN_OR_RETURN(
       router->server_, rpc::Server::Start({.listen = options.listen, .services = {{kServiceName, &router->service_}}}));
+  if (!options.rest.listen.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(
+        router->rest_,
+        RestServer::Start(options.rest, &router->engine_, Clock::Real(),
+                          [metrics = &router->metrics_](std::string_view route, int code, absl::Duration duration) {
+                            metrics->OnRest(route, code, duration);
+                          }));
+  }
   if (!options.metrics_listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(router->exposer_,
                            metrics::Exposer::Start(router->registry_.get(), options.metrics_listen,
@@ -109,6 +117,8 @@ void RouterServer::Shutdown(absl::Duration grace) {
     server_->Shutdown(absl::Seconds(1));
   }
   engine_.Stop();
+  // After the engine has ended its requests, so that each of them gets its answer.
+  rest_.reset();
 }
 
 RouterServer::~RouterServer() {

@@ -14,6 +14,7 @@
 #include "router/engine/compute_pool.h"
 #include "router/engine/engine.h"
 #include "router/service/model_follower.h"
+#include "router/service/rest_server.h"
 #include "router/service/router_metrics.h"
 #include "router/service/sample_service.h"
 
@@ -26,7 +27,8 @@ struct RouterOptions {
   std::string model_dir;
   std::vector<std::string> models;  // with a coordinator: what to serve; empty: everything
   std::string listen = "127.0.0.1:0";
-  std::string metrics_listen;  // empty: none
+  std::string metrics_listen;         // empty: none
+  RestOptions rest = {.listen = ""};  // no address: none
   int threads = 1;
   EngineOptions engine;
 };
@@ -42,6 +44,8 @@ class RouterServer {
 
   const std::string& address() const { return server_->address(); }
   int port() const { return server_->port(); }
+  // Empty without REST.
+  std::string rest_address() const { return rest_ == nullptr ? "" : rest_->address(); }
   // Empty without metrics.
   std::string metrics_address() const { return exposer_ == nullptr ? "" : exposer_->address(); }
 
@@ -65,6 +69,7 @@ class RouterServer {
   SampleService service_;
   std::unique_ptr<storage::BlobStore> store_;
   std::unique_ptr<rpc::Server> server_;
+  std::unique_ptr<RestServer> rest_;
   std::unique_ptr<metrics::Exposer> exposer_;
   std::unique_ptr<ModelFollower> follower_;
 };

@@ -1,0 +1,123 @@
+#include "router/service/rest_call.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/errors.h"
+
+namespace atl::router {
+namespace {
+
+bool IsPeer(int descriptor, const std::string& address, const std::string& port) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof(peer);
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
+  if (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) return false;
+  char host[NI_MAXHOST];
+  char service[NI_MAXSERV];
+  return getnameinfo(reinterpret_cast<sockaddr*>(&peer), size, host, sizeof(host), service, sizeof(service),
+                     NI_NUMERICHOST | NI_NUMERICSERV) == 0 &&
+         address == host && port == service;
+}
+
+}  // namespace
+
+WakeUp::WakeUp() : descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+WakeUp::~WakeUp() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void WakeUp::Set() {
+  const uint64_t one = 1;
+  // It fails only when the count is at its largest, and then it is set.
+  [[maybe_unused]] const ssize_t written = write(descriptor_, &one, sizeof(one));
+}
+
+void RestCall::OnImage(SampledImage image) {
+  absl::MutexLock lock(&mutex_);
+  images_.push_back(std::move(image));
+}
+
+void RestCall::OnDone(const SampleReport& report) {
+  {
+    absl::MutexLock lock(&mutex_);
+    report_ = report;
+    status_ = absl::OkStatus();
+  }
+  over_.Set();
+}
+
+void RestCall::OnError(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    status_ = status;
+  }
+  over_.Set();
+}
+
+absl::Status RestCall::Await(int socket, const WakeUp& stop) {
+  pollfd events[] = {{.fd = over_.descriptor(), .events = POLLIN, .revents = 0},
+                     {.fd = stop.descriptor(), .events = POLLIN, .revents = 0},
+                     {.fd = socket, .events = POLLRDHUP, .revents = 0}};
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (status_) return *status_;
+    }
+    if (events[1].revents != 0) {
+      return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                       "the router is shutting down; send the request to another");
+    }
+    if (events[2].revents != 0) {
+      return MakeError(absl::StatusCode::kCancelled, "REQUEST_CANCELLED", "the caller hung up");
+    }
+    // The engine ends every request by its deadline.
+    poll(events, std::size(events), -1);
+  }
+}
+
+std::vector<SampledImage> RestCall::TakeImages() {
+  absl::MutexLock lock(&mutex_);
+  return std::move(images_);
+}
+
+SampleReport RestCall::report() {
+  absl::MutexLock lock(&mutex_);
+  return report_;
+}
+
+int FindSocket(const std::string& address, int port) {
+  const std::string port_text = std::to_string(port);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const std::string name = entry.path().filename().string();
+    int descriptor = -1;
+    std::from_chars(name.data(), name.data() + name.size(), descriptor);
+    if (IsPeer(descriptor, address, port_text)) return descriptor;
+  }
+  return -1;
+}
+
+void DrainSocket(int socket, absl::Duration time) {
+  if (socket < 0 || shutdown(socket, SHUT_WR) != 0) return;
+  const absl::Time end = absl::Now() + time;
+  pollfd event{.fd = socket, .events = POLLIN, .revents = 0};
+  char discarded[4096];
+  while (true) {
+    const int64_t left = absl::ToInt64Milliseconds(end - absl::Now());
+    if (left <= 0 || poll(&event, 1, static_cast<int>(left)) <= 0) return;
+    if (recv(socket, discarded, sizeof(discarded), MSG_DONTWAIT) <= 0) return;
+  }
+}
+
+}  // namespace atl::router

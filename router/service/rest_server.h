@@ -1,0 +1,44 @@
+// The REST facade: images over HTTP and JSON, in the shape of OpenAI's images endpoint, by the same engine as gRPC.
+//   POST /v1/images/generations, GET /v1/models, GET /v1/models/<name>, GET /healthz
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "router/engine/engine.h"
+
+namespace atl::router {
+
+struct RestOptions {
+  std::string listen = "127.0.0.1:0";  // "host:port"
+  // Requests for images at a time, one thread each; a few threads more answer everything else, and refuse.
+  int max_requests = 16;
+  size_t max_body_bytes = size_t{4} << 20;
+  // Of one request: its answer is held in memory whole.
+  int32_t max_images = 128;
+  // How long a caller may take to send its body, and to read its answer.
+  absl::Duration max_transfer_time = absl::Seconds(30);
+};
+
+// `route` is one of a few fixed names. Called from serving threads; must not block.
+using RestObserver = std::function<void(std::string_view route, int code, absl::Duration duration)>;
+
+// Thread-safe. Requests that wait for images when it is destroyed are cancelled; its threads are joined.
+class RestServer {
+ public:
+  // `engine` and `clock` must outlive it; `observer` may be empty. INVALID_ARGUMENT, reason INVALID_ADDRESS;
+  // UNAVAILABLE, reason CANNOT_LISTEN.
+  static absl::StatusOr<std::unique_ptr<RestServer>> Start(const RestOptions& options, Engine* engine, Clock* clock,
+                                                           RestObserver observer = {});
+  virtual ~RestServer() = default;
+
+  virtual int port() const = 0;
+  // "host:port" with the bound port.
+  virtual const std::string& address() const = 0;
+};
+
+}  // namespace atl::router
