@@ -317,6 +317,12 @@ TEST_F(CommandLineTest, SampleErrorsAreClear) {
   const Outcome outcome = Run({"sample", "--class", "1", "--out", folder_ + "/x"});
   EXPECT_EQ(outcome.code, 8);
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/x")) << "nothing half written";
+  {
+    absl::MutexLock lock(&sampler_.mutex_);
+    sampler_.latent_ = true;
+  }
+  EXPECT_THAT(Run({"sample", "--class", "1", "--out", folder_ + "/x"}).err,
+              HasSubstr("found PNG; give --raw and a folder for --out [LATENT_MODEL]"));
 }
 
 TEST_F(CommandLineTest, AddressesComeFromFlagsThenClusterThenEnvironment) {

@@ -160,6 +160,9 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
       absl::MutexLock lock(&mutex_);
       requests_.push_back(*request);
       if (refusals_-- > 0) return Refusal();
+      if (latent_) {
+        return Error(absl::StatusCode::kInvalidArgument, "LATENT_MODEL", "format: expected raw, found PNG");
+      }
     }
     atlpb::sample::v1::SampleResponse progress;
     progress.mutable_queued()->set_position(0);
@@ -220,6 +223,7 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
   absl::Mutex mutex_;
   int not_yet_ ABSL_GUARDED_BY(mutex_) = 0;
   bool incomplete_ ABSL_GUARDED_BY(mutex_) = false;
+  bool latent_ ABSL_GUARDED_BY(mutex_) = false;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<atlpb::sample::v1::SampleRequest> requests_ ABSL_GUARDED_BY(mutex_);
 };

@@ -82,6 +82,13 @@ absl::Status WriteGrid(const std::string& path, const std::vector<DrawnImage>& i
   return WriteFile(path, png);
 }
 
+// The router names the field of its API; people have flags.
+absl::Status Explain(const absl::Status& status) {
+  if (ErrorReason(status) != "LATENT_MODEL") return status;
+  return MakeError(status.code(), "LATENT_MODEL",
+                   fmt::format("{}; give --raw and a folder for --out", std::string(status.message())));
+}
+
 // Draws the images of one command, request by request. Not thread-safe.
 class Drawing {
  public:
@@ -106,7 +113,7 @@ class Drawing {
     if (session_.terminal) *session_.err << "\r\x1b[K" << std::flush;
     const grpc::Status finished = stream->Finish();
     ATOLL_RETURN_IF_ERROR(shown);
-    ATOLL_RETURN_IF_ERROR(ExplainCall(rpc::FromGrpc(finished), peer.what));
+    ATOLL_RETURN_IF_ERROR(Explain(ExplainCall(rpc::FromGrpc(finished), peer.what)));
     if (done_ && images_ == request.classes_size()) return absl::OkStatus();
     return MakeError(absl::StatusCode::kDataLoss, "STREAM_INCOMPLETE",
                      fmt::format("expected {} images and their report, found {}", request.classes_size(), images_));
@@ -278,7 +285,8 @@ void AddSampleCommand(CLI::App* app, Session* session) {
   CLI::App* command = app->add_subcommand("sample", "Draws images with a published model");
   AddFlags(command, flags.get());
   command->footer(R"(
-The same seed, class and settings give the same image, whatever else the router does meanwhile.
+The same seed, class and settings give the same image to rounding, whatever else the router does meanwhile, and with
+--reproducible the same bytes.
 
 Examples:
   atoll sample --class all --count 10 --out digits.png

@@ -1,0 +1,91 @@
+#include "tests/bench/serving_costs.h"
+
+#include <algorithm>
+#include <barrier>
+#include <functional>
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include "common/model/dit.h"
+#include "tests/bench/bench_process.h"
+#include "tests/bench/figures.h"
+
+namespace atl::bench {
+namespace {
+
+constexpr int kMostRows = 32;
+
+void Evaluate(const model::LoadedModel& network, int rows) {
+  const model::DitConfig& config = network.config;
+  const at::Tensor x = at::zeros({rows, config.channels, config.height, config.width_pixels});
+  const at::Tensor t = at::full({rows}, 0.5);
+  const at::Tensor classes = at::zeros({rows}, at::kLong);
+  model::RunModel(network.layers, x, t, classes);
+}
+
+// Seconds per row of `batches` batches in a row, on each of the threads at once; the mean of the threads.
+double SecondsPerRow(int threads, int batches, int rows, const std::function<void(int thread, int batch)>& run) {
+  std::vector<double> seconds(static_cast<size_t>(threads));
+  std::barrier start(threads);
+  std::vector<std::thread> workers;
+  for (int thread = 0; thread < threads; ++thread) {
+    workers.emplace_back([&, thread] {
+      at::set_num_threads(1);
+      const c10::InferenceMode inference;
+      run(thread, 0);
+      start.arrive_and_wait();
+      const double begin = MonotonicSeconds();
+      for (int batch = 0; batch < batches; ++batch) run(thread, batch);
+      seconds[static_cast<size_t>(thread)] = (MonotonicSeconds() - begin) / (batches * rows);
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  double sum = 0;
+  for (const double value : seconds) sum += value;
+  return sum / threads;
+}
+
+std::vector<double> MedianOf(const std::vector<CostCurve>& curves, std::vector<double> CostCurve::*member) {
+  std::vector<double> medians;
+  for (size_t i = 0; i < (curves.front().*member).size(); ++i) {
+    std::vector<double> values;
+    for (const CostCurve& curve : curves) values.push_back((curve.*member)[i]);
+    medians.push_back(Median(values));
+  }
+  return medians;
+}
+
+}  // namespace
+
+double CostCurve::best_expert() const {
+  return *std::min_element(expert.begin(), expert.end());
+}
+
+double CostCurve::best_router() const {
+  return *std::min_element(router.begin(), router.end());
+}
+
+CostCurve MeasureCosts(const std::vector<model::LoadedModel>& networks, int threads) {
+  const int experts = static_cast<int>(networks.size()) - 1;
+  CostCurve curve;
+  for (int rows = 1; rows <= kMostRows; rows *= 2) {
+    const int batches = kMostRows / rows;
+    curve.rows.push_back(rows);
+    curve.expert.push_back(SecondsPerRow(threads, batches, rows, [&](int thread, int batch) {
+      Evaluate(networks[static_cast<size_t>((batch * threads + thread) % experts)], rows);
+    }));
+    curve.router.push_back(SecondsPerRow(threads, batches, rows, [&](int, int) { Evaluate(networks.back(), rows); }));
+  }
+  return curve;
+}
+
+CostCurve MedianOf(const std::vector<CostCurve>& curves) {
+  return {.rows = curves.front().rows,
+          .expert = MedianOf(curves, &CostCurve::expert),
+          .router = MedianOf(curves, &CostCurve::router)};
+}
+
+}  // namespace atl::bench

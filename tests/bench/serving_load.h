@@ -1,0 +1,56 @@
+// Plays requests to an engine and says when they were answered.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "router/engine/engine.h"
+
+namespace atl::bench {
+
+struct TimedRequest {
+  absl::Duration at;  // from the start of the load
+  router::SampleRequest request;
+};
+
+// What became of it; times from the start of the load.
+struct ServedRequest {
+  absl::Duration scheduled;
+  absl::Duration first_image;
+  absl::Duration ended;
+  int64_t images = 0;
+  absl::Status status;
+  router::RoutingReport routing;
+
+  absl::Duration latency() const { return ended - scheduled; }
+};
+
+// A request under way. Thread-safe. Dropping it cancels what is not done.
+class Flying {
+ public:
+  // `start` is of the real clock's monotonic time. A request that is refused has ended.
+  Flying(router::Engine* engine, const TimedRequest& timed, absl::Duration start);
+  ~Flying();
+
+  const ServedRequest& Await();
+  int64_t images() const;  // so far
+  bool ended() const;
+
+ private:
+  class Events;
+  const std::shared_ptr<Events> events_;
+  std::unique_ptr<router::SampleTicket> ticket_;
+};
+
+// Sends every request when it is due, whether or not others are done, and waits for all. `requests` ascending in time.
+std::vector<ServedRequest> Play(router::Engine* engine, std::span<const TimedRequest> requests);
+// Sends a request when the one before is done, whatever its time.
+std::vector<ServedRequest> PlayOneByOne(router::Engine* engine, std::span<const TimedRequest> requests);
+
+// From the first schedule to the last end, in seconds. The first error of the requests, if any.
+absl::StatusOr<double> Makespan(std::span<const ServedRequest> served);
+
+}  // namespace atl::bench

@@ -1,0 +1,34 @@
+// The model that the serving benches draw with: random weights, published into a folder as a job would.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/weights.h"
+#include "common/storage/blob_store.h"
+
+namespace atl::bench {
+
+struct ServingModel {
+  std::string name = "bench";
+  int experts = 8;
+  int classes = 64;
+  int channels = 4;
+  int side = 16;  // of the latents, patches of 2
+  int width = 256;
+  int depth = 8;
+  int heads = 4;
+  // Of the router network: what a job takes that does not say.
+  int router_width = 64;
+  int router_depth = 4;
+};
+
+// Expert 0 … experts - 1, then the router network. Which expert a row gets depends on its class and time.
+std::vector<model::LoadedModel> BuildNetworks(const ServingModel& model);
+
+// Writes model_index.json and all that it names below `folder_uri`; the SHA-256 of the index.
+absl::StatusOr<std::string> Publish(const ServingModel& model, const std::vector<model::LoadedModel>& networks,
+                                    storage::BlobStore* store, const std::string& folder_uri);
+
+}  // namespace atl::bench
