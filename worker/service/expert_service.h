@@ -13,19 +13,12 @@
 #include "common/base/clock.h"
 #include "router/engine/lane.h"
 #include "worker/service/denoise_stream.h"
+#include "worker/service/hosting_keeper.h"
 #include "worker/service/lane_queue.h"
 
 namespace atl::worker {
 
-// One network that this process hosts, loads or could not load.
-struct HostedState {
-  router::NetworkId id;
-  enum class State { kLoading, kReady, kFailed };
-  State state = State::kLoading;
-  int64_t bytes = 0;   // memory of its weights
-  absl::Status error;  // of kFailed
-};
-
+// What ListNetworks answers.
 struct Hosting {
   std::vector<HostedState> networks;
   std::string fingerprint;   // of the lanes

@@ -1,4 +1,6 @@
 // atoll-worker: one rank of an island. Rank 0 leads: it claims tasks from the coordinator and hosts the rendezvous.
+// With
+// --serve it is no rank: it hosts experts for routers.
 #include <unistd.h>
 
 #include <csignal>
@@ -6,12 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/random/random.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -21,6 +25,7 @@
 #include "fmt/format.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "worker/service/expert_server.h"
 #include "worker/service/host_memory.h"
 #include "worker/service/leader.h"
 #include "worker/service/local_profile.h"
@@ -59,20 +64,22 @@ struct Flags {
   double stop_seconds = 20;
   std::string log_level = "info";
   LocalProfileOptions profile;
+  bool serve = false;
+  std::vector<std::string> experts;
+  ExpertServerOptions expert_server;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
   app.description(
       "One rank of a compute island. Rank 0 leads: it claims tasks from the coordinator and gathers the other ranks.\n"
-      "Without --rank, --ranks and --leader the variables of torchrun, Kubernetes JobSet or Slurm say who it is.");
+      "Without --rank, --ranks and --leader the variables of torchrun, Kubernetes JobSet or Slurm say who it is.\n"
+      "With --serve it serves experts of published models to routers.");
   app.set_version_flag("--version", std::string(kVersion));
   app.add_option("--coordinator", flags.coordinator, "Coordinator, HOST:PORT (rank 0)")->envname("ATOLL_COORDINATOR");
   app.add_option("--blob-store", flags.blob_store, "URI of the blob store: file:///path, s3://bucket/prefix, ...")
-      ->envname("ATOLL_BLOB_STORE")
-      ->required();
+      ->envname("ATOLL_BLOB_STORE");
   app.add_option("--island-id", flags.island_id, "Name of the island, unique among islands")
-      ->envname("ATOLL_ISLAND_ID")
-      ->required();
+      ->envname("ATOLL_ISLAND_ID");
   app.add_option("--rank", flags.rank, "This process's rank; 0 leads")->check(CLI::NonNegativeNumber);
   app.add_option("--ranks", flags.ranks, "Ranks of the island")->check(CLI::PositiveNumber);
   app.add_option("--leader", flags.leader, "Where rank 0 gathers the others, HOST:PORT");
@@ -88,7 +95,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
       "--interface", flags.interface,
       "Network interface of the ucx transport, or 'all' (default: 'lo' when the leader is local, else 'all')");
-  app.add_option("--port-file", flags.port_file, "Rank 0: write the rendezvous' HOST:PORT to this file");
+  app.add_option("--port-file", flags.port_file,
+                 "Rank 0: write the rendezvous' HOST:PORT to this file; with --serve the server's");
   app.add_option("--rejoin-seconds", flags.rejoin_seconds,
                  "Rank 0: how long to wait for missing ranks before going on without them")
       ->check(CLI::Range(0.0, 86'400.0))
@@ -96,6 +104,18 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--stop-seconds", flags.stop_seconds, "After SIGTERM: how long to try to leave a checkpoint")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
+  app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island");
+  app.add_option("--model-dir", flags.expert_server.model_dir,
+                 "With --serve: folder of one published model (model_index.json), to serve without a coordinator");
+  app.add_option("--experts", flags.experts, "With --model-dir: what to host, as 0,1,router (default: everything)")
+      ->delimiter(',');
+  app.add_option("--listen", flags.expert_server.listen, "With --serve: HOST:PORT to serve at; port 0 takes a free one")
+      ->capture_default_str();
+  app.add_option(
+         "--memory", flags.expert_server.local.memory_budget_bytes,
+         "With --serve: memory for weights, as 8GB, per device; what does not fit is read again when it is asked "
+         "for (default: no limit)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   app.add_option("--profile", flags.profile.folder, "Measure the costs of FOLDER/job.yaml and end (`atoll profile`)");
   app.add_option("--profile-network", flags.profile.network, "expert or router")
       ->check(CLI::IsMember({"expert", "router"}));
@@ -302,8 +322,44 @@ absl::Status CheckDevice(const std::string& device) {
 #endif
 }
 
+absl::Status RunExpertServer(const Flags& flags) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("experts"));
+  spdlog::set_level(spdlog::level::from_str(flags.log_level));
+  spdlog::flush_on(spdlog::level::info);
+  ExpertServerOptions options = flags.expert_server;
+  options.local.device = flags.device;
+  options.local.threads = flags.threads;
+  ATOLL_ASSIGN_OR_RETURN(options.networks, ParseNetworks(flags.experts));
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<ExpertServer> server, ExpertServer::Start(options, Clock::Real()));
+  if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, server->address()));
+  spdlog::info("expert server {} at {}: {} networks, arithmetic {}", kVersion, server->address(),
+               server->hosting().networks.size(), server->hosting().fingerprint);
+  absl::Notification stop;
+  const auto notify = [&stop, once = std::make_shared<std::once_flag>()] {
+    std::call_once(*once, [&stop] { stop.Notify(); });
+  };
+  const StopSignals signals([&](const std::string& /*signal*/) { notify(); }, notify,
+                            absl::Seconds(flags.stop_seconds));
+  stop.WaitForNotification();
+  // Routers ask elsewhere for what is cancelled.
+  server->Shutdown(absl::Seconds(1));
+  return absl::OkStatus();
+}
+
+absl::Status CheckIslandFlags(const Flags& flags) {
+  if (flags.blob_store.empty()) {
+    return FieldError("--blob-store", "BLOB_STORE_REQUIRED", "expected the URI of the blob store, found none");
+  }
+  if (flags.island_id.empty()) {
+    return FieldError("--island-id", "ISLAND_ID_REQUIRED", "expected the island's name, found none");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunWorker(const Flags& flags) {
   ATOLL_RETURN_IF_ERROR(CheckDevice(flags.device));
+  if (flags.serve) return RunExpertServer(flags);
+  ATOLL_RETURN_IF_ERROR(CheckIslandFlags(flags));
   Environment environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;

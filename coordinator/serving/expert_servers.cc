@@ -1,0 +1,88 @@
+#include "coordinator/serving/expert_servers.h"
+
+#include <algorithm>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::serving {
+namespace {
+
+constexpr size_t kMaxName = 256;
+constexpr size_t kMaxNetworks = 10'000;
+constexpr size_t kRememberedIncarnations = 256;
+
+absl::Status CheckName(const std::string& field, const std::string& text) {
+  if (!text.empty() && text.size() <= kMaxName) return absl::OkStatus();
+  return FieldError("server." + field, "INVALID_EXPERT_SERVER",
+                    fmt::format("expected 1 to {} characters, found {}", kMaxName, text.size()));
+}
+
+absl::Status Check(const ExpertServer& server) {
+  ATOLL_RETURN_IF_ERROR(CheckName("server_id", server.server_id));
+  ATOLL_RETURN_IF_ERROR(CheckName("incarnation", server.incarnation));
+  ATOLL_RETURN_IF_ERROR(CheckName("address", server.address));
+  if (server.memory_bytes < 0) {
+    return FieldError("server.hosting.memory_bytes", "INVALID_EXPERT_SERVER",
+                      fmt::format("expected at least 0, found {}", server.memory_bytes));
+  }
+  if (server.networks.size() > kMaxNetworks) {
+    return FieldError("server.hosting.networks", "INVALID_EXPERT_SERVER",
+                      fmt::format("expected at most {}, found {}", kMaxNetworks, server.networks.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> ExpertServers::TakeHeartbeat(absl::Duration now, const ExpertServer& server, int64_t sequence) {
+  ATOLL_RETURN_IF_ERROR(Check(server));
+  const auto known = known_.find(server.server_id);
+  if (known == known_.end() && known_.size() >= options_.max_servers) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_SERVERS",
+                     fmt::format("expected at most {} expert servers, found one more", options_.max_servers));
+  }
+  const bool other = known == known_.end() || known->second.server.incarnation != server.incarnation;
+  if (other && std::count(replaced_.begin(), replaced_.end(), server.incarnation) > 0) {
+    return MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION",
+                     fmt::format("expert server '{}': another process has taken its place", server.server_id));
+  }
+  if (!other) {
+    Known& same = known->second;
+    if (sequence <= same.sequence) return false;
+    const bool changed = same.server != server;
+    same = {.server = server, .sequence = sequence, .heard = now};
+    return changed;
+  }
+  if (known != known_.end()) {
+    replaced_.push_back(known->second.server.incarnation);
+    if (replaced_.size() > kRememberedIncarnations) replaced_.pop_front();
+  }
+  known_[server.server_id] = {.server = server, .sequence = sequence, .heard = now};
+  return true;
+}
+
+std::vector<std::string> ExpertServers::Expire(absl::Duration now) {
+  std::vector<std::string> gone;
+  std::erase_if(known_, [&](const auto& entry) {
+    const bool silent = entry.second.heard + options_.silence <= now;
+    if (silent) gone.push_back(entry.first);
+    return silent;
+  });
+  return gone;
+}
+
+absl::Duration ExpertServers::NextExpiry() const {
+  absl::Duration next = absl::InfiniteDuration();
+  for (const auto& [id, known] : known_) next = std::min(next, known.heard + options_.silence);
+  return next;
+}
+
+std::vector<const ExpertServer*> ExpertServers::servers() const {
+  std::vector<const ExpertServer*> servers;
+  for (const auto& [id, known] : known_) servers.push_back(&known.server);
+  return servers;
+}
+
+}  // namespace atl::serving

@@ -1,0 +1,72 @@
+// The expert servers that are there, by their heartbeats. Pure; `now` is monotonic time since an arbitrary start.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/serving/placement.h"
+
+namespace atl::serving {
+
+enum class NetworkState { kLoading, kReady, kFailed };
+
+struct HostedNetwork {
+  Network network;
+  NetworkState state = NetworkState::kLoading;
+  int64_t bytes = 0;
+  bool operator==(const HostedNetwork&) const = default;
+};
+
+struct ExpertServer {
+  std::string server_id;
+  std::string incarnation;  // of the process's start
+  std::string address;
+  std::string fingerprint;
+  int32_t slots = 1;
+  int64_t memory_bytes = 0;  // 0: no limit
+  std::vector<HostedNetwork> networks;
+  bool operator==(const ExpertServer&) const = default;
+};
+
+struct ExpertServerOptions {
+  absl::Duration heartbeat_interval = absl::Seconds(2);
+  // A server that is silent for so long is forgotten.
+  absl::Duration silence = absl::Seconds(7);
+  size_t max_servers = 4096;
+};
+
+// Not thread-safe.
+class ExpertServers {
+ public:
+  explicit ExpertServers(ExpertServerOptions options) : options_(options) {}
+
+  // Whether anything changed that routers see. A restarted server takes the place of the one before at once, whose late
+  // calls then get ABORTED (STALE_INCARNATION); an older sequence number of the same process changes nothing.
+  // INVALID_ARGUMENT (INVALID_EXPERT_SERVER) names the field; RESOURCE_EXHAUSTED (TOO_MANY_SERVERS).
+  absl::StatusOr<bool> TakeHeartbeat(absl::Duration now, const ExpertServer& server, int64_t sequence);
+  // Forgets the silent ones: their ids.
+  std::vector<std::string> Expire(absl::Duration now);
+  // When the next one would be forgotten; InfiniteDuration without servers.
+  absl::Duration NextExpiry() const;
+
+  std::vector<const ExpertServer*> servers() const;  // by id
+  const ExpertServerOptions& options() const { return options_; }
+
+ private:
+  struct Known {
+    ExpertServer server;
+    int64_t sequence = 0;
+    absl::Duration heard;
+  };
+
+  const ExpertServerOptions options_;
+  std::map<std::string, Known> known_;
+  std::deque<std::string> replaced_;  // incarnations, the newest last
+};
+
+}  // namespace atl::serving

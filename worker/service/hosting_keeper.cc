@@ -1,0 +1,116 @@
+#include "worker/service/hosting_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "spdlog/spdlog.h"
+
+namespace atl::worker {
+
+using State = HostedState::State;
+
+HostingKeeper::HostingKeeper(Options options, Calls calls, Clock* clock)
+    : options_(options), calls_(std::move(calls)), clock_(clock) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+HostingKeeper::~HostingKeeper() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void HostingKeeper::Assign(std::vector<AssignedNetwork> assigned) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [id, entry] : entries_) entry.wanted = false;
+  for (AssignedNetwork& network : assigned) {
+    Entry& entry = entries_[network.id];
+    entry.wanted = true;
+    entry.assigned = std::move(network);
+  }
+  news_ = true;
+}
+
+std::vector<HostedState> HostingKeeper::hosted() const {
+  std::vector<HostedState> hosted;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, entry] : entries_) {
+    hosted.push_back({.id = id, .state = entry.state, .bytes = entry.bytes, .error = entry.error});
+  }
+  return hosted;
+}
+
+absl::Status HostingKeeper::AwaitReady() {
+  absl::Status error;
+  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bool ready = true;
+    for (const auto& [id, entry] : entries_) {
+      if (entry.state == State::kFailed) error = entry.error;
+      ready = ready && entry.state == State::kReady;
+    }
+    return ready || !error.ok();
+  };
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&settled));
+  return error;
+}
+
+HostingKeeper::Entry* HostingKeeper::Next(absl::Duration now, absl::Duration* look_again) {
+  *look_again = absl::InfiniteDuration();
+  for (auto& [id, entry] : entries_) {
+    if (!entry.wanted) return &entry;
+  }
+  for (auto& [id, entry] : entries_) {
+    if (entry.state == State::kReady) continue;
+    if (entry.next_try <= now) return &entry;
+    *look_again = std::min(*look_again, entry.next_try);
+  }
+  return nullptr;
+}
+
+void HostingKeeper::Run() {
+  for (;;) {
+    AssignedNetwork network;
+    bool drop = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      news_ = false;
+      absl::Duration look_again;
+      Entry* const entry = Next(clock_->Monotonic(), &look_again);
+      if (entry == nullptr) {
+        const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; };
+        clock_->AwaitUntil(&mutex_, absl::Condition(&awake), look_again);
+        continue;
+      }
+      network = entry->assigned;
+      drop = !entry->wanted;
+      if (drop) {
+        const bool ready = entry->state == State::kReady;
+        entries_.erase(network.id);
+        if (!ready) continue;
+      } else {
+        entry->state = State::kLoading;
+      }
+    }
+    if (drop) {
+      spdlog::info("drops {}", Describe(network.id));
+      calls_.drop(network.id);
+      continue;
+    }
+    const absl::StatusOr<int64_t> loaded = calls_.load(network);
+    if (!loaded.ok()) spdlog::error("{} cannot be loaded: {}", Describe(network.id), loaded.status().ToString());
+    absl::MutexLock lock(&mutex_);
+    // Only this thread erases entries.
+    Entry& entry = entries_[network.id];
+    entry.state = loaded.ok() ? State::kReady : State::kFailed;
+    entry.bytes = loaded.value_or(0);
+    entry.error = loaded.status();
+    entry.retry = std::min(std::max(options_.first_retry, entry.retry * 2), options_.last_retry);
+    entry.next_try = clock_->Monotonic() + entry.retry;
+  }
+}
+
+}  // namespace atl::worker

@@ -1,0 +1,90 @@
+// Brings what this process hosts in line with what it is to host: loads and drops networks, one after the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "router/policy/network_id.h"
+
+namespace atl::worker {
+
+// A network that this process is to host.
+struct AssignedNetwork {
+  router::NetworkId id;
+  std::string uri;  // folder that holds the version's model_index.json
+  bool operator==(const AssignedNetwork&) const = default;
+};
+
+// One network that this process hosts, loads or could not load.
+struct HostedState {
+  enum class State { kLoading, kReady, kFailed };
+
+  router::NetworkId id;
+  State state = State::kLoading;
+  int64_t bytes = 0;   // memory of its weights, once they are known
+  absl::Status error;  // of kFailed
+};
+
+// Thread-safe. Owns one thread, joined by the destructor, which blocks in `load`.
+class HostingKeeper {
+ public:
+  struct Calls {
+    // The bytes of the network's weights. Blocks.
+    std::function<absl::StatusOr<int64_t>(const AssignedNetwork&)> load;
+    std::function<void(const router::NetworkId&)> drop;
+  };
+  struct Options {
+    // What could not be loaded is tried again after this, doubled up to the last.
+    absl::Duration first_retry = absl::Seconds(1);
+    absl::Duration last_retry = absl::Minutes(1);
+  };
+
+  // `clock` must outlive the keeper.
+  HostingKeeper(Options options, Calls calls, Clock* clock);
+  ~HostingKeeper();
+  HostingKeeper(const HostingKeeper&) = delete;
+  HostingKeeper& operator=(const HostingKeeper&) = delete;
+
+  // All that is to be hosted from now on; the rest is dropped, before anything is loaded.
+  void Assign(std::vector<AssignedNetwork> assigned);
+  // By network.
+  std::vector<HostedState> hosted() const;
+  // Waits until everything that is assigned is ready, and returns OK, or the first error of a load.
+  absl::Status AwaitReady();
+
+ private:
+  struct Entry {
+    AssignedNetwork assigned;
+    bool wanted = true;  // else it is dropped next
+    HostedState::State state = HostedState::State::kLoading;
+    int64_t bytes = 0;
+    absl::Status error;
+    absl::Duration retry = absl::ZeroDuration();          // the wait before the last try
+    absl::Duration next_try = -absl::InfiniteDuration();  // of kLoading and kFailed
+  };
+
+  void Run();
+  // What is to be done now: a drop, else the first load that is due; null when there is nothing before `*look_again`.
+  Entry* Next(absl::Duration now, absl::Duration* look_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const Calls calls_;
+  Clock* const clock_;
+  mutable absl::Mutex mutex_;
+  std::map<router::NetworkId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  bool news_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace atl::worker
