@@ -110,6 +110,48 @@ TEST(CheckpointManifestTest, OtherFormatsAreRefusedWithWhatThisBuildReads) {
   }
 }
 
+TEST(ModelIndexTest, HowToSampleAndTheProbeReadBackEqual) {
+  ModelIndex index = SomeIndex();
+  index.files.push_back({"probe-0123.safetensors", 5, Sha256("probe")});
+  index.probe = "probe-0123.safetensors";
+  for (const VersionSampling& sampling :
+       {VersionSampling{.mode = "full", .measured = {{"top-1", 0.25, 1}, {"full", 0.125, 1.75}}},
+        VersionSampling{.mode = "top_k", .top_k = 2, .solver = "multistep", .steps = 20, .guidance = 0.0},
+        VersionSampling{.mode = "nucleus", .nucleus_p = 0.9, .temperature = 0.5},
+        VersionSampling{.mode = "threshold", .threshold = 0.1}}) {
+    index.sampling = sampling;
+    const auto parsed = ParseModelIndex(ToJson(index), "i");
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, index);
+  }
+}
+
+TEST(ModelIndexTest, SamplingThatNoRequestCouldAskForIsRefused) {
+  for (const auto& [sampling, found] : std::vector<std::pair<std::string, std::string>>{
+           {R"([])", "sampling: expected an object"},
+           {R"({})", "sampling.mode: expected string, found none"},
+           {R"({"mode": "best"})", "sampling.mode: expected 'full', 'top_k' with top_k"},
+           {R"({"mode": "top_k"})", "sampling.mode"},
+           {R"({"mode": "top_k", "top_k": 3})", "sampling.top_k: expected at most 2, the experts, found 3"},
+           {R"({"mode": "threshold", "threshold": 1.5})", "sampling.threshold: expected above 0 and at most 1"},
+           {R"({"mode": "nucleus", "nucleus_p": 0})", "sampling.nucleus_p"},
+           {R"({"mode": "full", "temperature": 0.001})", "sampling.temperature: expected at least 0.01"},
+           {R"({"mode": "full", "solver": "rk45"})", "sampling.solver"},
+           {R"({"mode": "full", "steps": 0})", "sampling.steps"},
+           {R"({"mode": "full", "guidance": -1})", "sampling.guidance: expected 0 to 100"},
+           {R"({"mode": "full", "measured": [{"mode": "full"}]})", "sampling.measured[0].velocity_error"}}) {
+    json index = json::parse(ToJson(SomeIndex()));
+    index["sampling"] = json::parse(sampling);
+    const absl::Status status = ParseModelIndex(index.dump(), "i").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << sampling;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(found));
+  }
+  json index = json::parse(ToJson(SomeIndex()));
+  index["probe"] = "nowhere.safetensors";
+  EXPECT_THAT(std::string(ParseModelIndex(index.dump(), "i").status().message()),
+              HasSubstr("probe: expected one of files"));
+}
+
 TEST(ModelIndexTest, ExpertsAndClusterRowsMustAgree) {
   json index = json::parse(ToJson(SomeIndex()));
   index["experts"] = 3;

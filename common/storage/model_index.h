@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,28 @@ namespace atl::storage {
 inline constexpr int kModelFormat = 1;
 inline constexpr char kWeightsFile[] = "diffusion_pytorch_model.safetensors";
 inline constexpr char kConfigFile[] = "config.json";
+
+// What one routing mode's velocities were worth on held-out samples.
+struct MeasuredMode {
+  std::string mode;           // "top-2", "threshold 0.1", "nucleus 0.9", "full"
+  double velocity_error = 0;  // mean square over samples and pixels
+  double experts = 0;         // evaluated per sample and step, on average
+  bool operator==(const MeasuredMode&) const = default;
+};
+
+// How requests are drawn that leave it open. What is zero or empty here is left to the router.
+struct VersionSampling {
+  std::string mode;  // "top_k", "threshold", "full" or "nucleus"
+  int32_t top_k = 0;
+  double threshold = 0;
+  double nucleus_p = 0;
+  double temperature = 0;
+  std::string solver;  // "euler", "heun" or "multistep"
+  int32_t steps = 0;
+  std::optional<double> guidance;
+  std::vector<MeasuredMode> measured;  // what the mode was chosen from
+  bool operator==(const VersionSampling&) const = default;
+};
 
 struct ModelIndex {
   int format = kModelFormat;
@@ -29,12 +52,15 @@ struct ModelIndex {
   std::vector<std::string> classes;
   std::vector<int64_t> cluster_rows;  // training samples by expert
   int32_t experts = 0;
+  std::optional<VersionSampling> sampling;
+  std::string probe;                  // the file of points and answers that the version must give; empty: none
   std::vector<CheckpointFile> files;  // every other file of the folder, by relative name, with its hash
   bool operator==(const ModelIndex&) const = default;
 };
 
 std::string ToJson(const ModelIndex& index);
-// DATA_LOSS naming `file_name` for text that is none; FAILED_PRECONDITION for another format.
+// DATA_LOSS naming `file_name` for text that is none, or whose `sampling` no request could ask for; FAILED_PRECONDITION
+// for another format.
 absl::StatusOr<ModelIndex> ParseModelIndex(std::string_view json, std::string_view file_name);
 
 // "<root>/models/<name>/<version>"

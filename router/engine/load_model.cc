@@ -8,6 +8,7 @@
 #include "common/storage/model_index.h"
 #include "fmt/format.h"
 #include "router/engine/local_backend.h"
+#include "router/engine/sampler_info.h"
 
 namespace atl::router {
 namespace {
@@ -48,16 +49,6 @@ absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobSt
     return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                      fmt::format("{}: expected at least one expert, found {}", index_uri, index.experts));
   }
-  SamplerInfo info{.model = index.name,
-                   .version = index.version,
-                   .experts = index.experts,
-                   .classes = static_cast<int32_t>(index.classes.size()),
-                   .channels = index.channels,
-                   .height = index.height,
-                   .width = index.width,
-                   .latent = index.latent,
-                   .self_conditioning = index.self_conditioning,
-                   .class_names = index.classes};
   Networks networks;
   for (int32_t expert = 0; expert < index.experts; ++expert) {
     ATOLL_ASSIGN_OR_RETURN(model::LoadedModel network,
@@ -65,7 +56,7 @@ absl::StatusOr<std::unique_ptr<ModelBackend>> LoadPublishedModel(storage::BlobSt
     networks.experts.push_back(std::move(network));
   }
   ATOLL_ASSIGN_OR_RETURN(networks.router, LoadNetwork(store, folder_uri, index, "router"));
-  return MakeLocalBackend(std::move(info), std::move(networks), pool);
+  return MakeLocalBackend(InfoOf(index), std::move(networks), pool);
 }
 
 }  // namespace atl::router

@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/storage/sha256.h"
 #include "fmt/format.h"
+#include "router/engine/sampler_info.h"
 
 namespace atl::router {
 namespace {
@@ -29,17 +30,7 @@ absl::StatusOr<std::shared_ptr<const VersionFiles>> OpenVersion(storage::BlobSto
     return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                      fmt::format("{}: expected at least one expert, found {}", index_uri, index.experts));
   }
-  files->served = {.info = {.model = index.name,
-                            .version = index.version,
-                            .experts = index.experts,
-                            .classes = static_cast<int32_t>(index.classes.size()),
-                            .channels = index.channels,
-                            .height = index.height,
-                            .width = index.width,
-                            .latent = index.latent,
-                            .self_conditioning = index.self_conditioning,
-                            .class_names = index.classes},
-                   .digest = storage::Sha256(json)};
+  files->served = {.info = InfoOf(index), .digest = storage::Sha256(json)};
   return files;
 }
 

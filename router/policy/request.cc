@@ -187,22 +187,29 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
                                            const SamplerLimits& limits) {
   ATOLL_RETURN_IF_ERROR(CheckCounts(request.classes.size(), request.seeds.size(), limits));
   ATOLL_RETURN_IF_ERROR(CheckClasses(request, info));
-  ATOLL_RETURN_IF_ERROR(CheckRouting(request.routing, info));
+  RoutingRule routing = request.routing;
+  if (request.default_routing) {
+    // A temperature may be asked for whatever the rule is.
+    routing = info.defaults.routing;
+    if (request.routing.temperature != 1.0) routing.temperature = request.routing.temperature;
+  }
+  ATOLL_RETURN_IF_ERROR(CheckRouting(routing, info));
   if (info.latent && request.format == ImageFormat::kPng) {
     return FieldError("format", "LATENT_MODEL",
                       fmt::format("expected raw: model '{}' makes latents of [{}, {}, {}], which are no pixels; found "
                                   "PNG",
                                   info.model, info.channels, info.height, info.width));
   }
+  const int32_t default_steps = std::min(info.defaults.steps, limits.max_steps);
   if (request.steps < 0 || request.steps > limits.max_steps) {
     return FieldError(
         "steps", "STEPS_OUT_OF_RANGE",
-        fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, kDefaultSteps, request.steps));
+        fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, default_steps, request.steps));
   }
   ATOLL_RETURN_IF_ERROR(CheckTimes(request, limits));
-  const double guidance = request.guidance.value_or(kDefaultGuidance);
+  const double guidance = request.guidance.value_or(info.defaults.guidance);
   ATOLL_RETURN_IF_ERROR(CheckGuidance(guidance, request));
-  const int32_t steps = request.steps == 0 ? std::min(kDefaultSteps, limits.max_steps) : request.steps;
+  const int32_t steps = request.steps == 0 ? default_steps : request.steps;
   ATOLL_RETURN_IF_ERROR(CheckInitImages(request, info, steps));
   if (request.priority < 0 || request.priority > kMaxPriority) {
     return FieldError("priority", "PRIORITY_OUT_OF_RANGE",
@@ -222,9 +229,9 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
       image.init = request.init_images[request.init_images.size() == 1 ? 0 : i].pixels;
     }
   }
-  order.routing = request.routing;
+  order.routing = routing;
   if (order.routing.mode == RoutingMode::kTopK && order.routing.top_k == 0) order.routing.top_k = 1;
-  order.solver = request.solver;
+  order.solver = request.default_solver ? info.defaults.solver : request.solver;
   order.steps = request.times.empty() ? steps : static_cast<int32_t>(request.times.size()) - 1;
   order.guidance = guidance;
   order.format = request.format;

@@ -31,6 +31,15 @@ inline constexpr double kMaxTemperature = 100.0;
 inline constexpr int32_t kDefaultPriority = 5;
 inline constexpr int32_t kMaxPriority = 9;
 
+// What a request gets that leaves it open: of the version where that has its own, else these.
+struct SamplingDefaults {
+  RoutingRule routing;
+  Solver solver = Solver::kEuler;
+  int32_t steps = kDefaultSteps;
+  double guidance = kDefaultGuidance;
+  bool operator==(const SamplingDefaults&) const = default;
+};
+
 // The model version that a request is checked against.
 struct SamplerInfo {
   std::string model;
@@ -43,6 +52,7 @@ struct SamplerInfo {
   bool latent = false;                        // samples are latents, not pixels
   bool self_conditioning = false;             // experts read the ensemble's estimate of the step before
   std::vector<std::string> class_names = {};  // by class; empty where classes have none
+  SamplingDefaults defaults = {};
 
   int64_t pixels() const { return int64_t{channels} * height * width; }
   bool operator==(const SamplerInfo&) const = default;
@@ -81,6 +91,9 @@ struct SampleRequest {
   std::optional<double> strength;
   int32_t priority = kDefaultPriority;  // 0 to kMaxPriority, higher goes first
   int32_t preview_every = 0;            // steps; 0: no previews
+  // The version's own rule, and its own solver, in place of those above.
+  bool default_routing = false;
+  bool default_solver = false;
 };
 
 struct ImageOrder {

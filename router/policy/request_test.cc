@@ -34,6 +34,40 @@ TEST(ResolveRequestTest, DefaultsAreFilledIn) {
   }
 }
 
+TEST(ResolveRequestTest, TheVersionsDefaultsStandWhereARequestIsOpen) {
+  SamplerInfo info = kDigits;
+  info.defaults = {.routing = {.mode = RoutingMode::kNucleus, .nucleus_p = 0.9, .temperature = 0.5},
+                   .solver = Solver::kMultistep,
+                   .steps = 12,
+                   .guidance = 3.5};
+  SampleRequest open = Asking({3});
+  open.default_routing = true;
+  open.default_solver = true;
+  auto order = ResolveRequest(open, info, {});
+  ASSERT_TRUE(order.ok()) << order.status();
+  EXPECT_EQ(order->routing, info.defaults.routing);
+  EXPECT_EQ(order->solver, Solver::kMultistep);
+  EXPECT_EQ(order->steps, 12);
+  EXPECT_EQ(order->guidance, 3.5);
+  open.routing.temperature = 2;
+  EXPECT_EQ(ResolveRequest(open, info, {})->routing,
+            (RoutingRule{.mode = RoutingMode::kNucleus, .nucleus_p = 0.9, .temperature = 2}));
+
+  SampleRequest said = Asking({3});
+  said.routing = {.mode = RoutingMode::kFull};
+  said.solver = Solver::kHeun;
+  said.steps = 5;
+  said.guidance = 1.0;
+  order = ResolveRequest(said, info, {});
+  EXPECT_EQ(order->routing.mode, RoutingMode::kFull);
+  EXPECT_EQ(order->solver, Solver::kHeun);
+  EXPECT_EQ(order->steps, 5);
+  EXPECT_EQ(order->guidance, 1.0);
+
+  info.defaults.steps = 100'000;
+  EXPECT_EQ(ResolveRequest(open, info, {})->steps, 250) << "never beyond the router's limit";
+}
+
 TEST(ResolveRequestTest, OneSeedCountsUpAndSeveralStandForThemselves) {
   SampleRequest request = Asking({1, 1, 1});
   request.seeds = {7};

@@ -501,6 +501,11 @@ TEST_F(SampleServiceTest, InfoTellsWhatIsServedAndTheLimits) {
   EXPECT_EQ(info.classes(), 10);
   EXPECT_EQ(info.max_steps(), 250);
   EXPECT_EQ(info.max_images_per_request(), 1024);
+  EXPECT_EQ(info.defaults().mode(), pb::SampleRequest::MODE_TOP_K);
+  EXPECT_EQ(info.defaults().top_k(), 1);
+  EXPECT_EQ(info.defaults().solver(), pb::SampleRequest::SOLVER_EULER);
+  EXPECT_EQ(info.defaults().steps(), 30);
+  EXPECT_EQ(info.defaults().guidance(), 2.0);
 }
 
 }  // namespace

@@ -48,10 +48,10 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
   switch (proto.mode()) {
     case pb::SampleRequest::MODE_UNSPECIFIED:
       if (proto.top_k() > 1) {
-        return FieldError(
-            "top_k", "MODE_MISMATCH",
-            fmt::format("expected mode top-k with a top_k of {}, found no mode, which is top-1", proto.top_k()));
+        return FieldError("top_k", "MODE_MISMATCH",
+                          fmt::format("expected mode top-k with a top_k of {}, found no mode", proto.top_k()));
       }
+      // The version's default stands in its place (default_routing).
       rule.mode = RoutingMode::kTopK;
       return rule;
     case pb::SampleRequest::MODE_TOP_1:
@@ -114,6 +114,44 @@ absl::StatusOr<ImageFormat> FormatFromProto(pb::SampleRequest::Format format) {
   }
 }
 
+pb::SamplingDefaults ToProto(const SamplingDefaults& defaults, const SamplerLimits& limits) {
+  pb::SamplingDefaults proto;
+  const RoutingRule& rule = defaults.routing;
+  switch (rule.mode) {
+    case RoutingMode::kTopK:
+      proto.set_mode(pb::SampleRequest::MODE_TOP_K);
+      proto.set_top_k(std::max(rule.top_k, 1));
+      break;
+    case RoutingMode::kThreshold:
+      proto.set_mode(pb::SampleRequest::MODE_THRESHOLD);
+      proto.set_threshold(rule.threshold);
+      break;
+    case RoutingMode::kNucleus:
+      proto.set_mode(pb::SampleRequest::MODE_NUCLEUS);
+      proto.set_nucleus_p(rule.nucleus_p);
+      break;
+    case RoutingMode::kFull:
+    case RoutingMode::kOracle:  // no version's default: it needs to be told which expert
+      proto.set_mode(pb::SampleRequest::MODE_FULL);
+      break;
+  }
+  proto.set_temperature(rule.temperature);
+  switch (defaults.solver) {
+    case Solver::kEuler:
+      proto.set_solver(pb::SampleRequest::SOLVER_EULER);
+      break;
+    case Solver::kHeun:
+      proto.set_solver(pb::SampleRequest::SOLVER_HEUN);
+      break;
+    case Solver::kMultistep:
+      proto.set_solver(pb::SampleRequest::SOLVER_MULTISTEP);
+      break;
+  }
+  proto.set_steps(std::min(defaults.steps, limits.max_steps));
+  proto.set_guidance(defaults.guidance);
+  return proto;
+}
+
 // Together, decoded: what a message may hold of raw values.
 constexpr int64_t kMaxInitValues = rpc::kMaxMessageBytes / sizeof(float);
 
@@ -142,6 +180,8 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   ATOLL_ASSIGN_OR_RETURN(request.routing, RoutingFromProto(proto));
   ATOLL_ASSIGN_OR_RETURN(request.solver, SolverFromProto(proto.solver()));
   ATOLL_ASSIGN_OR_RETURN(request.format, FormatFromProto(proto.format()));
+  request.default_routing = proto.mode() == pb::SampleRequest::MODE_UNSPECIFIED;
+  request.default_solver = proto.solver() == pb::SampleRequest::SOLVER_UNSPECIFIED;
   request.steps = proto.steps();
   if (proto.has_guidance()) request.guidance = proto.guidance();
   request.times.assign(proto.times().begin(), proto.times().end());
@@ -166,6 +206,7 @@ pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits&
   proto.set_max_steps(limits.max_steps);
   proto.set_max_images_per_request(limits.max_images);
   proto.mutable_class_names()->Add(info.class_names.begin(), info.class_names.end());
+  *proto.mutable_defaults() = ToProto(info.defaults, limits);
   return proto;
 }
 

@@ -16,6 +16,7 @@
 #include "common/storage/checkpoint.h"
 #include "common/storage/model_index.h"
 #include "common/storage/safetensors.h"
+#include "worker/tasks/held_out_modes.h"
 #include "worker/tasks/task_files.h"
 
 namespace atl::tasks {
@@ -24,12 +25,13 @@ namespace {
 constexpr std::string_view kEmaPrefix = "ema/";
 constexpr char kIndexFile[] = "model_index.json";
 
-// What a frozen condition adds to the conditioning of every class, the null class last: [classes + 1, width]; undefined
-// for a job without one.
-absl::StatusOr<at::Tensor> ConditionTable(const TaskContext& context, const dataset::DatasetManifest& manifest) {
+// What the frozen component with this output makes of `input`, through the components before it; undefined for a job
+// without one.
+absl::StatusOr<at::Tensor> RunFrozen(const TaskContext& context, const dataset::DatasetManifest& manifest,
+                                     std::string_view output, at::Tensor input) {
   const spec::JobSpec& job = context.grant.spec;
-  const auto condition = spec::FrozenWithOutput(job.frozen, "condition");
-  if (!condition.has_value()) return at::Tensor();
+  const auto last = spec::FrozenWithOutput(job.frozen, output);
+  if (!last.has_value()) return at::Tensor();
   model::FrozenSource source{.image = {manifest.channels, manifest.height, manifest.width},
                              .classes = static_cast<int32_t>(manifest.classes.size()),
                              .seed = job.seed};
@@ -40,12 +42,18 @@ absl::StatusOr<at::Tensor> ConditionTable(const TaskContext& context, const data
   }
   source.files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components, model::LoadFrozen(source));
-  at::Tensor table = at::arange(source.classes + 1, at::kLong);
-  for (const int32_t i : spec::FrozenChain(job.frozen, *condition)) {
+  at::Tensor flow = std::move(input);
+  for (const int32_t i : spec::FrozenChain(job.frozen, *last)) {
     const model::FrozenComponent& component = components[static_cast<size_t>(i)];
-    ATOLL_ASSIGN_OR_RETURN(table, component.Run(table, 0, component.layer_count()));
+    ATOLL_ASSIGN_OR_RETURN(flow, component.Run(flow, 0, component.layer_count()));
   }
-  return table.to(at::kFloat);
+  return flow.to(at::kFloat);
+}
+
+// What a frozen condition adds to the conditioning of every class, the null class last: [classes + 1, width].
+absl::StatusOr<at::Tensor> ConditionTable(const TaskContext& context, const dataset::DatasetManifest& manifest) {
+  return RunFrozen(context, manifest, "condition",
+                   at::arange(static_cast<int64_t>(manifest.classes.size()) + 1, at::kLong));
 }
 
 // The class embedding with the condition added: sampling then knows nothing of frozen components.
@@ -157,15 +165,66 @@ std::vector<int64_t> ClusterRows(const spec::TaskGrant& grant) {
   return rows;
 }
 
+// A published network, read back from where it was just written.
+absl::StatusOr<model::LoadedModel> LoadPublished(storage::BlobStore* store, const std::string& folder_uri,
+                                                 const std::string& part) {
+  const std::string uri = fmt::format("{}/{}", folder_uri, part);
+  ATOLL_ASSIGN_OR_RETURN(const std::string config, store->Read(fmt::format("{}/{}", uri, storage::kConfigFile)));
+  ATOLL_ASSIGN_OR_RETURN(const std::string weights, store->Read(fmt::format("{}/{}", uri, storage::kWeightsFile)));
+  return model::LoadModel(config, weights, uri);
+}
+
+// The default mode and the probe, from held-out samples; nothing where the data set has none. Answers differ in their
+// last bits from machine to machine: the probe's name is its content's, so that two publishers never write over each
+// other's, and what is in the index already stays.
+absl::Status AddSampling(const TaskContext& context, const dataset::DatasetManifest& manifest,
+                         const std::string& folder_uri, const std::optional<storage::ModelIndex>& before,
+                         storage::ModelIndex* index) {
+  if (before.has_value()) {
+    index->sampling = before->sampling;
+    index->probe = before->probe;
+    for (const storage::CheckpointFile& file : before->files) {
+      if (file.name == before->probe) index->files.push_back(file);
+    }
+    return absl::OkStatus();
+  }
+  if (manifest.rows("held_out") == 0) return absl::OkStatus();
+  const auto load = [&](int32_t expert) {
+    return LoadPublished(context.store, folder_uri, expert < 0 ? "router" : fmt::format("expert_{}", expert));
+  };
+  const auto encode = [&](const at::Tensor& images) -> absl::StatusOr<at::Tensor> {
+    if (!index->latent) return images;
+    return RunFrozen(context, manifest, "latent", images);
+  };
+  ATOLL_ASSIGN_OR_RETURN(HeldOutModes modes, MeasureModes(context, manifest, index->self_conditioning, load, encode));
+  const std::string hash = storage::Sha256(modes.probe);
+  index->sampling = std::move(modes.sampling);
+  index->probe = fmt::format("probe-{}.safetensors", hash.substr(0, 16));
+  ATOLL_RETURN_IF_ERROR(context.store->Write(fmt::format("{}/{}", folder_uri, index->probe), modes.probe).status());
+  index->files.push_back({index->probe, static_cast<int64_t>(modes.probe.size()), hash});
+  return absl::OkStatus();
+}
+
+// Whether two indexes are of the same networks, whatever was measured on them.
+bool SameNetworks(storage::ModelIndex a, storage::ModelIndex b) {
+  for (storage::ModelIndex* index : {&a, &b}) {
+    std::erase_if(index->files, [&](const storage::CheckpointFile& file) { return file.name == index->probe; });
+    index->sampling.reset();
+    index->probe.clear();
+  }
+  return a == b;
+}
+
 // Last of all, and once: the version exists when its index does.
 absl::StatusOr<spec::Artifact> CreateIndex(storage::BlobStore* store, const std::string& folder_uri,
                                            const std::string& uri, const storage::ModelIndex& index) {
-  const std::string text = storage::ToJson(index);
+  std::string text = storage::ToJson(index);
   const absl::Status created = store->CreateOnce(uri, text).status();
   if (!created.ok() && created.code() != absl::StatusCode::kAlreadyExists) return created;
   if (!created.ok()) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string present, store->Read(uri));
-    if (present != text) return OtherModel(folder_uri, kIndexFile);
+    ATOLL_ASSIGN_OR_RETURN(text, store->Read(uri));
+    ATOLL_ASSIGN_OR_RETURN(const storage::ModelIndex present, storage::ParseModelIndex(text, uri));
+    if (!SameNetworks(present, index)) return OtherModel(folder_uri, kIndexFile);
   }
   return spec::Artifact{"model_index", uri, static_cast<int64_t>(text.size()), storage::Sha256(text), 0};
 }
@@ -200,8 +259,8 @@ absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
 
   const std::string folder_uri = storage::ModelFolderUri(*context.store, index.name, index.version);
   const std::string index_uri = fmt::format("{}/{}", folder_uri, kIndexFile);
-  ATOLL_ASSIGN_OR_RETURN(std::optional<storage::ModelIndex> before, PublishedBefore(context.store, index_uri));
-  ModelFolder folder(context.store, folder_uri, std::move(before));
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<storage::ModelIndex> before, PublishedBefore(context.store, index_uri));
+  ModelFolder folder(context.store, folder_uri, before);
   ATOLL_ASSIGN_OR_RETURN(const at::Tensor condition, ConditionTable(context, manifest));
   const auto networks = static_cast<int64_t>(experts.size()) + 1;
   for (size_t k = 0; k < experts.size(); ++k) {
@@ -211,6 +270,7 @@ absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
   Report(context, networks - 1, networks);
   ATOLL_RETURN_IF_ERROR(PublishNetwork(context, "router", router, /*condition=*/{}, &folder));
   index.files = folder.Take();
+  ATOLL_RETURN_IF_ERROR(AddSampling(context, manifest, folder_uri, before, &index));
   ATOLL_ASSIGN_OR_RETURN(spec::Artifact artifact, CreateIndex(context.store, folder_uri, index_uri, index));
   return std::vector<spec::Artifact>{std::move(artifact)};
 }

@@ -14,6 +14,8 @@
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/dataset/dataset.h"
+#include "common/model/dit.h"
+#include "common/model/weights.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/model_index.h"
 #include "common/storage/safetensors.h"
@@ -451,6 +453,127 @@ TEST_F(PublishTask, ACheckpointWithoutEmaOrAMissingExpertIsRefused) {
   TaskContext few = PublishContext();
   few.grant.inputs.erase(few.grant.inputs.begin() + 3);
   EXPECT_EQ(ErrorReason(RunTask(few).status()), "TASK_INPUT_MISSING");
+}
+
+// ---- With held-out samples and networks that run.
+
+class PublishWithHeldOut : public PublishTask {
+ protected:
+  static constexpr int kHeldOutShard = 7;
+  static constexpr int kHeldOutRows = 40;
+
+  void SetUp() override {
+    PublishTask::SetUp();
+    dataset::DatasetManifest manifest = *dataset::ReadDatasetManifest(store_.get(), manifest_uri_);
+    auto writer = *dataset::ShardWriter::Create(store_.get(), store_->UriOf("datasets/quadrants/held_out.parquet"),
+                                                "held_out", {"embedding"});
+    for (int row = 0; row < kHeldOutRows; ++row) ASSERT_TRUE(writer->Add(MakeSample(kHeldOutShard, row)).ok());
+    manifest.shards.push_back(*writer->Finish());
+    ASSERT_TRUE(store_->Write(manifest_uri_, dataset::ToJson(manifest)).ok());
+  }
+
+  model::DitConfig Config(int64_t outputs) const {
+    return {.height = kSide,
+            .width_pixels = kSide,
+            .classes = 4,
+            .patch = 4,
+            .width = 8,
+            .depth = 1,
+            .heads = 1,
+            .outputs = outputs,
+            .self_conditioning = spec_.model.self_conditioning && outputs == 0};
+  }
+
+  // A network of weights that are `scale` away from fresh ones, which answer zero.
+  spec::Artifact MakeNetwork(const std::string& name, int64_t outputs, uint64_t seed, double scale) {
+    const model::DitConfig config = Config(outputs);
+    const model::LayerList layers = model::BuildLayers(config, seed, 0, model::LayerCount(config));
+    at::Generator generator = at::detail::createCPUGenerator(seed);
+    for (const auto& layer : layers) {
+      for (const model::NamedTensor& parameter : layer->parameters()) {
+        const at::NoGradGuard no_grad;
+        parameter.tensor.add_(at::randn(parameter.tensor.sizes(), generator, at::kFloat), scale);
+      }
+    }
+    const std::string weights = *model::SerializeParameters(layers);
+    std::vector<storage::TensorView> tensors = storage::ParseSafetensors(weights, name)->tensors;
+    for (storage::TensorView& tensor : tensors) tensor.name = "ema/" + tensor.name;
+    const std::string folder = store_->UriOf("jobs/job/" + name + "/1-1/00000010-x/");
+    const storage::WrittenFile file =
+        *store_->Write(folder + "stage-0.safetensors", *storage::SerializeSafetensors(tensors, {}));
+    storage::CheckpointManifest manifest;
+    manifest.task_id = "job/" + name;
+    manifest.model_config = model::ToJson(config);
+    manifest.files = {{"stage-0.safetensors", file.bytes, file.sha256}};
+    const storage::WrittenFile written = *store_->Write(folder + "manifest.json", storage::ToJson(manifest));
+    return {"checkpoint", written.uri, written.bytes, written.sha256, 0};
+  }
+
+  storage::ModelIndex PublishNetworks(double scale) {
+    TaskContext context = PublishContext();
+    for (int k = 0; k < 4; ++k) {
+      context.grant.inputs[k].artifacts = {MakeNetwork(fmt::format("e{}", k), 0, 20 + k, scale)};
+    }
+    context.grant.inputs[4].artifacts = {MakeNetwork("r", 4, 30, scale)};
+    const auto artifacts = RunTask(context);
+    EXPECT_TRUE(artifacts.ok()) << artifacts.status();
+    const auto again = RunTask(context);
+    EXPECT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*artifacts, *again);
+    return *storage::ParseModelIndex(*store_->Read((*artifacts)[0].uri), "model_index.json");
+  }
+
+  // The probe's answers are what the published networks answer at its points.
+  void ExpectProbeHolds(const storage::ModelIndex& index) {
+    const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
+    const std::string bytes = *store_->Read(folder + "/" + index.probe);
+    const storage::Safetensors probe = *storage::ParseSafetensors(bytes, index.probe);
+    const auto tensor = [&](const std::string& name) { return *model::ToTensor(*probe.Find(name)); };
+    EXPECT_EQ(tensor("x").sizes(), (at::IntArrayRef{8, 1, kSide, kSide}));
+    for (int k = -1; k < 4; ++k) {
+      const std::string part = folder + (k < 0 ? std::string("/router/") : fmt::format("/expert_{}/", k));
+      const model::LoadedModel network = *model::LoadModel(*store_->Read(part + storage::kConfigFile),
+                                                           *store_->Read(part + storage::kWeightsFile), part);
+      at::Tensor estimate;
+      if (k >= 0 && spec_.model.self_conditioning) estimate = tensor("estimate");
+      at::Tensor answer = model::RunModel(network.layers, tensor("x"), tensor("t"), tensor("class"), estimate);
+      if (k < 0) answer = at::softmax(answer, -1);
+      const at::Tensor expected = tensor(k < 0 ? std::string("posterior") : fmt::format("velocity.{}", k));
+      EXPECT_TRUE(at::allclose(answer, expected, 1e-4, 1e-5)) << part;
+      EXPECT_GT(expected.abs().max().item<float>(), 0.01) << part;
+    }
+  }
+};
+
+TEST_F(PublishWithHeldOut, EqualModesLeaveTheCheapestAsTheDefault) {
+  const storage::ModelIndex index = PublishNetworks(/*scale=*/0);
+  ASSERT_TRUE(index.sampling.has_value());
+  EXPECT_EQ(index.sampling->mode, "top_k");
+  EXPECT_EQ(index.sampling->top_k, 1);
+  ASSERT_EQ(index.sampling->measured.size(), 5u);
+  EXPECT_EQ(index.sampling->measured[0].mode, "top-1");
+  EXPECT_EQ(index.sampling->measured[0].experts, 1);
+  EXPECT_EQ(index.sampling->measured[4].experts, 4);
+  // Fresh networks answer zero: the error is that of noise - sample, whatever the mode is.
+  EXPECT_NEAR(index.sampling->measured[0].velocity_error, index.sampling->measured[4].velocity_error, 1e-6);
+  EXPECT_GT(index.sampling->measured[0].velocity_error, 1.0);
+}
+
+TEST_F(PublishWithHeldOut, TheModeIsAsGoodAsTheBestAndTheProbeHoldsWhatNetworksAnswer) {
+  for (const bool self_conditioning : {false, true}) {
+    spec_.model.self_conditioning = self_conditioning;
+    ASSERT_TRUE(store_->DeleteTree(storage::ModelFolderUri(*store_.get(), "quadrants-model", "job")).ok());
+    const storage::ModelIndex index = PublishNetworks(/*scale=*/0.3);
+    ASSERT_TRUE(index.sampling.has_value());
+    double least = 1e9;
+    double most = 0;
+    for (const storage::MeasuredMode& mode : index.sampling->measured) {
+      least = std::min(least, mode.velocity_error);
+      most = std::max(most, mode.velocity_error);
+    }
+    EXPECT_GT(most, least * 1.01) << "random experts blend to different velocities";
+    ExpectProbeHolds(index);
+  }
 }
 
 TEST(ReadPixels, AveragesLargeImagesDownAndKeepsSmallOnes) {
