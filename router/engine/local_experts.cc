@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +16,7 @@
 #include "fmt/format.h"
 #include "router/engine/local_lane.h"
 #include "router/engine/network.h"
+#include "router/engine/stored_probe.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
@@ -91,6 +93,16 @@ absl::StatusOr<std::shared_ptr<const Network>> ReadNetwork(const VersionFiles& f
   ATOLL_RETURN_IF_ERROR(loaded.status());
   ATOLL_RETURN_IF_ERROR(CheckShape(files, expert, loaded->config));
   return Network::Place(*std::move(loaded), device);
+}
+
+// The probe that was stored when the version was published, where it has one.
+absl::Status CheckStoredProbe(const VersionFiles& files, int32_t expert, const Network& network) {
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<StoredProbe> probe, ReadStoredProbe(files, expert));
+  if (!probe.has_value()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<float> answers, network.Run(probe->rows));
+  return CheckAnswers(*probe, answers,
+                      network.config().compute == "bfloat16" ? kProbeToleranceBfloat16 : kProbeTolerance,
+                      Describe(files.served.network(expert)));
 }
 
 }  // namespace
@@ -189,6 +201,7 @@ absl::Status LocalExperts::Load(std::shared_ptr<const VersionFiles> files, int32
   UseOneThread();
   ATOLL_ASSIGN_OR_RETURN(const auto network, core_->devices.front().memory->Pin(id));
   ATOLL_RETURN_IF_ERROR(network->Probe(Describe(id)));
+  ATOLL_RETURN_IF_ERROR(CheckStoredProbe(*files, expert, *network));
   std::move(forget).Cancel();
   return absl::OkStatus();
 }

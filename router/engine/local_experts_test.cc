@@ -2,6 +2,7 @@
 #include "router/engine/local_experts.h"
 
 #include <limits>
+#include <map>
 #include <thread>
 
 #include <ATen/ATen.h>
@@ -9,7 +10,11 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
+#include "common/model/dit.h"
+#include "common/model/weights.h"
+#include "common/storage/safetensors.h"
 #include "common/storage/testing.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/network.h"
@@ -354,6 +359,39 @@ TEST(LocalExpertsOptionsTest, BadOptionsAreNamed) {
   EXPECT_EQ(ErrorField(LocalExperts::Create({.memory_budget_bytes = -1}, Clock::Real()).status()), "--memory-budget");
   EXPECT_THAT(std::string(LocalExperts::Create({.device = "tpu"}, Clock::Real()).status().message()),
               HasSubstr("--device: expected cpu or cuda, found 'tpu'"));
+}
+
+// Expert 1 is no longer the network whose answers were stored.
+TEST_F(LocalExpertsTest, ANetworkThatAnswersOtherwiseThanItsProbeIsNotHosted) {
+  const Networks networks = TinyNetworks();
+  Publish(networks);
+  const at::Tensor x = at::linspace(-1, 1, 2 * kPixels).reshape({2, 1, 4, 4});
+  const at::Tensor t = at::tensor({0.9f, 0.3f});
+  const at::Tensor classes = at::tensor({1, 4}, at::kLong);
+  std::map<std::string, at::Tensor> tensors = {{"x", x}, {"t", t}, {"class", classes}};
+  tensors["posterior"] = at::softmax(model::RunModel(networks.router.layers, x, t, classes), -1);
+  for (int32_t expert = 0; expert < kTinyExperts; ++expert) {
+    const at::Tensor velocity = model::RunModel(networks.experts[expert].layers, x, t, classes);
+    tensors[fmt::format("velocity.{}", expert)] = expert == 1 ? velocity * 1.01 : velocity;
+  }
+  std::vector<storage::TensorView> views;
+  for (const auto& [name, tensor] : tensors) views.push_back(model::ToView(name, tensor));
+  const storage::WrittenFile written =
+      store_->Write(uri_ + "/probe.safetensors", *storage::SerializeSafetensors(views, {})).value();
+  storage::ModelIndex index = files_->index;
+  index.probe = "probe.safetensors";
+  index.files.push_back({index.probe, written.bytes, written.sha256});
+  ASSERT_TRUE(store_->Write(uri_ + "/model_index.json", storage::ToJson(index)).ok());
+  files_ = OpenVersion(store_.get(), uri_, "").value();
+
+  const auto experts = Make();
+  EXPECT_TRUE(experts->Load(files_, 0).ok());
+  EXPECT_TRUE(experts->Load(files_, kRouterNetwork).ok());
+  const absl::Status status = experts->Load(files_, 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ErrorReason(status), "PROBE_MISMATCH");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("expert 1"));
+  EXPECT_EQ(ErrorReason(experts->Host(files_).status()), "PROBE_MISMATCH");
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // The tasks over a small dataset in a real store: from pixels to partitions, and from checkpoints to a model.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -457,10 +460,25 @@ TEST_F(PublishTask, ACheckpointWithoutEmaOrAMissingExpertIsRefused) {
 
 // ---- With held-out samples and networks that run.
 
+std::string FirstLineOf(const std::string& command) {
+  std::string line;
+  FILE* pipe = popen(command.c_str(), "r");
+  for (int c = pipe == nullptr ? EOF : std::fgetc(pipe); c != EOF && c != '\n'; c = std::fgetc(pipe)) {
+    line.push_back(static_cast<char>(c));
+  }
+  if (pipe != nullptr) pclose(pipe);
+  return line;
+}
+
 class PublishWithHeldOut : public PublishTask {
  protected:
   static constexpr int kHeldOutShard = 7;
   static constexpr int kHeldOutRows = 40;
+
+  int64_t patch_ = 4;
+  int64_t width_ = 8;
+  int64_t depth_ = 1;
+  int64_t heads_ = 1;
 
   void SetUp() override {
     PublishTask::SetUp();
@@ -476,10 +494,10 @@ class PublishWithHeldOut : public PublishTask {
     return {.height = kSide,
             .width_pixels = kSide,
             .classes = 4,
-            .patch = 4,
-            .width = 8,
-            .depth = 1,
-            .heads = 1,
+            .patch = patch_,
+            .width = width_,
+            .depth = depth_,
+            .heads = heads_,
             .outputs = outputs,
             .self_conditioning = spec_.model.self_conditioning && outputs == 0};
   }
@@ -573,6 +591,31 @@ TEST_F(PublishWithHeldOut, TheModeIsAsGoodAsTheBestAndTheProbeHoldsWhatNetworksA
     }
     EXPECT_GT(most, least * 1.01) << "random experts blend to different velocities";
     ExpectProbeHolds(index);
+  }
+}
+
+// tests/peers/torch_dit.py, which shares no code with the networks here, on networks of every feature.
+TEST_F(PublishWithHeldOut, AnIndependentImplementationInPyTorchAnswersTheSame) {
+  const char* source = std::getenv("ATOLL_SOURCE_DIR");
+  if (source == nullptr) GTEST_SKIP() << "ATOLL_SOURCE_DIR is not set: run through ctest";
+  const std::string peers = fmt::format("{}/tests/peers", source);
+  const std::string prefix = FirstLineOf(fmt::format("{}/setup.sh --prefix", peers));
+  if (!std::filesystem::exists(prefix + "/complete")) {
+    GTEST_SKIP() << "PyTorch is not there: run tests/peers/setup.sh";
+  }
+  width_ = 64;
+  depth_ = 3;
+  heads_ = 4;
+  patch_ = 2;
+  for (const bool self_conditioning : {false, true}) {
+    spec_.model.self_conditioning = self_conditioning;
+    ASSERT_TRUE(store_->DeleteTree(storage::ModelFolderUri(*store_.get(), "quadrants-model", "job")).ok());
+    PublishNetworks(/*scale=*/0.1);
+    const std::string folder =
+        *store_->LocalPath(storage::ModelFolderUri(*store_.get(), "quadrants-model", "job") + "/model_index.json");
+    const std::string command = fmt::format("OMP_NUM_THREADS=1 {}/bin/python {}/torch_dit.py {} --tolerance 1e-5",
+                                            prefix, peers, std::filesystem::path(folder).parent_path().string());
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
   }
 }
 
