@@ -26,7 +26,8 @@ struct VelocityBatch {
   absl::Status status;          // of this batch alone
 };
 
-// Called by one thread at a time. Both calls block until every batch has its result or its error.
+// Called by one thread at a time, unless it says otherwise. Both calls block until every batch has its result or its
+// error.
 class ModelBackend {
  public:
   virtual ~ModelBackend() = default;

@@ -5,13 +5,15 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
-#include "router/policy/step_batching.h"
 
 namespace atl::router {
 namespace {
 
-// Weight of the newest tick in the running cost per image and step.
-constexpr double kCostSmoothing = 0.1;
+// The rate of image-steps is taken over so much time or so many steps, whichever comes first.
+constexpr absl::Duration kRatePeriod = absl::Seconds(1);
+constexpr int64_t kRateSteps = 256;
+// Weight of the newest period.
+constexpr double kRateSmoothing = 0.3;
 
 absl::Status DrainingStatus() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
@@ -47,13 +49,18 @@ SampleTicket::~SampleTicket() {
 }
 
 Engine::Engine(EngineOptions options, Clock* clock, EngineObserver* observer)
-    : options_(std::move(options)), clock_(clock), observer_(observer) {}
+    : options_(std::move(options)), clock_(clock), observer_(observer) {
+  std::function<void(const BatchStats&)> on_batch;
+  if (observer != nullptr) on_batch = [observer](const BatchStats& stats) { observer->OnBatch(stats); };
+  dispatcher_ = std::make_unique<Dispatcher>(options_.dispatch, clock, inbox_, std::move(on_batch));
+}
 
 Engine::~Engine() {
   Stop();
 }
 
 void Engine::Start() {
+  encoder_ = std::make_unique<Encoder>(inbox_);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -72,9 +79,13 @@ void Engine::Stop() {
     draining_ = true;
     stopping_ = true;
   }
+  inbox_->Wake();
   if (thread_.joinable()) thread_.join();
+  encoder_.reset();
   std::vector<std::unique_ptr<ActiveRequest>> left = std::move(active_);
   active_.clear();
+  flights_.clear();
+  dispatcher_.reset();
   {
     absl::MutexLock lock(&mutex_);
     std::move(queue_.begin(), queue_.end(), std::back_inserter(left));
@@ -83,13 +94,44 @@ void Engine::Stop() {
   for (const auto& request : left) End(request.get(), DrainingStatus());
 }
 
-void Engine::Serve(std::shared_ptr<ModelBackend> model) {
-  const std::string name = model->info().model;
-  // The replaced backend is dropped after the lock: it may be the last reference to gigabytes.
-  ServedModel replaced;
+void Engine::Serve(std::shared_ptr<const ServedVersion> version) {
+  // The replaced version is dropped after the lock: it may be the last reference to gigabytes.
+  std::shared_ptr<const ServedVersion> replaced;
   absl::MutexLock lock(&mutex_);
-  ServedModel& served = models_[name];
-  replaced = std::exchange(served, ServedModel{std::move(model), next_model_key_++});
+  replaced = std::exchange(models_[version->info.model].serving, version);
+}
+
+void Engine::Offer(std::shared_ptr<const ServedVersion> version) {
+  std::shared_ptr<const ServedVersion> replaced;
+  absl::MutexLock lock(&mutex_);
+  replaced = std::exchange(models_[version->info.model].offered[version->info.version], version);
+}
+
+void Engine::Withdraw(const std::string& model, const std::string& version) {
+  std::shared_ptr<const ServedVersion> withdrawn;
+  absl::MutexLock lock(&mutex_);
+  const auto found = models_.find(model);
+  if (found == models_.end()) return;
+  const auto offered = found->second.offered.find(version);
+  if (offered == found->second.offered.end()) return;
+  withdrawn = std::move(offered->second);
+  found->second.offered.erase(offered);
+}
+
+void Engine::AddLane(std::shared_ptr<ExpertLane> lane) {
+  {
+    absl::MutexLock lock(&mutex_);
+    lane_calls_.push_back([lane = std::move(lane)](Dispatcher* dispatcher) { dispatcher->AddLane(lane); });
+  }
+  inbox_->Wake();
+}
+
+void Engine::RemoveLane(const std::string& name) {
+  {
+    absl::MutexLock lock(&mutex_);
+    lane_calls_.push_back([name](Dispatcher* dispatcher) { dispatcher->RemoveLane(name); });
+  }
+  inbox_->Wake();
 }
 
 int64_t Engine::RequestsOn(const std::string& model, const std::string& version) {
@@ -99,16 +141,20 @@ int64_t Engine::RequestsOn(const std::string& model, const std::string& version)
   });
 }
 
-absl::StatusOr<Engine::ServedModel> Engine::FindModel(const std::string& name) {
-  if (models_.empty()) {
+absl::StatusOr<const Engine::ServedModel*> Engine::FindModel(const std::string& name) {
+  std::vector<const ServedModel*> serving;
+  std::string known;
+  for (const auto& [served, entry] : models_) {
+    if (entry.serving == nullptr) continue;
+    if (served == name) return &entry;
+    serving.push_back(&entry);
+    known += (known.empty() ? "'" : ", '") + served + "'";
+  }
+  if (serving.empty()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                      "no model version is served yet; publish one, or wait until it is loaded");
   }
-  if (name.empty() && models_.size() == 1) return models_.begin()->second;
-  const auto found = models_.find(name);
-  if (found != models_.end()) return found->second;
-  std::string known;
-  for (const auto& [served, entry] : models_) known += (known.empty() ? "'" : ", '") + served + "'";
+  if (name.empty() && serving.size() == 1) return serving.front();
   if (name.empty()) {
     return FieldError("model", "MODEL_REQUIRED", fmt::format("expected one of {}, found none named", known));
   }
@@ -116,22 +162,38 @@ absl::StatusOr<Engine::ServedModel> Engine::FindModel(const std::string& name) {
                             fmt::format("model: expected one of {}, found '{}'", known, name));
 }
 
+absl::StatusOr<std::shared_ptr<const ServedVersion>> Engine::FindVersion(const SampleRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(request.model));
+  const SamplerInfo& serving = model->serving->info;
+  if (request.version.empty() || request.version == serving.version) return model->serving;
+  if (const auto offered = model->offered.find(request.version); offered != model->offered.end()) {
+    return offered->second;
+  }
+  std::string others;
+  for (const auto& [version, entry] : model->offered) others += fmt::format(", or '{}'", version);
+  return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", "version",
+                            fmt::format("version: expected none or '{}', which model '{}' serves{}, found '{}'",
+                                        serving.version, serving.model, others, request.version));
+}
+
 absl::StatusOr<SamplerInfo> Engine::Info(const std::string& model) {
   absl::MutexLock lock(&mutex_);
-  ATOLL_ASSIGN_OR_RETURN(const ServedModel served, FindModel(model));
-  return served.backend->info();
+  ATOLL_ASSIGN_OR_RETURN(const ServedModel* served, FindModel(model));
+  return served->serving->info;
 }
 
 std::vector<SamplerInfo> Engine::Served() {
   absl::MutexLock lock(&mutex_);
   std::vector<SamplerInfo> served;
-  for (const auto& [name, model] : models_) served.push_back(model.backend->info());
+  for (const auto& [name, model] : models_) {
+    if (model.serving != nullptr) served.push_back(model.serving->info);
+  }
   return served;
 }
 
 bool Engine::serves_any() {
   absl::MutexLock lock(&mutex_);
-  return !models_.empty();
+  return std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second.serving != nullptr; });
 }
 
 bool Engine::has_leavers() {
@@ -161,13 +223,8 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
                                                                AdmissionDecision* decision) {
   absl::MutexLock lock(&mutex_);
   if (draining_) return DrainingStatus();
-  ATOLL_ASSIGN_OR_RETURN(const ServedModel served, FindModel(request.model));
-  const SamplerInfo& info = served.backend->info();
-  if (!request.version.empty() && request.version != info.version) {
-    return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", "version",
-                              fmt::format("version: expected none or '{}', which model '{}' serves, found '{}'",
-                                          info.version, info.model, request.version));
-  }
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedVersion> version, FindVersion(request));
+  const SamplerInfo& info = version->info;
   auto active = std::make_unique<ActiveRequest>();
   ATOLL_ASSIGN_OR_RETURN(active->order, ResolveRequest(request, info, options_.limits));
   const auto images = static_cast<int64_t>(active->order.images.size());
@@ -177,8 +234,7 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
   const absl::Duration now = clock_->Monotonic();
   active->id = next_id_++;
   active->grid = active->order.Grid();
-  active->model = served.backend;
-  active->model_key = served.key;
+  active->model = version;
   active->deadline = std::min(deadline, now + options_.max_request_time);
   active->submitted = now;
   admitted_[active->id] = {.images = images, .model = info.model, .version = info.version};
@@ -199,24 +255,31 @@ absl::StatusOr<std::unique_ptr<SampleTicket>> Engine::Submit(const SampleRequest
   }
   std::unique_ptr<ActiveRequest> active = *std::move(reserved);
   auto ticket = std::make_unique<SampleTicket>(this, active->id);
-  events->OnQueued(decision.position, active->model->info().version);
+  events->OnQueued(decision.position, active->model->info.version);
   active->events = std::move(events);
   {
     absl::MutexLock lock(&mutex_);
     if (!stopping_) queue_.push_back(std::move(active));
   }
   if (active != nullptr) End(active.get(), DrainingStatus());
+  inbox_->Wake();
   ReportQueue();
   return ticket;
 }
 
 void Engine::Release(int64_t id) {
-  absl::MutexLock lock(&mutex_);
-  const auto entry = admitted_.find(id);
-  if (entry == admitted_.end()) return;
-  entry->second.ticket_held = false;
-  if (entry->second.sampling) cancelled_.insert(id);
-  ForgetIfOver(id);
+  {
+    // Dropped after the lock: it may be the last reference.
+    std::shared_ptr<SampleEvents> events;
+    absl::MutexLock lock(&mutex_);
+    const auto entry = admitted_.find(id);
+    if (entry == admitted_.end()) return;
+    entry->second.ticket_held = false;
+    events = std::move(entry->second.events);
+    if (entry->second.sampling) cancelled_.insert(id);
+    ForgetIfOver(id);
+  }
+  inbox_->Wake();
 }
 
 void Engine::ForgetIfOver(int64_t id) {
@@ -226,57 +289,77 @@ void Engine::ForgetIfOver(int64_t id) {
   if (!entry->second.ticket_held) admitted_.erase(entry);
 }
 
-size_t Engine::Joinable() const {
+std::vector<size_t> Engine::Joinable() const {
+  if (queue_.empty()) return {};
   int64_t in_flight = 0;
   for (const auto& [id, entry] : admitted_) in_flight += entry.joined ? entry.images : 0;
-  std::vector<int64_t> queued;
-  for (const auto& request : queue_) queued.push_back(static_cast<int64_t>(request->order.images.size()));
-  return CountJoining(queued, in_flight, options_.admission);
+  const absl::Duration now = clock_->Monotonic();
+  std::vector<QueuedRequest> queued;
+  for (const auto& request : queue_) {
+    queued.push_back({.images = static_cast<int64_t>(request->order.images.size()),
+                      .priority = request->order.priority,
+                      .waited = now - request->submitted});
+  }
+  return ChooseJoining(queued, in_flight, options_.admission);
 }
 
 bool Engine::HasWork() const {
-  return active_requests_ > 0 || !cancelled_.empty() || Joinable() > 0;
+  return active_requests_ > 0 || !cancelled_.empty() || !Joinable().empty();
 }
 
-absl::Duration Engine::EarliestQueuedDeadline() const {
-  absl::Duration earliest = absl::InfiniteDuration();
-  for (const auto& request : queue_) earliest = std::min(earliest, request->deadline);
-  return earliest;
+absl::Duration Engine::NextWake() {
+  absl::Duration next = dispatcher_->look_again_at();
+  for (const auto& request : active_) next = std::min(next, request->deadline);
+  absl::MutexLock lock(&mutex_);
+  for (const auto& request : queue_) next = std::min(next, request->deadline);
+  for (const auto& [id, entry] : admitted_) next = std::min(next, entry.give_up_at);
+  return next;
 }
 
 void Engine::Loop() {
   while (true) {
+    inbox_->Await(clock_, NextWake());
     {
       absl::MutexLock lock(&mutex_);
-      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || HasWork(); };
-      clock_->AwaitUntil(&mutex_, absl::Condition(&ready), EarliestQueuedDeadline());
       if (stopping_) return;
     }
-    RunTick();
+    ApplyLaneCalls();
+    TakeIn();
+    RemoveLeavers();
+    GiveUpDeliveries();
+    LetJoin();
+    BeginSteps();
+    dispatcher_->StartBatches();
+    DeliverProgress();
+    EndRequests();
+    CountSteps();
+    ReportQueue();
   }
 }
 
 bool Engine::RunTick() {
-  ++tick_;
+  ApplyLaneCalls();
   RemoveLeavers();
+  GiveUpDeliveries();
   LetJoin();
-  const absl::Duration start = clock_->Monotonic();
-  const StepStats step = StepSome();
-  const absl::Duration duration = clock_->Monotonic() - start;
-  if (step.images > 0) {
-    absl::MutexLock lock(&mutex_);
-    const absl::Duration cost = duration / step.images;
-    time_per_image_step_ = time_per_image_step_ == absl::ZeroDuration()
-                               ? cost
-                               : time_per_image_step_ * (1 - kCostSmoothing) + cost * kCostSmoothing;
-    for (const auto& request : active_) image_steps_left_ -= std::exchange(request->steps_taken, 0);
+  BeginSteps();
+  while (dispatcher_->StartBatches() | TakeIn()) {
   }
-  if (observer_ != nullptr && step.images > 0) observer_->OnTick({.duration = duration, .step = step});
   DeliverProgress();
-  std::erase_if(active_, [this](const auto& request) { return DeliverImages(request.get()); });
+  EndRequests();
+  CountSteps();
   ReportQueue();
   absl::MutexLock lock(&mutex_);
   return HasWork();
+}
+
+void Engine::ApplyLaneCalls() {
+  std::vector<std::function<void(Dispatcher*)>> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    calls = std::exchange(lane_calls_, {});
+  }
+  for (const auto& call : calls) call(dispatcher_.get());
 }
 
 void Engine::RemoveLeavers() {
@@ -302,40 +385,159 @@ void Engine::RemoveLeavers() {
       take(queue_);
     }
   }
-  for (const auto& [request, expired] : leaving) End(request.get(), LeaveStatus(*request, expired));
+  for (const auto& [request, expired] : leaving) {
+    Forget(*request);
+    End(request.get(), LeaveStatus(*request, expired));
+  }
+}
+
+void Engine::GiveUpDeliveries() {
+  std::vector<std::shared_ptr<SampleEvents>> given_up;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = clock_->Monotonic();
+    for (auto& [id, entry] : admitted_) {
+      if (now < entry.give_up_at) continue;
+      entry.give_up_at = absl::InfiniteDuration();
+      given_up.push_back(std::move(entry.events));
+    }
+  }
+  for (const auto& events : given_up) events->OnNotTaken();
 }
 
 void Engine::LetJoin() {
   const size_t before = active_.size();
   {
     absl::MutexLock lock(&mutex_);
-    for (size_t joining = Joinable(); joining > 0; --joining) {
-      queue_.front()->started = clock_->Monotonic();
-      admitted_[queue_.front()->id].joined = true;
+    for (const size_t i : Joinable()) {
+      queue_[i]->started = clock_->Monotonic();
+      admitted_[queue_[i]->id].joined = true;
       ++active_requests_;
-      active_.push_back(std::move(queue_.front()));
-      queue_.pop_front();
+      active_.push_back(std::move(queue_[i]));
+    }
+    std::erase(queue_, nullptr);
+  }
+  for (size_t i = before; i < active_.size(); ++i) {
+    ActiveRequest& request = *active_[i];
+    request.model_key = dispatcher_->KeyOf(*request.model);
+    dispatcher_->Join(request.id, request.order.priority, static_cast<int64_t>(request.order.images.size()));
+    StartImages(&request);
+    for (ActiveImage& image : request.images) {
+      image.id = next_image_++;
+      flights_[image.id] = {&request, &image};
     }
   }
-  for (size_t i = before; i < active_.size(); ++i) StartImages(active_[i].get(), tick_);
 }
 
-StepStats Engine::StepSome() {
-  std::vector<FlightImage> flight;
-  std::vector<StepItem> all;
+void Engine::BeginSteps() {
+  const absl::Duration now = clock_->Monotonic();
   for (const auto& request : active_) {
+    if (!request->failure.ok()) continue;
     for (ActiveImage& image : request->images) {
-      flight.push_back({.request = request->id, .last_tick = image.last_tick});
-      all.push_back({request.get(), &image});
+      if (image.step || image.delivering) continue;
+      image.step.emplace(request->model->info, request->order, image.order, request->grid[image.steps_done],
+                         &image.state);
+      image.step_began = now;
+      image.asked.clear();
+      if (image.step->need() == StepNeed::kVelocities) request->routing.Count(image.step->choice());
+      Proceed({request.get(), &image});
     }
   }
-  std::vector<StepItem> items;
-  for (const size_t i : PickImages(flight, options_.max_images_per_tick)) {
-    items.push_back(all[i]);
-    all[i].image->last_tick = tick_;
+}
+
+void Engine::Proceed(const Flight& flight) {
+  const auto& [request, image] = flight;
+  if (image->step->need() == StepNeed::kFinish) return FinishStep(flight);
+  const EvaluationPoint point = image->step->point();
+  const SamplerInfo& info = request->model->info;
+  const auto ask = [&](int32_t network) {
+    const ActiveImage::Asked asked{point.number, network};
+    if (std::find(image->asked.begin(), image->asked.end(), asked) != image->asked.end()) return;
+    image->asked.push_back(asked);
+    dispatcher_->Want(request->id, {.image = image->id, .step = image->steps_done, .point = point.number},
+                      {.model = request->model_key,
+                       .network = network,
+                       .height = info.height,
+                       .width = info.width,
+                       .guided = point.guided},
+                      &*image->step);
+  };
+  if (image->step->need() == StepNeed::kPosterior) return ask(kRouterNetwork);
+  for (const int32_t expert : image->step->awaited()) ask(expert);
+}
+
+bool Engine::TakeIn() {
+  Inbox::Content content = inbox_->Take();
+  for (LaneAnswer& answer : content.answers) {
+    if (const std::optional<FinishedCall> call = dispatcher_->TakeAnswer(std::move(answer))) TakeCall(*call);
   }
-  if (items.empty()) return {};
-  return StepImages(items, options_.max_rows_per_batch);
+  const std::vector<FinishedCall> lost = dispatcher_->TakeLost();
+  for (const FinishedCall& call : lost) TakeCall(call);
+  for (EncodedImage& image : content.images) {
+    const auto flight = flights_.find(image.image);
+    if (flight == flights_.end()) continue;
+    DeliverImage(flight->second.request, image.image, std::move(image.encoded));
+  }
+  return !content.answers.empty() || !content.images.empty() || !lost.empty();
+}
+
+void Engine::TakeCall(const FinishedCall& call) {
+  for (size_t row = 0; row < call.askers.size(); ++row) {
+    const Asker& asker = call.askers[row];
+    const auto found = flights_.find(asker.image);
+    if (found == flights_.end()) continue;  // it has left
+    const Flight flight = found->second;
+    if (!flight.image->step || flight.image->steps_done != asker.step || !flight.request->failure.ok()) continue;
+    if (call.answer.ok()) {
+      TakeRow(call, row, flight);
+    } else {
+      flight.request->failure = WithContext(call.answer.status(), call.key.network == kRouterNetwork
+                                                                      ? "router network"
+                                                                      : fmt::format("expert {}", call.key.network));
+    }
+    if (flight.request->failure.ok()) Proceed(flight);
+  }
+}
+
+void Engine::TakeRow(const FinishedCall& call, size_t row, const Flight& flight) {
+  if (call.key.network == kRouterNetwork) return TakePosterior(call, row, flight);
+  const auto pixels = static_cast<size_t>(flight.request->model->info.pixels());
+  const std::span<const float> values = call.answer->values;
+  const size_t null_row = call.key.guided ? call.askers.size() + row : row;
+  flight.image->step->TakeVelocity(call.askers[row].point, call.key.network, values.subspan(row * pixels, pixels),
+                                   values.subspan(null_row * pixels, pixels));
+}
+
+void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& flight) {
+  const auto& [request, image] = flight;
+  if (image->step->need() != StepNeed::kPosterior) return;
+  const auto experts = static_cast<size_t>(request->model->info.experts);
+  if (call.answer->values.size() != experts * call.askers.size()) {
+    request->failure = MakeError(absl::StatusCode::kInternal, "NETWORK_FAILED",
+                                 fmt::format("router network: expected {} probabilities for each of {} rows, found {} "
+                                             "numbers",
+                                             experts, call.askers.size(), call.answer->values.size()));
+    return;
+  }
+  const std::span<const float> posterior = std::span(call.answer->values).subspan(row * experts, experts);
+  request->failure = image->step->TakePosterior(posterior);
+  if (!request->failure.ok()) return;
+  request->routing.Count(image->step->choice());
+  ++request->routing.routed_image_steps;
+  request->routing.entropy_sum += Entropy(posterior);
+}
+
+void Engine::FinishStep(const Flight& flight) {
+  const auto& [request, image] = flight;
+  image->step->Finish();
+  image->step.reset();
+  ++image->steps_done;
+  ++request->steps_taken;
+  ++steps_in_busy_time_;
+  if (observer_ != nullptr) {
+    observer_->OnImageStep(request->model->info.model, clock_->Monotonic() - image->step_began);
+  }
+  if (image->steps_done == static_cast<int32_t>(request->grid.size())) image->delivering = true;
 }
 
 void Engine::DeliverProgress() {
@@ -352,35 +554,75 @@ void Engine::DeliverProgress() {
   }
 }
 
-bool Engine::DeliverImages(ActiveRequest* request) {
-  const auto finished = [&](const ActiveImage& image) {
-    return image.steps_done == static_cast<int32_t>(request->grid.size());
-  };
+void Engine::StartDelivery(ActiveRequest* request) {
+  std::vector<int64_t> finished;
   for (const ActiveImage& image : request->images) {
-    if (!request->failure.ok()) break;
-    if (!finished(image)) continue;
-    absl::StatusOr<SampledImage> sampled = FinishImage(image, request->model->info(), request->order.format);
-    if (sampled.ok()) {
-      if (!request->first_image) request->first_image = clock_->Monotonic();
-      request->events->OnImage(*std::move(sampled));
+    if (image.delivering && !image.state.x.empty()) finished.push_back(image.id);
+  }
+  for (const int64_t id : finished) {
+    ActiveImage& image = *flights_.at(id).image;
+    Encoder::Job job{.image = {.id = id, .index = image.index, .order = image.order, .state = std::move(image.state)},
+                     .format = request->order.format,
+                     .model = request->model};
+    image.state = {};
+    if (encoder_ != nullptr) {
+      encoder_->Start(std::move(job));
     } else {
-      request->failure = sampled.status();
+      DeliverImage(request, id, FinishImage(job.image, job.model->info, job.format));
     }
+    if (!request->failure.ok()) return;
   }
-  if (!request->failure.ok()) {
-    End(request, request->failure);
+}
+
+void Engine::DeliverImage(ActiveRequest* request, int64_t image, absl::StatusOr<SampledImage> sampled) {
+  if (!request->failure.ok()) return;
+  if (!sampled.ok()) {
+    request->failure = sampled.status();
+    return;
+  }
+  if (!request->first_image) request->first_image = clock_->Monotonic();
+  request->events->OnImage(*std::move(sampled));
+  flights_.erase(image);
+  std::erase_if(request->images, [&](const ActiveImage& entry) { return entry.id == image; });
+}
+
+void Engine::EndRequests() {
+  std::erase_if(active_, [this](const auto& request) {
+    if (request->failure.ok()) StartDelivery(request.get());
+    if (request->failure.ok() && !request->images.empty()) return false;
+    Forget(*request);
+    End(request.get(), request->failure);
     return true;
-  }
-  std::erase_if(request->images, finished);
-  if (!request->images.empty()) return false;
-  End(request, absl::OkStatus());
-  return true;
+  });
+}
+
+void Engine::Forget(const ActiveRequest& request) {
+  dispatcher_->Leave(request.id);
+  for (const ActiveImage& image : request.images) flights_.erase(image.id);
+}
+
+void Engine::CountSteps() {
+  const absl::Duration now = clock_->Monotonic();
+  if (busy_) busy_time_ += now - counted_at_;
+  counted_at_ = now;
+  busy_ = !active_.empty();
+  int64_t steps = 0;
+  for (const auto& request : active_) steps += std::exchange(request->steps_taken, 0);
+  absl::MutexLock lock(&mutex_);
+  image_steps_left_ -= steps;
+  if (steps_in_busy_time_ == 0 || (busy_time_ < kRatePeriod && steps_in_busy_time_ < kRateSteps)) return;
+  const absl::Duration measured = busy_time_ / steps_in_busy_time_;
+  time_per_image_step_ = time_per_image_step_ == absl::ZeroDuration()
+                             ? measured
+                             : time_per_image_step_ * (1 - kRateSmoothing) + measured * kRateSmoothing;
+  busy_time_ = absl::ZeroDuration();
+  steps_in_busy_time_ = 0;
 }
 
 void Engine::End(ActiveRequest* request, const absl::Status& status) {
   const absl::Duration now = clock_->Monotonic();
   const bool joined = request->started.has_value();
-  RequestStats stats{.model = request->model->info().model,
+  RequestStats stats{.model = request->model->info.model,
                      .outcome = status.code(),
                      .images = static_cast<int64_t>(request->order.images.size()),
                      .queue_time = request->started.value_or(now) - request->submitted,
@@ -393,16 +635,21 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
     request->events->OnDone({.routing = request->routing,
                              .queue_time = stats.queue_time,
                              .sample_time = stats.sample_time,
-                             .version = request->model->info().version,
+                             .version = request->model->info.version,
                              .first_image_time = stats.first_image_time});
   } else {
     request->events->OnError(status);
   }
   // Last, so that whoever waits for the engine to be idle finds every event delivered.
   absl::MutexLock lock(&mutex_);
-  image_steps_left_ -= StepsLeft(*request);
+  image_steps_left_ -= StepsLeft(*request) + std::exchange(request->steps_taken, 0);
   if (joined) --active_requests_;
-  admitted_[request->id].sampling = false;
+  Admitted& admitted = admitted_[request->id];
+  admitted.sampling = false;
+  if (admitted.ticket_held) {
+    admitted.events = request->events;
+    admitted.give_up_at = now + options_.max_delivery_time;
+  }
   ForgetIfOver(request->id);
 }
 

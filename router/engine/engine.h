@@ -1,12 +1,18 @@
-// The sampling engine: takes requests for any model, steps all their images together, and reports to each request.
+// The sampling engine: takes requests for any model, draws all their images together, and reports to each request.
 //
-// Threads: Submit, the tickets and the model calls may come from any thread and never wait for a step. One sampling
-// thread (Start) or the caller of RunTick (tests; never both) runs the ticks; it calls the backends, which may use
-// threads of their own, and the requests' events.
+// There is no common tick. An image goes on as soon as its own answers are there, lanes are given the next batch as
+// soon as they are free, requests join and leave between any two batches, and a lane that hangs keeps nobody but the
+// images that wait for it.
+//
+// Threads: Submit, the tickets, the model calls and the lane calls may come from any thread and never wait for a step.
+// One sampling thread (Start) or the caller of RunTick (tests; never both) decides, calls the lanes and the requests'
+// events, and sleeps until an answer, a request, a cancellation or a deadline. It waits for no lane. Once started, one
+// more thread makes pictures of finished samples.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,8 +26,12 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "router/engine/dispatcher.h"
+#include "router/engine/encoder.h"
 #include "router/engine/flight.h"
-#include "router/engine/stepper.h"
+#include "router/engine/inbox.h"
+#include "router/engine/lane.h"
+#include "router/engine/served_version.h"
 #include "router/policy/admission.h"
 #include "router/policy/request.h"
 
@@ -30,16 +40,12 @@ namespace atl::router {
 struct EngineOptions {
   SamplerLimits limits;
   AdmissionOptions admission;
-  // Images that step in one tick. Bounds how long a small request waits behind a large one.
-  size_t max_images_per_tick = 256;
-  size_t max_rows_per_batch = 256;
+  DispatcherOptions dispatch;
   // A request without a deadline, or with a later one, ends after this.
   absl::Duration max_request_time = absl::Minutes(30);
-};
-
-struct TickStats {
-  absl::Duration duration;
-  StepStats step;
+  // A request that is over and whose results are not taken by then gives its place to others
+  // (SampleEvents::OnNotTaken).
+  absl::Duration max_delivery_time = absl::Minutes(2);
 };
 
 struct RequestStats {
@@ -63,7 +69,9 @@ struct QueueStats {
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
-  virtual void OnTick(const TickStats& stats) = 0;
+  virtual void OnBatch(const BatchStats& stats) = 0;
+  // One image made one step, from its first evaluation's being wanted to its last answer.
+  virtual void OnImageStep(const std::string& model, absl::Duration duration) = 0;
   virtual void OnQueue(const QueueStats& stats) = 0;
   virtual void OnRequestEnd(const RequestStats& stats) = 0;
   // `model` is empty when the request named none that is served.
@@ -98,12 +106,21 @@ class Engine {
   void Start();
   // Refuses new requests (UNAVAILABLE, DRAINING) and waits until all are done or `grace` is over.
   void Drain(absl::Duration grace);
-  // Ends what is left with UNAVAILABLE and joins the thread. Safe to call twice.
+  // Ends what is left with UNAVAILABLE, joins the threads and lets the lanes go. Waits for no lane, unless the engine
+  // holds its last reference. Safe to call twice.
   void Stop();
 
-  // Makes `model` the serving version of its name from the next request on; the version before drains: requests that
-  // hold it keep it to their end.
-  void Serve(std::shared_ptr<ModelBackend> model);
+  // Makes `version` the serving one of its name from the next request on; the one before drains: requests that hold it
+  // keep it to their end. Whoever hosts its networks may take them away when the last reference is gone.
+  void Serve(std::shared_ptr<const ServedVersion> version);
+  // Lets requests ask for a version that does not serve, by its name. Withdraw ends it for the requests to come.
+  void Offer(std::shared_ptr<const ServedVersion> version);
+  void Withdraw(const std::string& model, const std::string& version);
+
+  // Lanes' names are unique. After RemoveLane no batch goes to the lane; what is under way there fails over.
+  void AddLane(std::shared_ptr<ExpertLane> lane);
+  void RemoveLane(const std::string& name);
+
   // Requests that are queued or sampled with a version.
   int64_t RequestsOn(const std::string& model, const std::string& version);
   // The serving version of `model`; of the only one when the name is empty. FAILED_PRECONDITION with reason NO_MODEL
@@ -122,13 +139,14 @@ class Engine {
   absl::StatusOr<std::unique_ptr<SampleTicket>> Submit(const SampleRequest& request, absl::Duration deadline,
                                                        std::shared_ptr<SampleEvents> events);
 
-  // Whether a cancelled request waits for the next tick to leave.
+  // Whether a cancelled request has not left yet.
   bool has_leavers();
-  // How many requests wait for a tick to let them join. A request that is being submitted is not among them yet,
-  // although RequestsOn counts it.
+  // How many requests wait to join. A request that is being submitted is not among them yet, although RequestsOn counts
+  // it.
   size_t waiting_requests();
 
-  // One tick: leavers leave, queued requests join, chosen images step. Returns whether work is left. Tests only.
+  // Leavers leave, queued requests join, and every image makes one step, as far as lanes answer inside their Start.
+  // Returns whether work is left. Tests only.
   bool RunTick();
 
   const EngineOptions& options() const { return options_; }
@@ -136,8 +154,13 @@ class Engine {
  private:
   friend class SampleTicket;
   struct ServedModel {
-    std::shared_ptr<ModelBackend> backend;
-    int64_t key = 0;
+    std::shared_ptr<const ServedVersion> serving;
+    std::map<std::string, std::shared_ptr<const ServedVersion>> offered;  // by version
+  };
+  // An image in flight, where it is.
+  struct Flight {
+    ActiveRequest* request = nullptr;
+    ActiveImage* image = nullptr;
   };
   // An admitted request, known by its id until its ticket is dropped and its sampling is over.
   struct Admitted {
@@ -147,35 +170,67 @@ class Engine {
     bool ticket_held = true;
     std::string model;
     std::string version;
+    // Once it is over: whom to tell that nobody takes the results, and when.
+    std::shared_ptr<SampleEvents> events;
+    absl::Duration give_up_at = absl::InfiniteDuration();
   };
 
   void Release(int64_t id);
-  absl::StatusOr<ServedModel> FindModel(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<const ServedModel*> FindModel(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const ServedVersion>> FindVersion(const SampleRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::unique_ptr<ActiveRequest>> Reserve(const SampleRequest& request, absl::Duration deadline,
                                                          AdmissionDecision* decision);
   AdmissionState CurrentState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t Joinable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Indices into the queue.
+  std::vector<size_t> Joinable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Duration EarliestQueuedDeadline() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetIfOver(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Loop();
+  // When the sampling thread has something to do though nothing happens.
+  absl::Duration NextWake();
+  void ApplyLaneCalls();
   void RemoveLeavers();
+  void GiveUpDeliveries();
   void LetJoin();
-  StepStats StepSome();
+  // Images without a step begin their next one.
+  void BeginSteps();
+  // Takes in what lanes and encoder finished; whether anything.
+  bool TakeIn();
+  void TakeCall(const FinishedCall& call);
+  void TakeRow(const FinishedCall& call, size_t row, const Flight& flight);
+  void TakePosterior(const FinishedCall& call, size_t row, const Flight& flight);
+  // Asks for what the image's step waits for and was not asked for yet; finishes a step that waits for nothing.
+  void Proceed(const Flight& flight);
+  void FinishStep(const Flight& flight);
   void DeliverProgress();
-  // Delivers finished images; true when the request is over.
-  bool DeliverImages(ActiveRequest* request);
+  // Images that have made all their steps, on their way to the caller.
+  void StartDelivery(ActiveRequest* request);
+  void DeliverImage(ActiveRequest* request, int64_t image, absl::StatusOr<SampledImage> sampled);
+  // Requests that failed, or whose images are all delivered.
+  void EndRequests();
+  void Forget(const ActiveRequest& request);
   void End(ActiveRequest* request, const absl::Status& status);
+  void CountSteps();
   void ReportQueue();
 
   const EngineOptions options_;
   Clock* const clock_;
   EngineObserver* const observer_;
 
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+
   // Of the sampling thread alone.
+  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<Encoder> encoder_;  // of a started engine; others encode on the spot
   std::vector<std::unique_ptr<ActiveRequest>> active_;
-  int64_t tick_ = 0;
+  absl::flat_hash_map<int64_t, Flight> flights_;  // by image
+  int64_t next_image_ = 1;
+  absl::Duration counted_at_;  // when CountSteps last looked
+  bool busy_ = false;          // whether images were in flight then
+  absl::Duration busy_time_;   // not yet in time_per_image_step_
+  int64_t steps_in_busy_time_ = 0;
 
   absl::Mutex mutex_;
   std::map<std::string, ServedModel> models_ ABSL_GUARDED_BY(mutex_);
@@ -183,7 +238,7 @@ class Engine {
   std::map<int64_t, Admitted> admitted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<int64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
   int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  int64_t next_model_key_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<std::function<void(Dispatcher*)>> lane_calls_ ABSL_GUARDED_BY(mutex_);
   int64_t active_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t image_steps_left_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration time_per_image_step_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();

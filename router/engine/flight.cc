@@ -61,12 +61,12 @@ void RoutingReport::Count(const ExpertChoice& choice) {
   }
 }
 
-void StartImages(ActiveRequest* request, int64_t tick) {
-  const SamplerInfo& info = request->model->info();
+void StartImages(ActiveRequest* request) {
+  const SamplerInfo& info = request->model->info;
   request->routing.chosen.assign(info.experts, 0);
   request->routing.weight.assign(info.experts, 0);
   for (const ImageOrder& order : request->order.images) {
-    ActiveImage image{.index = static_cast<int32_t>(request->images.size()), .order = order, .last_tick = tick};
+    ActiveImage image{.index = static_cast<int32_t>(request->images.size()), .order = order};
     image.state.x.resize(info.pixels());
     if (info.self_conditioning) image.state.estimate.resize(info.pixels());
     CounterRandom(order.seed, RandomPurpose::kSampleNoise, /*step=*/0, /*sample=*/0).Normal(image.state.x);
@@ -95,7 +95,7 @@ std::vector<SampledImage> TakePreviews(ActiveRequest* request) {
     const bool finished = image.steps_done == static_cast<int32_t>(request->grid.size());
     if (finished || image.state.preview.empty()) continue;
     absl::StatusOr<SampledImage> preview =
-        Deliver(image, image.state.preview, request->model->info(), request->order.format);
+        Deliver(image, image.state.preview, request->model->info, request->order.format);
     if (preview.ok()) previews.push_back(*std::move(preview));
   }
   return previews;

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "router/engine/backend.h"
 #include "router/engine/image_step.h"
+#include "router/engine/served_version.h"
 #include "router/policy/request.h"
 #include "router/policy/time_grid.h"
 
@@ -32,12 +32,21 @@ struct RoutingReport {
 };
 
 struct ActiveImage {
+  int64_t id = 0;     // in the engine
   int32_t index = 0;  // within the request
   ImageOrder order;
   SampleState state;
   std::optional<ImageStep> step;  // the one under way
+  absl::Duration step_began;
   int32_t steps_done = 0;
-  int64_t last_tick = 0;
+  // Networks that were asked for at a point of the step under way.
+  struct Asked {
+    int64_t point = 0;
+    int32_t network = kRouterNetwork;
+    bool operator==(const Asked&) const = default;
+  };
+  std::vector<Asked> asked;
+  bool delivering = false;  // all steps are done, and its picture is being made
 };
 
 struct SampledImage {
@@ -58,8 +67,8 @@ struct SampleReport {
 };
 
 // What one request hears. Calls come in the order OnQueued, OnProgress, OnPreviews and OnImage in any mixture, then
-// OnDone or OnError, which is the last. OnQueued comes from the submitting thread, the rest from the sampling thread,
-// never under a lock of the engine. Must not block and must not call the engine.
+// OnDone or OnError, which is the last but for OnNotTaken. OnQueued comes from the submitting thread, the rest from the
+// sampling thread, never under a lock of the engine. Must not block and must not call the engine.
 class SampleEvents {
  public:
   virtual ~SampleEvents() = default;
@@ -71,14 +80,16 @@ class SampleEvents {
   virtual void OnImage(SampledImage image) = 0;
   virtual void OnDone(const SampleReport& report) = 0;
   virtual void OnError(const absl::Status& status) = 0;
+  // Long after OnDone or OnError the results are still not taken: they are to be dropped, and the ticket with them.
+  virtual void OnNotTaken() {}
 };
 
 struct ActiveRequest {
   int64_t id = 0;
   SampleOrder order;
   std::vector<SolverStep> grid;
-  std::shared_ptr<ModelBackend> model;
-  int64_t model_key = 0;  // equal for requests of one loaded version
+  std::shared_ptr<const ServedVersion> model;
+  int64_t model_key = 0;  // equal for requests of one version; set when it joins
   std::shared_ptr<SampleEvents> events;
   absl::Duration deadline = absl::InfiniteDuration();
   absl::Duration submitted;
@@ -87,13 +98,13 @@ struct ActiveRequest {
   int32_t reported_step = 0;
   int32_t previewed_step = 0;                 // the one reported when previews were made last
   std::optional<absl::Duration> first_image;  // when it was delivered
-  int64_t steps_taken = 0;                    // by its images, in the last tick
+  int64_t steps_taken = 0;                    // by its images, since the engine counted last
   RoutingReport routing;
   absl::Status failure;  // set by a step that could not be done
 };
 
 // Draws the starting noise, a function of the image's seed alone, and lays it over the image to start from.
-void StartImages(ActiveRequest* request, int64_t tick);
+void StartImages(ActiveRequest* request);
 
 // PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not
 // finite.

@@ -44,6 +44,20 @@ std::vector<float> BranchByBranch(const std::vector<float>& interleaved, int64_t
 
 }  // namespace
 
+absl::StatusOr<std::vector<float>> EvaluateOn(ModelBackend* backend, const Evaluation& evaluation) {
+  if (evaluation.network.expert == kRouterNetwork) {
+    PosteriorBatch batch{.rows = evaluation.rows};
+    backend->ComputePosteriors(std::span(&batch, 1));
+    ATOLL_RETURN_IF_ERROR(batch.status);
+    return std::move(batch.posterior);
+  }
+  VelocityBatch batch{.expert = evaluation.network.expert,
+                      .rows = evaluation.guided() ? Interleaved(evaluation.rows) : evaluation.rows};
+  backend->ComputeVelocities(std::span(&batch, 1));
+  ATOLL_RETURN_IF_ERROR(batch.status);
+  return evaluation.guided() ? BranchByBranch(batch.velocity, evaluation.rows.count) : std::move(batch.velocity);
+}
+
 InlineLane::InlineLane(LaneInfo info, std::shared_ptr<ModelBackend> backend, std::string digest, Clock* clock)
     : info_(std::move(info)), backend_(std::move(backend)), clock_(clock) {
   const SamplerInfo& model = backend_->info();
@@ -62,17 +76,7 @@ absl::StatusOr<std::vector<float>> InlineLane::Evaluate(const Evaluation& evalua
     return MakeError(absl::StatusCode::kNotFound, "NETWORK_NOT_HOSTED",
                      fmt::format("lane '{}' does not host {}", info_.name, Describe(evaluation.network)));
   }
-  if (evaluation.network.expert == kRouterNetwork) {
-    PosteriorBatch batch{.rows = evaluation.rows};
-    backend_->ComputePosteriors(std::span(&batch, 1));
-    ATOLL_RETURN_IF_ERROR(batch.status);
-    return std::move(batch.posterior);
-  }
-  VelocityBatch batch{.expert = evaluation.network.expert,
-                      .rows = evaluation.guided() ? Interleaved(evaluation.rows) : evaluation.rows};
-  backend_->ComputeVelocities(std::span(&batch, 1));
-  ATOLL_RETURN_IF_ERROR(batch.status);
-  return evaluation.guided() ? BranchByBranch(batch.velocity, evaluation.rows.count) : std::move(batch.velocity);
+  return EvaluateOn(backend_.get(), evaluation);
 }
 
 void InlineLane::Start(std::shared_ptr<const Evaluation> evaluation, Done done) {

@@ -11,6 +11,9 @@
 
 namespace atl::router {
 
+// The rows of an evaluation on the backend whose networks they are; both branches of guided ones.
+absl::StatusOr<std::vector<float>> EvaluateOn(ModelBackend* backend, const Evaluation& evaluation);
+
 // Start is for one thread at a time, as the backend's calls are. `clock` must outlive the lane.
 class InlineLane : public ExpertLane {
  public:

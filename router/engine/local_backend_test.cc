@@ -17,6 +17,7 @@
 #include "router/engine/fake_backend.h"
 #include "router/engine/load_model.h"
 #include "router/engine/recorded_events.h"
+#include "router/engine/serve_inline.h"
 #include "router/engine/testing/published_tiny_model.h"
 #include "router/engine/testing/tiny_model.h"
 
@@ -30,7 +31,7 @@ std::vector<std::vector<float>> Sample(std::shared_ptr<ModelBackend> backend, Sa
   request.format = ImageFormat::kRaw;
   FakeClock clock;
   Engine engine({}, &clock, nullptr);
-  engine.Serve(std::move(backend));
+  ServeInline(&engine, std::move(backend), &clock);
   const auto events = std::make_shared<RecordedEvents>();
   const auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);
   EXPECT_TRUE(ticket.ok()) << ticket.status();
@@ -174,8 +175,9 @@ TEST_F(LocalBackendTest, SelfConditionedExpertsAreGivenTheEnsemblesEstimate) {
   ASSERT_TRUE(made.ok()) << made.status();
   const std::shared_ptr<ModelBackend> backend = *std::move(made);
   const Networks networks = TinyNetworks(true);
-  ActiveRequest start{.order = {.images = {{2, 5}}}, .model = backend};
-  StartImages(&start, 0);
+  ActiveRequest start{.order = {.images = {{2, 5}}},
+                      .model = std::make_shared<ServedVersion>(ServedVersion{.info = backend->info()})};
+  StartImages(&start);
   const at::Tensor noise = at::from_blob(start.images.front().state.x.data(), {1, 1, 4, 4}, at::kFloat).clone();
   for (const double guidance : {1.0, 2.0}) {
     SampleRequest request{.classes = {2}, .seeds = {5}, .routing = {.mode = RoutingMode::kFull}, .steps = 6};

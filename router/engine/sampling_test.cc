@@ -6,6 +6,7 @@
 #include "router/engine/engine.h"
 #include "router/engine/fake_backend.h"
 #include "router/engine/recorded_events.h"
+#include "router/engine/serve_inline.h"
 
 namespace atl::router {
 namespace {
@@ -21,7 +22,7 @@ class SamplingTest : public ::testing::Test {
     request.format = ImageFormat::kRaw;
     FakeClock clock;
     Engine engine({}, &clock, nullptr);
-    engine.Serve(backend_);
+    ServeInline(&engine, backend_, &clock);
     const auto events = std::make_shared<RecordedEvents>();
     const auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);
     EXPECT_TRUE(ticket.ok()) << ticket.status();
@@ -56,8 +57,9 @@ TEST_F(SamplingTest, HeunAndMultistepConvergeWithOrderTwoAndEulerWithOrderOne) {
   const auto error = [&](Solver solver, int32_t steps) {
     SampleRequest request{.classes = {-1, -1, -1, -1}, .seeds = {11}, .solver = solver, .steps = steps};
     const auto images = Sample(request);
-    ActiveRequest start{.order = {.images = {{-1, 11}, {-1, 12}, {-1, 13}, {-1, 14}}}, .model = backend_};
-    StartImages(&start, 0);
+    ActiveRequest start{.order = {.images = {{-1, 11}, {-1, 12}, {-1, 13}, {-1, 14}}},
+                        .model = std::make_shared<ServedVersion>(ServedVersion{.info = backend_->info()})};
+    StartImages(&start);
     double sum = 0;
     for (size_t i = 0; i < images.size(); ++i) {
       for (size_t p = 0; p < images[i].size(); ++p) {
@@ -283,8 +285,9 @@ class SelfConditionedSamplingTest : public SamplingTest {
 };
 
 TEST_F(SelfConditionedSamplingTest, EachStepReadsTheEnsemblesEstimateOfTheStepBefore) {
-  ActiveRequest start{.order = {.images = {{-1, 3}}}, .model = backend_};
-  StartImages(&start, 0);
+  ActiveRequest start{.order = {.images = {{-1, 3}}},
+                      .model = std::make_shared<ServedVersion>(ServedVersion{.info = backend_->info()})};
+  StartImages(&start);
   for (const Solver solver : {Solver::kEuler, Solver::kHeun}) {
     for (const int32_t label : {-1, 1}) {
       for (const double guidance : {1.0, 2.5}) {

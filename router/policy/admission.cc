@@ -1,6 +1,7 @@
 #include "router/policy/admission.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/cord.h"
 #include "common/base/errors.h"
@@ -36,12 +37,24 @@ AdmissionDecision Admit(int64_t images, const AdmissionState& state, const Admis
   return decision;
 }
 
-size_t CountJoining(std::span<const int64_t> queued, int64_t images_in_flight, const AdmissionOptions& options) {
-  size_t joining = 0;
-  for (const int64_t images : queued) {
-    if (images_in_flight > 0 && images_in_flight + images > options.max_images_in_flight) break;
-    images_in_flight += images;
-    ++joining;
+std::vector<size_t> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
+                                  const AdmissionOptions& options) {
+  const auto priority_of = [&](size_t i) {
+    const double raised =
+        options.ageing > absl::ZeroDuration() ? absl::FDivDuration(queued[i].waited, options.ageing) : 0;
+    return queued[i].priority + static_cast<int64_t>(raised);
+  };
+  std::vector<size_t> order(queued.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return priority_of(a) > priority_of(b); });
+  std::vector<size_t> joining;
+  for (const size_t i : order) {
+    if (images_in_flight == 0 || images_in_flight + queued[i].images <= options.max_images_in_flight) {
+      images_in_flight += queued[i].images;
+      joining.push_back(i);
+    } else if (queued[i].waited >= options.longest_overtaking) {
+      break;
+    }
   }
   return joining;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -17,6 +18,10 @@ struct AdmissionOptions {
   int64_t max_queued_requests = 512;
   absl::Duration min_retry_delay = absl::Milliseconds(200);
   absl::Duration max_retry_delay = absl::Minutes(1);
+  // A queued request rises by one priority after each of these.
+  absl::Duration ageing = absl::Seconds(10);
+  // How long smaller requests overtake one that there is no room for; then room is kept for it.
+  absl::Duration longest_overtaking = absl::Seconds(2);
 };
 
 struct AdmissionState {
@@ -38,9 +43,17 @@ struct AdmissionDecision {
 
 AdmissionDecision Admit(int64_t images, const AdmissionState& state, const AdmissionOptions& options);
 
-// How many of the queued requests, oldest first, join now. `queued` holds their image counts. Whole requests join, in
-// order, while there is room; one that is larger than the room goes in alone once nothing else is in flight.
-size_t CountJoining(std::span<const int64_t> queued, int64_t images_in_flight, const AdmissionOptions& options);
+struct QueuedRequest {
+  int64_t images = 0;
+  int32_t priority = 0;  // higher goes first
+  absl::Duration waited;
+};
+
+// Which of the queued requests join now, in the order of joining; indices. `queued` is in the order of arrival, which
+// decides among equal priorities. Whole requests join while there is room; one that there is no room for is overtaken
+// by those behind it that fit, but not for long. One that is larger than all room there is goes in alone.
+std::vector<size_t> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
+                                  const AdmissionOptions& options);
 
 // RESOURCE_EXHAUSTED with reason QUEUE_FULL, naming and carrying the delay.
 absl::Status RejectionStatus(const AdmissionDecision& decision);

@@ -9,6 +9,8 @@
 namespace atl::router {
 namespace {
 
+using ::testing::ElementsAre;
+
 const AdmissionOptions kOptions{.max_images_in_flight = 100, .max_queued_images = 50, .max_queued_requests = 3};
 
 TEST(AdmitTest, TellsHowManyImagesAreAhead) {
@@ -46,15 +48,31 @@ TEST(AdmitTest, RejectionNamesTheDelay) {
   EXPECT_EQ(RetryDelayOf(absl::OkStatus()), absl::ZeroDuration());
 }
 
-TEST(CountJoiningTest, WholeRequestsJoinInOrderWhileThereIsRoom) {
-  EXPECT_EQ(CountJoining(std::vector<int64_t>{60, 30, 20, 5}, 0, kOptions), 2u);
-  EXPECT_EQ(CountJoining(std::vector<int64_t>{60}, 50, kOptions), 0u);
-  EXPECT_EQ(CountJoining(std::vector<int64_t>{}, 0, kOptions), 0u);
+TEST(ChooseJoiningTest, WholeRequestsJoinInOrderWhileThereIsRoom) {
+  const std::vector<QueuedRequest> queued = {{.images = 60}, {.images = 30}, {.images = 20}, {.images = 5}};
+  EXPECT_THAT(ChooseJoining(queued, 0, kOptions), ElementsAre(0, 1, 3)) << "the last one overtakes";
+  EXPECT_THAT(ChooseJoining(std::span(queued).first(1), 50, kOptions), ElementsAre());
+  EXPECT_THAT(ChooseJoining({}, 0, kOptions), ElementsAre());
 }
 
-TEST(CountJoiningTest, AnOversizedRequestRunsAlone) {
-  EXPECT_EQ(CountJoining(std::vector<int64_t>{500, 1}, 0, kOptions), 1u);
-  EXPECT_EQ(CountJoining(std::vector<int64_t>{500}, 1, kOptions), 0u);
+TEST(ChooseJoiningTest, AnOversizedRequestRunsAlone) {
+  EXPECT_THAT(ChooseJoining(std::vector<QueuedRequest>{{.images = 500}, {.images = 1}}, 0, kOptions), ElementsAre(0));
+  EXPECT_THAT(ChooseJoining(std::vector<QueuedRequest>{{.images = 500}}, 1, kOptions), ElementsAre());
+}
+
+TEST(ChooseJoiningTest, NobodyIsOvertakenForLong) {
+  std::vector<QueuedRequest> queued = {{.images = 90}, {.images = 10}};
+  queued[0].waited = kOptions.longest_overtaking - absl::Milliseconds(1);
+  EXPECT_THAT(ChooseJoining(queued, 50, kOptions), ElementsAre(1));
+  queued[0].waited = kOptions.longest_overtaking;
+  EXPECT_THAT(ChooseJoining(queued, 50, kOptions), ElementsAre());
+}
+
+TEST(ChooseJoiningTest, HigherPrioritiesJoinFirstAndWaitingRaisesThem) {
+  std::vector<QueuedRequest> queued = {{.images = 80, .priority = 4}, {.images = 80, .priority = 6}};
+  EXPECT_THAT(ChooseJoining(queued, 0, kOptions), ElementsAre(1));
+  queued[0].waited = kOptions.ageing * 2;
+  EXPECT_THAT(ChooseJoining(queued, 0, kOptions), ElementsAre(0));
 }
 
 }  // namespace

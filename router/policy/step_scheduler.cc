@@ -140,7 +140,8 @@ int64_t Decider::LimitOfRequest(const Group& group, int64_t leader) const {
   const int64_t of_leader = std::count_if(group.waiting.begin(), group.waiting.end(),
                                           [&](const auto* evaluation) { return evaluation->request == leader; });
   // As many rows as cost no more than what a batch costs anyway.
-  const int64_t cheap = group.cost.RowsWithin(group.cost.fixed * 2, count * each) / each;
+  const absl::Duration hardly = std::max(group.cost.fixed, options_.negligible);
+  const int64_t cheap = group.cost.RowsWithin(group.cost.fixed + hardly, count * each) / each;
   return std::min(quantum, std::max(of_leader, cheap));
 }
 

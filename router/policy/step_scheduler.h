@@ -71,6 +71,8 @@ struct SchedulerOptions {
   absl::Duration longest_wait = absl::ZeroDuration();
   // While other requests are in flight, the time of what one request may put into a batch.
   absl::Duration quantum = absl::Milliseconds(20);
+  // Rows that take no longer hardly prolong a batch: starting one costs about as much.
+  absl::Duration negligible = absl::Microseconds(500);
   // What a batch may take at all: bounds how long a newcomer waits for a lane, and a leaver's batch goes on.
   absl::Duration longest_batch = absl::Milliseconds(250);
   // A request that got no lane for so long rises by one priority, again and again.

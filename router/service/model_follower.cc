@@ -138,7 +138,7 @@ void ModelFollower::RefreshRequestCounts() {
 
 bool ModelFollower::RollOnce() {
   std::optional<PublishedVersion> to_load;
-  std::shared_ptr<ModelBackend> dropped;  // freed after the lock
+  std::shared_ptr<const ServedVersion> dropped;  // freed after the lock
   {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return false;
@@ -180,9 +180,9 @@ void ModelFollower::Switch(Followed* followed, const std::string& version) {
 }
 
 void ModelFollower::LoadVersion(const std::string& model, const PublishedVersion& version) {
-  absl::StatusOr<std::unique_ptr<ModelBackend>> backend = loader_(version);
-  absl::Status status = backend.status();
-  if (status.ok()) status = CheckIdentity((*backend)->info(), version);
+  absl::StatusOr<std::shared_ptr<const ServedVersion>> served = loader_(version);
+  absl::Status status = served.status();
+  if (status.ok()) status = CheckIdentity((*served)->info, version);
   if (!status.ok()) {
     spdlog::error("model '{}' version '{}' cannot be served: {}", model, version.version, status.ToString());
     if (callbacks_.on_load_failed) callbacks_.on_load_failed(version, status);
@@ -192,7 +192,7 @@ void ModelFollower::LoadVersion(const std::string& model, const PublishedVersion
   VersionStatus* const entry = Find(&followed.versions, version.version);
   if (status.ok()) {
     entry->state = VersionState::kReady;
-    followed.loaded[version.version] = *std::move(backend);
+    followed.loaded[version.version] = *std::move(served);
     followed.next_retry.erase(version.version);
     return;
   }

@@ -47,7 +47,8 @@ struct FollowerOptions {
 
 class ModelFollower {
  public:
-  using Loader = std::function<absl::StatusOr<std::unique_ptr<ModelBackend>>(const PublishedVersion&)>;
+  // Returns the version when its networks can be asked for; they may be taken away when its last reference is gone.
+  using Loader = std::function<absl::StatusOr<std::shared_ptr<const ServedVersion>>(const PublishedVersion&)>;
   struct Callbacks {
     // A version serves from now on.
     std::function<void(const std::string& model, const std::string& version, int64_t generation)> on_serving;
@@ -67,7 +68,7 @@ class ModelFollower {
     std::optional<ServingChoice> wanted;
     std::map<std::string, PublishedVersion> published;
     std::vector<VersionStatus> versions;
-    std::map<std::string, std::shared_ptr<ModelBackend>> loaded;
+    std::map<std::string, std::shared_ptr<const ServedVersion>> loaded;
     std::map<std::string, absl::Duration> next_retry;  // how long a failed version will wait the next time
   };
 

@@ -6,7 +6,6 @@
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/fake_backend.h"
 #include "router/engine/recorded_events.h"
 
 namespace atl::router {
@@ -88,13 +87,14 @@ class ModelFollowerTest : public ::testing::Test {
         options, rpc::MakeChannel(server_->address()),
         [this](const PublishedVersion& version) { return Load(version); }, &engine_, Clock::Real(), callbacks);
   }
-  absl::StatusOr<std::unique_ptr<ModelBackend>> Load(const PublishedVersion& version) {
+  absl::StatusOr<std::shared_ptr<const ServedVersion>> Load(const PublishedVersion& version) {
     EXPECT_EQ(version.digest, "digest-" + version.version);
     absl::MutexLock lock(&mutex_);
     loads_.push_back(version.version);
     if (version.version == damaged_) return MakeError(absl::StatusCode::kDataLoss, "SHA256_MISMATCH", "damaged");
-    return std::make_unique<FakeBackend>(SamplerInfo{
-        .model = "digits", .version = version.version, .experts = 1, .channels = 1, .height = 2, .width = 2});
+    ServedVersion served{.digest = version.digest};
+    served.info = {.model = "digits", .version = version.version, .experts = 1, .channels = 1, .height = 2, .width = 2};
+    return std::make_shared<const ServedVersion>(std::move(served));
   }
   bool AwaitServing(const std::string& version) {
     absl::MutexLock lock(&mutex_);

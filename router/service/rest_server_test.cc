@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "router/engine/fake_backend.h"
+#include "router/engine/serve_inline.h"
 
 namespace atl::router {
 namespace {
@@ -102,7 +103,7 @@ class RestServerTest : public ::testing::Test {
  protected:
   void Start(RestOptions rest = {}, EngineOptions options = {}, bool with_model = true) {
     engine_ = std::make_unique<Engine>(options, Clock::Real(), nullptr);
-    if (with_model) engine_->Serve(backend_);
+    if (with_model) ServeInline(engine_.get(), backend_, &lane_clock_);
     auto server =
         RestServer::Start(rest, engine_.get(), Clock::Real(), [this](std::string_view route, int code, absl::Duration) {
           absl::MutexLock lock(&mutex_);
@@ -128,6 +129,7 @@ class RestServerTest : public ::testing::Test {
     ASSERT_EQ(engine_->waiting_requests(), count);
   }
 
+  FakeClock lane_clock_;  // no measured time decides what shares a batch
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
   std::unique_ptr<Engine> engine_;
   absl::Mutex mutex_;

@@ -22,11 +22,9 @@ RouterMetrics::RouterMetrics(metrics::Registry* registry)
                                            "Images being sampled, or finished and not delivered yet.")),
       coordinator_connected_(registry->AddGauge("atoll_router_coordinator_connected",
                                                 "1 while the watch of the coordinator's models is up.")),
-      step_seconds_(registry->AddHistogram("atoll_router_step_seconds", "Duration of one step of all images together.",
+      step_seconds_(registry->AddHistogram("atoll_router_step_seconds", "Duration of one step of one image.",
                                            metrics::CallSecondsBounds())),
-      step_images_(
-          registry->AddHistogram("atoll_router_step_images", "Images that stepped together.", PowersOfTwo(11))),
-      batch_rows_(registry->AddHistogram("atoll_router_batch_rows", "Rows of one expert's batch.", PowersOfTwo(11))),
+      batch_rows_(registry->AddHistogram("atoll_router_batch_rows", "Rows of one network's batch.", PowersOfTwo(11))),
       queue_seconds_(registry->AddHistogram("atoll_router_queue_seconds",
                                             "Time from a request's arrival to its first step.",
                                             metrics::CallSecondsBounds())),
@@ -34,10 +32,12 @@ RouterMetrics::RouterMetrics(metrics::Registry* registry)
                                              "Time from a finished request's first step to its last image.",
                                              metrics::WorkSecondsBounds())) {}
 
-void RouterMetrics::OnTick(const TickStats& stats) {
-  step_seconds_->Observe(absl::ToDoubleSeconds(stats.duration));
-  step_images_->Observe(static_cast<double>(stats.step.images));
-  for (const BatchStats& batch : stats.step.batches) batch_rows_->Observe(static_cast<double>(batch.rows));
+void RouterMetrics::OnBatch(const BatchStats& stats) {
+  batch_rows_->Observe(static_cast<double>(stats.rows));
+}
+
+void RouterMetrics::OnImageStep(const std::string& /*model*/, absl::Duration duration) {
+  step_seconds_->Observe(absl::ToDoubleSeconds(duration));
 }
 
 void RouterMetrics::OnQueue(const QueueStats& stats) {

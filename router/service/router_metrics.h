@@ -15,7 +15,8 @@ class RouterMetrics final : public EngineObserver {
   // `registry` must outlive it.
   explicit RouterMetrics(metrics::Registry* registry);
 
-  void OnTick(const TickStats& stats) override;
+  void OnBatch(const BatchStats& stats) override;
+  void OnImageStep(const std::string& model, absl::Duration duration) override;
   void OnQueue(const QueueStats& stats) override;
   void OnRequestEnd(const RequestStats& stats) override;
   void OnRejected(const std::string& model, absl::StatusCode code) override;
@@ -33,7 +34,6 @@ class RouterMetrics final : public EngineObserver {
   metrics::Gauge* const images_in_flight_;
   metrics::Gauge* const coordinator_connected_;
   metrics::Histogram* const step_seconds_;
-  metrics::Histogram* const step_images_;
   metrics::Histogram* const batch_rows_;
   metrics::Histogram* const queue_seconds_;
   metrics::Histogram* const sample_seconds_;

@@ -6,7 +6,6 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "fmt/format.h"
-#include "router/engine/load_model.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
@@ -35,13 +34,14 @@ absl::Status CheckSources(const RouterOptions& options) {
 RouterServer::RouterServer(const RouterOptions& options)
     : registry_(metrics::Registry::Create("atoll-router")),
       metrics_(registry_.get()),
-      pool_(options.threads),
       engine_(options.engine, Clock::Real(), &metrics_),
       service_(&engine_, Clock::Real()) {}
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
+  ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.threads = options.threads}, Clock::Real()));
+  for (const auto& lane : router->experts_->lanes()) router->engine_.AddLane(lane);
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
   ATOLL_ASSIGN_OR_RETURN(
@@ -76,11 +76,16 @@ absl::Status RouterServer::LoadFolder(const std::string& folder) {
         fmt::format("expected a folder with model_index.json, found no '{}': {}", folder, error.message()));
   }
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path.string()));
-  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<ModelBackend> backend,
-                         LoadPublishedModel(store_.get(), store_->root(), /*digest=*/"", &pool_));
-  spdlog::info("serving model '{}' version '{}' from {}", backend->info().model, backend->info().version, folder);
-  engine_.Serve(std::move(backend));
+  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const ServedVersion> version, Load(store_->root(), /*digest=*/""));
+  spdlog::info("serving model '{}' version '{}' from {}", version->info.model, version->info.version, folder);
+  engine_.Serve(std::move(version));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const ServedVersion>> RouterServer::Load(const std::string& folder_uri,
+                                                                        const std::string& digest) {
+  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const VersionFiles> files, OpenVersion(store_.get(), folder_uri, digest));
+  return experts_->Host(std::move(files));
 }
 
 absl::Status RouterServer::Follow(const RouterOptions& options) {
@@ -97,10 +102,8 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
   };
   follower_ = std::make_unique<ModelFollower>(
       FollowerOptions{.models = options.models}, rpc::MakeChannel(options.coordinator),
-      [this](const PublishedVersion& version) {
-        return LoadPublishedModel(store_.get(), version.uri, version.digest, &pool_);
-      },
-      &engine_, Clock::Real(), std::move(callbacks));
+      [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_, Clock::Real(),
+      std::move(callbacks));
   return absl::OkStatus();
 }
 

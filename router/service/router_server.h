@@ -11,8 +11,8 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
-#include "router/engine/compute_pool.h"
 #include "router/engine/engine.h"
+#include "router/engine/local_experts.h"
 #include "router/service/model_follower.h"
 #include "router/service/rest_server.h"
 #include "router/service/router_metrics.h"
@@ -60,14 +60,15 @@ class RouterServer {
   explicit RouterServer(const RouterOptions& options);
   absl::Status LoadFolder(const std::string& folder);
   absl::Status Follow(const RouterOptions& options);
+  absl::StatusOr<std::shared_ptr<const ServedVersion>> Load(const std::string& folder_uri, const std::string& digest);
   void SetServing();
 
   const std::unique_ptr<metrics::Registry> registry_;
   RouterMetrics metrics_;
-  ComputePool pool_;
   Engine engine_;
   SampleService service_;
   std::unique_ptr<storage::BlobStore> store_;
+  std::unique_ptr<LocalExperts> experts_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<RestServer> rest_;
   std::unique_ptr<metrics::Exposer> exposer_;

@@ -72,7 +72,7 @@ TEST_F(RouterServerTest, ServesAModelFolderWithoutACoordinator) {
   for (const char* expected :
        {"atoll_router_requests_total{code=\"OK\",model=\"tiny\"} 1", "atoll_router_images_total{model=\"tiny\"} 3",
         "atoll_router_rejected_requests_total{code=\"INVALID_ARGUMENT\",model=\"tiny\"} 1",
-        "atoll_router_queued_images 0", "atoll_router_step_seconds_count 3",
+        "atoll_router_queued_images 0", "atoll_router_step_seconds_count 9",
         "atoll_router_expert_image_steps_total{expert=\"0\",model=\"tiny\"}"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }

@@ -18,6 +18,7 @@
 #include "grpcpp/support/error_details.h"
 #include "gtest/gtest.h"
 #include "router/engine/fake_backend.h"
+#include "router/engine/serve_inline.h"
 #include "router/service/sample_wire.h"
 
 namespace atl::router {
@@ -93,7 +94,7 @@ class SampleServiceTest : public ::testing::Test {
  protected:
   void StartServer(EngineOptions options = {}, bool with_model = true) {
     engine_ = std::make_unique<Engine>(options, Clock::Real(), nullptr);
-    if (with_model) engine_->Serve(backend_);
+    if (with_model) ServeInline(engine_.get(), backend_, &lane_clock_);
     service_ = std::make_unique<SampleService>(engine_.get(), Clock::Real(), service_options_);
     server_ = *rpc::Server::Start({.services = {{pb::SampleService::service_full_name(), service_.get()}}});
     stub_ = pb::SampleService::NewStub(rpc::MakeChannel(server_->address()));
@@ -131,6 +132,7 @@ class SampleServiceTest : public ::testing::Test {
   }
 
   SampleServiceOptions service_options_;
+  FakeClock lane_clock_;  // no measured time decides what shares a batch
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<SampleService> service_;

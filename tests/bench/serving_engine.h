@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/storage/blob_store.h"
-#include "router/engine/compute_pool.h"
 #include "router/engine/engine.h"
+#include "router/engine/local_experts.h"
 
 namespace atl::bench {
 
@@ -21,9 +21,9 @@ class Serving {
   router::Engine* engine() { return &engine_; }
 
  private:
-  Serving(int lanes, const router::EngineOptions& options);
+  explicit Serving(const router::EngineOptions& options);
 
-  router::ComputePool pool_;
+  std::unique_ptr<router::LocalExperts> experts_;
   router::Engine engine_;
 };
 

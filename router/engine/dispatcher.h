@@ -1,0 +1,155 @@
+// Brings evaluations to lanes and their answers back: batches are put together by the step scheduler whenever a lane is
+// free, and answers come in any order. Never waits for a lane.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "router/engine/image_step.h"
+#include "router/engine/inbox.h"
+#include "router/engine/lane.h"
+#include "router/engine/served_version.h"
+#include "router/policy/cost_estimates.h"
+#include "router/policy/failover.h"
+#include "router/policy/step_scheduler.h"
+
+namespace atl::router {
+
+struct DispatcherOptions {
+  SchedulerOptions scheduler;
+  FailoverOptions failover;
+};
+
+// Whose evaluation it is: an answer that came too late is known by it.
+struct Asker {
+  int64_t image = 0;
+  int32_t step = 0;   // of the image
+  int64_t point = 0;  // of the step
+};
+
+// A batch that was answered, or that no lane will answer.
+struct FinishedCall {
+  GroupKey key;
+  std::vector<Asker> askers;  // of each row; some may have left
+  // Values as EvaluationAnswer says, of a size that fits; or why there are none.
+  absl::StatusOr<EvaluationAnswer> answer;
+};
+
+struct BatchStats {
+  std::string model;
+  int32_t network = kRouterNetwork;
+  int64_t rows = 0;
+  std::string lane;
+  bool remote = false;
+  absl::StatusCode outcome = absl::StatusCode::kOk;
+  absl::Duration wait;          // of the evaluation that waited longest, until the batch started
+  absl::Duration lane_time;     // from the start to the answer
+  absl::Duration compute_time;  // as the lane says
+};
+
+// Of one thread, the engine's. Lanes answer into the inbox, from their threads.
+class Dispatcher {
+ public:
+  // `on_batch` may be null.
+  Dispatcher(DispatcherOptions options, Clock* clock, std::shared_ptr<Inbox> inbox,
+             std::function<void(const BatchStats&)> on_batch);
+  // Stops watching the lanes and cancels what is under way; waits for nothing of it. A lane whose last reference this
+  // is waits for its answers, though: who must not wait keeps one.
+  ~Dispatcher();
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+
+  void AddLane(std::shared_ptr<ExpertLane> lane);
+  // What is under way on it fails over as if the lane had said UNAVAILABLE.
+  void RemoveLane(const std::string& name);
+
+  // The number by which group keys name a version.
+  int64_t KeyOf(const ServedVersion& version);
+
+  // A request takes part in the fair order from now on, until it leaves. What it waits for is then forgotten.
+  void Join(int64_t request, int32_t priority, int64_t images);
+  void Leave(int64_t request);
+  // `step` must stay where it is until the evaluation is answered or its request left.
+  void Want(int64_t request, const Asker& asker, const GroupKey& key, const ImageStep* step);
+
+  // Starts what the scheduler says; whether anything. Lanes that answer inline have then answered into the inbox.
+  bool StartBatches();
+  // Takes an answer in. A call is finished by the first answer of its attempts; others are dropped.
+  std::optional<FinishedCall> TakeAnswer(LaneAnswer answer);
+  // Calls that came to an end without an answer since the last time.
+  std::vector<FinishedCall> TakeLost();
+  // When StartBatches is to be called though nothing happened. Of its last call.
+  absl::Duration look_again_at() const { return look_again_at_; }
+
+ private:
+  struct Waiting {
+    Asker asker;
+    const ImageStep* step = nullptr;
+  };
+  struct Lane {
+    std::shared_ptr<ExpertLane> lane;
+    LaneInfo info;
+    std::shared_ptr<const std::vector<HostedNetwork>> hosted;  // of which `state` was made
+    LaneState state;
+    int32_t under_way = 0;
+  };
+  // A batch on its way. Attempts share the evaluation and its id.
+  struct Call {
+    std::shared_ptr<const Evaluation> evaluation;
+    GroupKey key;
+    std::vector<Asker> askers;
+    std::vector<int64_t> requests;  // of each row
+    absl::Duration wait;
+    std::vector<CallAttempt> attempts;
+  };
+
+  void RefreshLanes();
+  void RefreshLane(Lane* lane);
+  // Batches of networks that no lane has hosted for too long are lost.
+  void GiveUpUnhosted(absl::Duration now);
+  void Start(absl::Duration now, const Dispatch& dispatch);
+  void StartAttempt(absl::Duration now, int64_t id, int32_t lane);
+  // What happens to a call of which an attempt failed. Nothing left: lost.
+  std::optional<FinishedCall> OnAttemptFailed(int64_t id, int32_t lane, const absl::Status& why);
+  FinishedCall End(int64_t id, absl::StatusOr<EvaluationAnswer> answer);
+  Evaluation Gather(const Dispatch& dispatch) const;
+  NetworkId NetworkOf(const GroupKey& key) const;
+  void Report(const Call& call, const CallAttempt& attempt, const absl::StatusOr<EvaluationAnswer>& answer);
+  int32_t NumericsOf(const std::string& fingerprint);
+
+  const DispatcherOptions options_;
+  Clock* const clock_;
+  const std::shared_ptr<Inbox> inbox_;
+  const std::function<void(const BatchStats&)> on_batch_;
+
+  struct VersionId {
+    std::string model;
+    std::string version;
+    std::string digest;
+    auto operator<=>(const VersionId&) const = default;
+  };
+  std::map<VersionId, int64_t> version_keys_;
+  std::map<int64_t, VersionId> versions_;
+  std::map<std::string, int32_t> numerics_;  // by fingerprint
+
+  std::map<int32_t, Lane> lanes_;
+  int32_t next_lane_ = 0;
+  std::vector<ReadyEvaluation> ready_;  // ascending by id
+  absl::flat_hash_map<int64_t, Waiting> waiting_;
+  std::map<int64_t, RequestService> requests_;
+  std::map<int64_t, Call> calls_;  // by the evaluation's id
+  std::vector<FinishedCall> lost_;
+  CostEstimates costs_;
+  int64_t next_id_ = 1;
+  absl::Duration look_again_at_ = absl::InfiniteDuration();
+};
+
+}  // namespace atl::router

@@ -1,0 +1,22 @@
+// For tests: a version that answers inside Start.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "fmt/format.h"
+#include "router/engine/engine.h"
+#include "router/engine/inline_lane.h"
+
+namespace atl::router {
+
+// The backend's version serves, on a lane of its own.
+inline void ServeInline(Engine* engine, std::shared_ptr<ModelBackend> backend, Clock* clock) {
+  const SamplerInfo info = backend->info();
+  engine->AddLane(std::make_shared<InlineLane>(LaneInfo{.name = fmt::format("{} {}", info.model, info.version)},
+                                               std::move(backend), /*digest=*/"", clock));
+  engine->Serve(std::make_shared<ServedVersion>(ServedVersion{.info = info}));
+}
+
+}  // namespace atl::router
