@@ -19,14 +19,17 @@ void Answer(mg_connection* connection, int code, const char* reason, const char*
 
 class MetricsHandler : public CivetHandler {
  public:
-  explicit MetricsHandler(const Registry* registry) : registry_(registry) {}
+  MetricsHandler(const Registry* registry, std::function<void()> refresh)
+      : registry_(registry), refresh_(std::move(refresh)) {}
   bool handleGet(CivetServer*, mg_connection* connection) override {
+    if (refresh_) refresh_();
     Answer(connection, 200, "OK", "text/plain; version=0.0.4; charset=utf-8", registry_->Text());
     return true;
   }
 
  private:
   const Registry* const registry_;
+  const std::function<void()> refresh_;
 };
 
 class HealthHandler : public CivetHandler {
@@ -45,8 +48,9 @@ class HealthHandler : public CivetHandler {
 
 class CivetExposer : public Exposer {
  public:
-  CivetExposer(const Registry* registry, std::function<bool()> healthy, const std::string& listen)
-      : metrics_(registry),
+  CivetExposer(const Registry* registry, std::function<bool()> healthy, std::function<void()> refresh,
+               const std::string& listen)
+      : metrics_(registry, std::move(refresh)),
         health_(std::move(healthy)),
         server_({"listening_ports", listen, "num_threads", "2", "enable_directory_listing", "no"}) {
     server_.addHandler("/metrics", metrics_);
@@ -74,10 +78,10 @@ class CivetExposer : public Exposer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Registry* registry, const std::string& listen,
-                                                        std::function<bool()> healthy) {
+                                                        std::function<bool()> healthy, std::function<void()> refresh) {
   ATOLL_RETURN_IF_ERROR(CheckListenAddress(listen, "metrics"));
   try {
-    auto exposer = std::make_unique<CivetExposer>(registry, std::move(healthy), listen);
+    auto exposer = std::make_unique<CivetExposer>(registry, std::move(healthy), std::move(refresh), listen);
     if (exposer->port() != 0) return exposer;
   } catch (const std::exception&) {
     // Answered below.

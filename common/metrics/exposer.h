@@ -15,9 +15,11 @@ class Exposer {
  public:
   // Listens at "host:port"; port 0 takes a free one. `registry` must outlive it. `healthy` (may be empty: always
   // healthy) is called on a serving thread for every /healthz, which answers 200 "ok" or 503 "not ready".
+  // `refresh` (may be empty) is called there before every /metrics, for what is measured by asking.
   // INVALID_ARGUMENT, reason INVALID_ADDRESS, or UNAVAILABLE, reason CANNOT_LISTEN.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Registry* registry, const std::string& listen,
-                                                        std::function<bool()> healthy = {});
+                                                        std::function<bool()> healthy = {},
+                                                        std::function<void()> refresh = {});
   virtual ~Exposer() = default;
 
   virtual int port() const = 0;

@@ -1,11 +1,17 @@
-// The router's metrics: atoll_router_*. Labels are bounded: models that are served and their experts.
+// The router's metrics: atoll_router_*. Labels are bounded: models that are served, their experts, and a few fixed
+// words. docs/metrics.md lists them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
 #include "router/engine/engine.h"
+#include "router/engine/network_memory.h"
 
 namespace atl::router {
 
@@ -27,6 +33,11 @@ class RouterMetrics final : public EngineObserver {
   void OnLoadFailed(const std::string& model);
   void OnCoordinatorConnection(bool connected);
 
+  // Asked by Refresh. Before the first Refresh.
+  void WatchMemory(std::function<NetworkMemoryStats()> stats) { memory_stats_ = std::move(stats); }
+  // Brings up to date what is measured by asking.
+  void Refresh();
+
  private:
   metrics::Registry* const registry_;
   metrics::Gauge* const queued_requests_;
@@ -34,9 +45,17 @@ class RouterMetrics final : public EngineObserver {
   metrics::Gauge* const images_in_flight_;
   metrics::Gauge* const coordinator_connected_;
   metrics::Histogram* const step_seconds_;
-  metrics::Histogram* const batch_rows_;
   metrics::Histogram* const queue_seconds_;
   metrics::Histogram* const sample_seconds_;
+  metrics::Histogram* const first_image_seconds_;
+  metrics::Gauge* const resident_bytes_;
+  metrics::Gauge* const memory_budget_bytes_;
+  metrics::Gauge* const resident_networks_;
+  metrics::Counter* const network_loads_;
+  metrics::Counter* const network_evictions_;
+  std::function<NetworkMemoryStats()> memory_stats_;
+  absl::Mutex mutex_;
+  NetworkMemoryStats counted_ ABSL_GUARDED_BY(mutex_);  // what the counters have already
 };
 
 }  // namespace atl::router

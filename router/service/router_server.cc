@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
   ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.threads = options.threads}, Clock::Real()));
+  router->metrics_.WatchMemory([experts = router->experts_.get()] { return experts->stats(); });
   for (const auto& lane : router->experts_->lanes()) router->engine_.AddLane(lane);
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
@@ -55,9 +56,10 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
                           }));
   }
   if (!options.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(router->exposer_,
-                           metrics::Exposer::Start(router->registry_.get(), options.metrics_listen,
-                                                   [engine = &router->engine_] { return engine->serves_any(); }));
+    ATOLL_ASSIGN_OR_RETURN(router->exposer_, metrics::Exposer::Start(
+                                                 router->registry_.get(), options.metrics_listen,
+                                                 [engine = &router->engine_] { return engine->serves_any(); },
+                                                 [metrics = &router->metrics_] { metrics->Refresh(); }));
   }
   if (options.model_dir.empty()) {
     ATOLL_RETURN_IF_ERROR(router->Follow(options));

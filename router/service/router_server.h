@@ -50,7 +50,10 @@ class RouterServer {
   std::string metrics_address() const { return exposer_ == nullptr ? "" : exposer_->address(); }
 
   // All metrics, in Prometheus' text format.
-  std::string MetricsText() const { return registry_->Text(); }
+  std::string MetricsText() {
+    metrics_.Refresh();
+    return registry_->Text();
+  }
 
   // Health turns NOT_SERVING and new requests are refused; what is queued or sampled gets `grace` to finish, then it is
   // cancelled. Safe to call twice.

@@ -73,7 +73,12 @@ TEST_F(RouterServerTest, ServesAModelFolderWithoutACoordinator) {
        {"atoll_router_requests_total{code=\"OK\",model=\"tiny\"} 1", "atoll_router_images_total{model=\"tiny\"} 3",
         "atoll_router_rejected_requests_total{code=\"INVALID_ARGUMENT\",model=\"tiny\"} 1",
         "atoll_router_queued_images 0", "atoll_router_step_seconds_count 9",
-        "atoll_router_expert_image_steps_total{expert=\"0\",model=\"tiny\"}"}) {
+        "atoll_router_expert_image_steps_total{expert=\"0\",model=\"tiny\"}",
+        "atoll_router_batches_total{code=\"OK\",place=\"local\"}",
+        "atoll_router_batch_rows_count{expert=\"router\",model=\"tiny\"}",
+        "atoll_router_batch_wait_seconds_count{expert=\"router\",model=\"tiny\"}",
+        "atoll_router_first_image_seconds_count 1", "atoll_router_routing_entropy_nats_count{model=\"tiny\"} 1",
+        "atoll_router_resident_networks 4", "atoll_router_network_evictions_total 0"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
   (*router)->Shutdown(absl::Seconds(5));
@@ -86,6 +91,21 @@ TEST_F(RouterServerTest, WithoutItsCoordinatorItStartsAndSaysThatThereIsNoModel)
   const absl::Status status = Sample(**router, {0});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), "NO_MODEL");
+}
+
+TEST_F(RouterServerTest, RestIsServedWhereItIsAskedFor) {
+  const std::string uri = store_->UriOf("a model");
+  PublishTinyModel(store_.get(), uri);
+  RouterOptions options{.model_dir = store_.PathOf(uri)};
+  auto router = RouterServer::Start(options);
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_EQ((*router)->rest_address(), "");
+  options.rest.listen = "127.0.0.1:0";
+  router = RouterServer::Start(options);
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_THAT((*router)->rest_address(), ::testing::MatchesRegex("127.0.0.1:[1-9][0-9]*"));
+  options.rest.listen = (*router)->rest_address();
+  EXPECT_EQ(ErrorReason(RouterServer::Start(options).status()), "CANNOT_LISTEN");
 }
 
 TEST_F(RouterServerTest, WrongOptionsNameTheFlag) {
