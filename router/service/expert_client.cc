@@ -11,6 +11,7 @@
 #include "common/rpc/status.h"
 #include "fmt/format.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "router/engine/hosted_networks.h"
 #include "router/service/expert_wire.h"
 #include "spdlog/spdlog.h"
 
@@ -25,12 +26,6 @@ constexpr char kDenoiseMethod[] = "/atoll.expert.v1.ExpertService/Denoise";
 
 std::shared_ptr<const std::vector<HostedNetwork>> Nothing() {
   return std::make_shared<const std::vector<HostedNetwork>>();
-}
-
-bool Hosts(const std::vector<HostedNetwork>& hosted, const NetworkId& id) {
-  const auto found = std::lower_bound(hosted.begin(), hosted.end(), id,
-                                      [](const HostedNetwork& a, const NetworkId& b) { return a.id < b; });
-  return found != hosted.end() && found->id == id;
 }
 
 absl::Status Stopping() {
@@ -226,7 +221,7 @@ void RemoteLane::Start(std::shared_ptr<const Evaluation> evaluation, Done done) 
     if (stream_ == nullptr || stream_->ended()) {
       refused = MakeError(absl::StatusCode::kUnavailable, "EXPERT_SERVER_LOST",
                           fmt::format("expert server {} is out of reach", options_.address));
-    } else if (!Hosts(*hosted_, evaluation->network)) {
+    } else if (FindHosted(*hosted_, evaluation->network) == nullptr) {
       refused = MakeError(absl::StatusCode::kNotFound, "NETWORK_NOT_HOSTED",
                           fmt::format("expert server {} does not host {} with digest '{}'", options_.address,
                                       Describe(evaluation->network), evaluation->network.digest));

@@ -1,6 +1,8 @@
 // atoll-router: samples from published models.
 #include <csignal>
 #include <cstdio>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "CLI/CLI.hpp"
@@ -50,6 +52,14 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads that evaluate networks")->capture_default_str();
+  app.add_option("--expert-server", options.expert_servers,
+                 "HOST:PORT of an `atoll-worker --serve` that evaluates experts; may be repeated");
+  app.add_option("--own-networks", options.own_networks,
+                 "What this router evaluates itself, beside expert servers: all, router or none (default: router)")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, atl::router::OwnNetworks>{{"all", atl::router::OwnNetworks::kAll},
+                                                          {"router", atl::router::OwnNetworks::kRouter},
+                                                          {"none", atl::router::OwnNetworks::kNone}}));
   app.add_option("--max-steps", options.engine.limits.max_steps, "Most solver steps of one request")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();

@@ -13,6 +13,9 @@ namespace {
 
 constexpr char const* kServiceName = atlpb::sample::v1::SampleService::service_full_name();
 
+// How long a version's load waits for servers that host its networks; then it is tried again, or given up.
+constexpr absl::Duration kServersPatience = absl::Seconds(15);
+
 absl::Status CheckSources(const RouterOptions& options) {
   if (options.model_dir.empty() == options.coordinator.empty()) {
     return FieldError("--model-dir", "MODEL_SOURCE_REQUIRED",
@@ -25,6 +28,10 @@ absl::Status CheckSources(const RouterOptions& options) {
   if (options.threads < 1) {
     return FieldError("--threads", "THREADS_OUT_OF_RANGE",
                       fmt::format("expected at least 1, found {}", options.threads));
+  }
+  if (options.own_networks && *options.own_networks != OwnNetworks::kAll && options.expert_servers.empty()) {
+    return FieldError("--own-networks", "EXPERT_SERVER_REQUIRED",
+                      "expected an --expert-server for what is not evaluated here, found none");
   }
   return absl::OkStatus();
 }
@@ -43,6 +50,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.threads = options.threads}, Clock::Real()));
   router->metrics_.WatchMemory([experts = router->experts_.get()] { return experts->stats(); });
   for (const auto& lane : router->experts_->lanes()) router->engine_.AddLane(lane);
+  if (!options.expert_servers.empty()) {
+    router->own_networks_ = options.own_networks.value_or(OwnNetworks::kRouter);
+    router->remote_ = std::make_unique<RemoteExperts>(options.expert_servers, Clock::Real());
+    for (const auto& lane : router->remote_->lanes()) router->engine_.AddLane(lane);
+  }
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
   ATOLL_ASSIGN_OR_RETURN(
@@ -87,7 +99,14 @@ absl::Status RouterServer::LoadFolder(const std::string& folder) {
 absl::StatusOr<std::shared_ptr<const ServedVersion>> RouterServer::Load(const std::string& folder_uri,
                                                                         const std::string& digest) {
   ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const VersionFiles> files, OpenVersion(store_.get(), folder_uri, digest));
-  return experts_->Host(std::move(files));
+  if (own_networks_ == OwnNetworks::kAll) return experts_->Host(std::move(files));
+  const bool own_router = own_networks_ == OwnNetworks::kRouter;
+  ATOLL_RETURN_IF_ERROR(remote_->AwaitHosted(files->served, /*with_router=*/!own_router, kServersPatience));
+  if (!own_router) return std::shared_ptr<const ServedVersion>(files, &files->served);
+  ATOLL_RETURN_IF_ERROR(experts_->Load(files, kRouterNetwork));
+  return std::shared_ptr<const ServedVersion>(&files->served, [this, files](const ServedVersion* version) {
+    experts_->Forget(version->network(kRouterNetwork));
+  });
 }
 
 absl::Status RouterServer::Follow(const RouterOptions& options) {
@@ -114,6 +133,7 @@ void RouterServer::SetServing() {
 }
 
 void RouterServer::Shutdown(absl::Duration grace) {
+  if (remote_ != nullptr) remote_->Stop();
   follower_.reset();
   if (server_ != nullptr) {
     server_->SetServing(false);

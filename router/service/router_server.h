@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "router/engine/engine.h"
 #include "router/engine/local_experts.h"
 #include "router/service/model_follower.h"
+#include "router/service/remote_experts.h"
 #include "router/service/rest_server.h"
 #include "router/service/router_metrics.h"
 #include "router/service/sample_service.h"
@@ -30,6 +32,10 @@ struct RouterOptions {
   std::string metrics_listen;         // empty: none
   RestOptions rest = {.listen = ""};  // no address: none
   int threads = 1;
+  // Expert servers that evaluate networks, "host:port", and what is evaluated here beside them: the router network
+  // unless said otherwise. Without servers everything is.
+  std::vector<std::string> expert_servers;
+  std::optional<OwnNetworks> own_networks;
   EngineOptions engine;
 };
 
@@ -63,6 +69,8 @@ class RouterServer {
   explicit RouterServer(const RouterOptions& options);
   absl::Status LoadFolder(const std::string& folder);
   absl::Status Follow(const RouterOptions& options);
+  // Brings into memory what this router evaluates itself, and waits for servers that host the rest: UNAVAILABLE with
+  // reason EXPERTS_MISSING.
   absl::StatusOr<std::shared_ptr<const ServedVersion>> Load(const std::string& folder_uri, const std::string& digest);
   void SetServing();
 
@@ -72,6 +80,8 @@ class RouterServer {
   SampleService service_;
   std::unique_ptr<storage::BlobStore> store_;
   std::unique_ptr<LocalExperts> experts_;
+  std::unique_ptr<RemoteExperts> remote_;  // null without expert servers
+  OwnNetworks own_networks_ = OwnNetworks::kAll;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<RestServer> rest_;
   std::unique_ptr<metrics::Exposer> exposer_;

@@ -1,5 +1,5 @@
-// `atoll-worker --serve` as a process: what it answers is what the same networks answer in this process, bit for bit, and
-// a server that was killed and started again is found again.
+// `atoll-worker --serve` as a process: what it answers is what the same networks answer in this process, bit for bit,
+// and a server that was killed and started again is found again.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/status.h"
 #include "common/storage/blob_store.h"
 #include "gtest/gtest.h"
 #include "router/engine/local_experts.h"
@@ -68,6 +71,51 @@ class ExpertServerTest : public testing::Test {
     std::ifstream(port_file) >> *address;
     EXPECT_FALSE(address->empty()) << process->Log();
     return process;
+  }
+
+  std::unique_ptr<Process> StartRouter(const std::string& name, const std::vector<std::string>& flags,
+                                       std::string* address) {
+    const std::string port_file = folder_ + "/" + name + ".port";
+    std::vector<std::string> command = {std::string(std::getenv("ATOLL_BINARY_DIR")) + "/bin/atoll-router",
+                                        "--model-dir",
+                                        folder_ + "/model",
+                                        "--threads",
+                                        "1",
+                                        "--port-file",
+                                        port_file};
+    command.insert(command.end(), flags.begin(), flags.end());
+    auto process = std::make_unique<Process>(command, folder_ + "/" + name + ".log",
+                                             std::vector<std::string>{"OMP_NUM_THREADS=1"});
+    EXPECT_TRUE(Await(kPatience, [&] { return std::filesystem::exists(port_file) || !process->Running(); }));
+    std::string port;
+    std::ifstream(port_file) >> port;
+    EXPECT_FALSE(port.empty()) << process->Log();
+    *address = "127.0.0.1:" + port;
+    return process;
+  }
+
+  // The floats of one image: alone in its batches, whose shapes are then the same everywhere.
+  absl::StatusOr<std::string> SampleOne(const std::string& address, int32_t label, int32_t oracle = -1) {
+    namespace pb = atlpb::sample::v1;
+    const auto stub = pb::SampleService::NewStub(rpc::MakeChannel(address));
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, kPatience);
+    pb::SampleRequest request;
+    request.add_classes(label);
+    request.add_seeds(11);
+    request.set_steps(6);
+    request.set_mode(oracle < 0 ? pb::SampleRequest::MODE_FULL : pb::SampleRequest::MODE_ORACLE);
+    if (oracle >= 0) request.set_oracle_expert(oracle);
+    request.set_format(pb::SampleRequest::FORMAT_RAW);
+    const auto reader = stub->Sample(&context, request);
+    pb::SampleResponse event;
+    std::string image;
+    while (reader->Read(&event)) {
+      if (event.has_image()) image = event.image().data();
+    }
+    const absl::Status status = rpc::FromGrpc(reader->Finish());
+    if (!status.ok()) return status;
+    return image;
   }
 
   std::shared_ptr<const Evaluation> Batch(const router::NetworkId& network, bool guided) {
@@ -135,6 +183,37 @@ TEST_F(ExpertServerTest, TwoServersAnswerAsThisProcessAndOneComesBack) {
     process->Signal(SIGTERM);
     EXPECT_EQ(process->Wait(kPatience), 0) << process->Log();
   }
+}
+
+TEST_F(ExpertServerTest, ARouterWithTwoServersSamplesAsOneThatIsAlone) {
+  std::string a_address;
+  std::string b_address;
+  const std::unique_ptr<Process> a = StartServer("a", "0,1", &a_address);
+  std::unique_ptr<Process> b = StartServer("b", "2,router", &b_address);
+  std::string alone_address;
+  std::string remote_address;
+  std::string bare_address;
+  const std::vector<std::string> servers = {"--expert-server", a_address, "--expert-server", b_address};
+  const std::unique_ptr<Process> alone = StartRouter("alone", {}, &alone_address);
+  const std::unique_ptr<Process> remote = StartRouter("remote", servers, &remote_address);
+  std::vector<std::string> bare_flags = servers;
+  bare_flags.insert(bare_flags.end(), {"--own-networks", "none"});
+  const std::unique_ptr<Process> bare = StartRouter("bare", bare_flags, &bare_address);
+  for (const int32_t label : {-1, 0, 1, 2, 3}) {
+    const std::string expected = SampleOne(alone_address, label).value();
+    EXPECT_EQ(expected.size(), 16 * sizeof(float));
+    EXPECT_EQ(SampleOne(remote_address, label).value(), expected) << label;
+    EXPECT_EQ(SampleOne(bare_address, label).value(), expected) << label;
+  }
+  EXPECT_NE(SampleOne(remote_address, 1).value(), SampleOne(remote_address, 2).value());
+
+  // Without its server an expert is lost, and the error says which; with it again all is well.
+  b->Kill();
+  const absl::Status lost = SampleOne(remote_address, 3, /*oracle=*/2).status();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_NE(lost.message().find("expert 2"), std::string::npos) << lost;
+  b = StartServer("b", "2,router", &b_address);
+  EXPECT_TRUE(Await(kPatience, [&] { return SampleOne(remote_address, 3, /*oracle=*/2).ok(); })) << b->Log();
 }
 
 TEST_F(ExpertServerTest, WhatCannotBeServedIsSaid) {

@@ -5,21 +5,17 @@
 
 #include "common/base/errors.h"
 #include "fmt/format.h"
+#include "router/engine/hosted_networks.h"
 
 namespace atl::worker {
 
 using router::EvaluationAnswer;
 using router::ExpertLane;
+using router::FindHosted;
 using router::HostedNetwork;
 using router::NetworkId;
 
 namespace {
-
-const HostedNetwork* Find(const std::vector<HostedNetwork>& hosted, const NetworkId& id) {
-  const auto found = std::lower_bound(hosted.begin(), hosted.end(), id,
-                                      [](const HostedNetwork& a, const NetworkId& b) { return a.id < b; });
-  return found != hosted.end() && found->id == id ? &*found : nullptr;
-}
 
 absl::Status NotHosted(const NetworkId& id) {
   return MakeError(absl::StatusCode::kNotFound, "NETWORK_NOT_HOSTED",
@@ -123,7 +119,7 @@ int LaneQueue::FindLane(const NetworkId& network, bool* hosted) const {
   int best = -1;
   bool best_resident = false;
   for (size_t i = 0; i < states_.size(); ++i) {
-    const HostedNetwork* const found = Find(*states_[i].hosted, network);
+    const HostedNetwork* const found = FindHosted(*states_[i].hosted, network);
     if (found == nullptr) continue;
     *hosted = true;
     if (states_[i].running.size() >= states_[i].slots) continue;
