@@ -4,6 +4,7 @@
 
 #include "common/base/errors.h"
 #include "fmt/format.h"
+#include "router/policy/numerics.h"
 
 namespace atl::router {
 namespace {
@@ -66,6 +67,17 @@ int64_t Dispatcher::KeyOf(const ServedVersion& version) {
 
 int32_t Dispatcher::NumericsOf(const std::string& fingerprint) {
   return numerics_.try_emplace(fingerprint, static_cast<int32_t>(numerics_.size()) + 1).first->second;
+}
+
+Dispatcher::Numerics Dispatcher::NumericsFor(int64_t model_key) {
+  RefreshLanes();
+  std::vector<LaneState> lanes;
+  for (const auto& [number, lane] : lanes_) lanes.push_back(lane.state);
+  Numerics chosen{.number = ChooseNumerics(model_key, lanes)};
+  for (const auto& [fingerprint, number] : numerics_) {
+    if (number == chosen.number) chosen.fingerprint = fingerprint;
+  }
+  return chosen;
 }
 
 NetworkId Dispatcher::NetworkOf(const GroupKey& key) const {

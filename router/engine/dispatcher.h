@@ -74,6 +74,14 @@ class Dispatcher {
   // The number by which group keys name a version.
   int64_t KeyOf(const ServedVersion& version);
 
+  // The arithmetic on which a reproducible request of the version is to run from now on (ChooseNumerics), for its group
+  // keys, and the fingerprint of its lanes; 0 and empty when no lane hosts any of it.
+  struct Numerics {
+    int32_t number = 0;
+    std::string fingerprint;
+  };
+  Numerics NumericsFor(int64_t model_key);
+
   // A request takes part in the fair order from now on, until it leaves. What it waits for is then forgotten.
   void Join(int64_t request, int32_t priority, int64_t images);
   void Leave(int64_t request);

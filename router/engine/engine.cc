@@ -454,12 +454,19 @@ void Engine::Proceed(const Flight& flight) {
     const ActiveImage::Asked asked{point.number, network};
     if (std::find(image->asked.begin(), image->asked.end(), asked) != image->asked.end()) return;
     image->asked.push_back(asked);
+    if (request->order.reproducible && request->numerics == 0) {
+      Dispatcher::Numerics chosen = dispatcher_->NumericsFor(request->model_key);
+      request->numerics = chosen.number;
+      request->fingerprint = std::move(chosen.fingerprint);
+    }
     dispatcher_->Want(request->id, {.image = image->id, .step = image->steps_done, .point = point.number},
                       {.model = request->model_key,
                        .network = network,
                        .height = info.height,
                        .width = info.width,
-                       .guided = point.guided},
+                       .guided = point.guided,
+                       .reproducible = request->order.reproducible,
+                       .numerics = request->numerics},
                       &*image->step);
   };
   if (image->step->need() == StepNeed::kPosterior) return ask(kRouterNetwork);
@@ -500,6 +507,13 @@ void Engine::TakeCall(const FinishedCall& call) {
 }
 
 void Engine::TakeRow(const FinishedCall& call, size_t row, const Flight& flight) {
+  ActiveRequest* request = flight.request;
+  if (request->order.reproducible && call.answer->fingerprint != request->fingerprint) {
+    request->failure = MakeError(absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
+                                 fmt::format("expected answers of '{}' to a reproducible request, found one of '{}'",
+                                             request->fingerprint, call.answer->fingerprint));
+    return;
+  }
   if (call.key.network == kRouterNetwork) return TakePosterior(call, row, flight);
   const auto pixels = static_cast<size_t>(flight.request->model->info.pixels());
   const std::span<const float> values = call.answer->values;
@@ -636,7 +650,8 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
                              .queue_time = stats.queue_time,
                              .sample_time = stats.sample_time,
                              .version = request->model->info.version,
-                             .first_image_time = stats.first_image_time});
+                             .first_image_time = stats.first_image_time,
+                             .fingerprint = request->fingerprint});
   } else {
     request->events->OnError(status);
   }

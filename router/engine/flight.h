@@ -64,6 +64,7 @@ struct SampleReport {
   absl::Duration sample_time;
   std::string version;
   absl::Duration first_image_time;  // from the request's arrival
+  std::string fingerprint;          // of a reproducible request: of the arithmetic that drew its images
 };
 
 // What one request hears. Calls come in the order OnQueued, OnProgress, OnPreviews and OnImage in any mixture, then
@@ -101,6 +102,9 @@ struct ActiveRequest {
   int64_t steps_taken = 0;                    // by its images, since the engine counted last
   RoutingReport routing;
   absl::Status failure;  // set by a step that could not be done
+  // Of a reproducible request: the arithmetic that it keeps to, chosen at its first evaluation; 0: not yet.
+  int32_t numerics = 0;
+  std::string fingerprint;
 };
 
 // Draws the starting noise, a function of the image's seed alone, and lays it over the image to start from.

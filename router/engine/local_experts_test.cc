@@ -278,6 +278,20 @@ TEST_F(LocalExpertsTest, OneChangedByteInAnyFileIsDataLossAndNothingStays) {
   EXPECT_TRUE(experts->Host(files_).ok());
 }
 
+TEST_F(LocalExpertsTest, TheIndexIsVerifiedAndMustNameEveryFile) {
+  Publish(TinyNetworks());
+  const std::string index_uri = uri_ + "/model_index.json";
+  EXPECT_EQ((*OpenVersion(store_.get(), uri_, ""))->served.digest, files_->served.digest);
+  auto index = *storage::ParseModelIndex(*store_->Read(index_uri), "index");
+  std::erase_if(index.files, [](const auto& file) { return file.name.starts_with("expert_2"); });
+  const std::string digest = store_->Write(index_uri, storage::ToJson(index))->sha256;
+  EXPECT_EQ(ErrorReason(OpenVersion(store_.get(), uri_, files_->served.digest).status()), "HASH_MISMATCH");
+  const absl::Status status = Make()->Host(OpenVersion(store_.get(), uri_, digest).value()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ErrorReason(status), "MODEL_FILE_MISSING");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'expert_2/diffusion_pytorch_model.safetensors'"));
+}
+
 TEST_F(LocalExpertsTest, AMissingFileIsNamed) {
   Publish(TinyNetworks());
   ASSERT_TRUE(store_->Delete(uri_ + "/expert_0/diffusion_pytorch_model.safetensors").ok());

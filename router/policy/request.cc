@@ -241,6 +241,7 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
   order.guidance_to = request.guidance_to;
   order.negative_class = request.negative_class;
   order.priority = request.priority;
+  order.reproducible = request.reproducible;
   order.preview_every = request.preview_every;
   return order;
 }

@@ -91,6 +91,7 @@ struct SampleRequest {
   std::optional<double> strength;
   int32_t priority = kDefaultPriority;  // 0 to kMaxPriority, higher goes first
   int32_t preview_every = 0;            // steps; 0: no previews
+  bool reproducible = false;
   // The version's own rule, and its own solver, in place of those above.
   bool default_routing = false;
   bool default_solver = false;
@@ -113,6 +114,7 @@ struct SampleOrder {
   ImageFormat format = ImageFormat::kPng;
   int32_t priority = kDefaultPriority;
   int32_t preview_every = 0;
+  bool reproducible = false;  // the same bits whatever else runs, on lanes of one arithmetic
 
   // The solver's own times; empty: `steps` equal steps from `start`.
   std::vector<double> times;

@@ -51,7 +51,6 @@ int main(int argc, char** argv) {
                  "REST requests for images at a time; further ones are refused with 429")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "Threads that evaluate networks")->capture_default_str();
   app.add_option("--expert-server", options.expert_servers,
                  "HOST:PORT of an `atoll-worker --serve` that evaluates experts; may be repeated");
   app.add_option("--own-networks", options.own_networks,
@@ -60,6 +59,16 @@ int main(int argc, char** argv) {
           std::map<std::string, atl::router::OwnNetworks>{{"all", atl::router::OwnNetworks::kAll},
                                                           {"router", atl::router::OwnNetworks::kRouter},
                                                           {"none", atl::router::OwnNetworks::kNone}}));
+  app.add_option("--threads", options.threads, "Threads that evaluate networks on the processor")
+      ->capture_default_str();
+  app.add_option("--device", options.device, "Where networks are evaluated: cpu, or cuda (all devices that there are)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option(
+         "--memory-budget", options.memory_budget_bytes,
+         "Most memory for weights on each device, as 800MB or 20GiB; experts that are over it are read again when\n"
+         "they are asked for, in place of those that were not used for longest (default: no limit)")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
   app.add_option("--max-steps", options.engine.limits.max_steps, "Most solver steps of one request")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();

@@ -25,10 +25,6 @@ absl::Status CheckSources(const RouterOptions& options) {
     return FieldError("--blob-store", "BLOB_STORE_REQUIRED",
                       "expected the URI of the coordinator's blob store, found none");
   }
-  if (options.threads < 1) {
-    return FieldError("--threads", "THREADS_OUT_OF_RANGE",
-                      fmt::format("expected at least 1, found {}", options.threads));
-  }
   if (options.own_networks && *options.own_networks != OwnNetworks::kAll && options.expert_servers.empty()) {
     return FieldError("--own-networks", "EXPERT_SERVER_REQUIRED",
                       "expected an --expert-server for what is not evaluated here, found none");
@@ -47,7 +43,10 @@ RouterServer::RouterServer(const RouterOptions& options)
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
-  ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.threads = options.threads}, Clock::Real()));
+  ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.device = options.device,
+                                                                 .threads = options.threads,
+                                                                 .memory_budget_bytes = options.memory_budget_bytes},
+                                                                Clock::Real()));
   router->metrics_.WatchMemory([experts = router->experts_.get()] { return experts->stats(); });
   for (const auto& lane : router->experts_->lanes()) router->engine_.AddLane(lane);
   if (!options.expert_servers.empty()) {

@@ -36,6 +36,8 @@ struct RouterOptions {
   // unless said otherwise. Without servers everything is.
   std::vector<std::string> expert_servers;
   std::optional<OwnNetworks> own_networks;
+  std::string device = "cpu";
+  int64_t memory_budget_bytes = 0;  // of weights, per device; 0: no limit
   EngineOptions engine;
 };
 
@@ -43,7 +45,7 @@ struct RouterOptions {
 class RouterServer {
  public:
   // INVALID_ARGUMENT names the option; UNAVAILABLE when an address cannot be bound; with a model folder, also what
-  // LoadPublishedModel returns. With a coordinator it starts whether or not that is reachable: until a version is
+  // LocalExperts returns. With a coordinator it starts whether or not that is reachable: until a version is
   // loaded requests get FAILED_PRECONDITION and health is NOT_SERVING.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options);
   ~RouterServer();  // Shutdown without grace

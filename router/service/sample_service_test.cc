@@ -411,7 +411,6 @@ TEST_F(SampleServiceTest, WhatIsNotHonouredIsRefusedByName) {
   StartServer();
   engine_->Start();
   const std::vector<std::pair<std::string, std::function<void(pb::SampleRequest&)>>> cases = {
-      {"reproducible", [](auto& r) { r.set_reproducible(true); }},
       {"allow_expert_loss", [](auto& r) { r.set_allow_expert_loss(true); }},
   };
   for (const auto& [field, spoil] : cases) {

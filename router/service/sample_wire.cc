@@ -24,7 +24,6 @@ absl::Status NotSupported(std::string_view field) {
 
 // A field that would change the images is refused, not ignored, until it is honoured.
 absl::Status CheckSupported(const pb::SampleRequest& proto) {
-  if (proto.reproducible()) return NotSupported("reproducible");
   if (proto.allow_expert_loss()) return NotSupported("allow_expert_loss");
   return absl::OkStatus();
 }
@@ -191,6 +190,7 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   ATOLL_RETURN_IF_ERROR(InitImagesFromProto(proto, &request));
   if (proto.has_priority()) request.priority = proto.priority();
   request.preview_every = proto.preview_every();
+  request.reproducible = proto.reproducible();
   return request;
 }
 
@@ -233,6 +233,7 @@ pb::Done ToProto(const SampleReport& report) {
   *proto.mutable_sample_time() = wire::ToProto(report.sample_time);
   proto.set_version(report.version);
   *proto.mutable_first_image_time() = wire::ToProto(report.first_image_time);
+  proto.set_fingerprint(report.fingerprint);
   return proto;
 }
 

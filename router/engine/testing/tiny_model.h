@@ -3,14 +3,21 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/model/weights.h"
 #include "common/storage/blob_store.h"
-#include "router/engine/local_backend.h"
+#include "router/policy/request.h"
 
 namespace atl::router {
 
 inline constexpr int32_t kTinyExperts = 3;
+
+// What a version is made of.
+struct Networks {
+  std::vector<model::LoadedModel> experts;
+  model::LoadedModel router;
+};
 
 // Model "tiny", version "v1": four classes of 4x4 grey images.
 SamplerInfo TinyInfo(bool self_conditioning = false);
