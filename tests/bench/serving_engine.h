@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/storage/blob_store.h"
@@ -13,17 +14,25 @@ namespace atl::bench {
 
 class Serving {
  public:
-  // `lanes` of one thread each. `store` must outlive it.
+  // `lanes` of one thread each that share all networks. `store` must outlive it.
   static absl::StatusOr<std::unique_ptr<Serving>> Start(storage::BlobStore* store, const std::string& folder_uri,
                                                         const std::string& digest, int lanes,
                                                         const router::EngineOptions& options = {});
+  // One lane of one thread per list, which hosts these experts and the router network: as expert servers do, but in
+  // process.
+  static absl::StatusOr<std::unique_ptr<Serving>> StartApart(storage::BlobStore* store, const std::string& folder_uri,
+                                                             const std::string& digest,
+                                                             const std::vector<std::vector<int32_t>>& experts);
+  // On lanes of elsewhere.
+  static absl::StatusOr<std::unique_ptr<Serving>> StartOn(std::shared_ptr<const router::ServedVersion> version,
+                                                          std::vector<std::shared_ptr<router::ExpertLane>> lanes);
 
   router::Engine* engine() { return &engine_; }
 
  private:
   explicit Serving(const router::EngineOptions& options);
 
-  std::unique_ptr<router::LocalExperts> experts_;
+  std::vector<std::unique_ptr<router::LocalExperts>> local_;
   router::Engine engine_;
 };
 

@@ -8,7 +8,6 @@
 #include "common/base/status_macros.h"
 
 namespace atl::bench {
-namespace {
 
 void WaitUntil(absl::Duration monotonic) {
   absl::Mutex mutex;
@@ -16,8 +15,6 @@ void WaitUntil(absl::Duration monotonic) {
   static constexpr bool kNever = false;
   Clock::Real()->AwaitUntil(&mutex, absl::Condition(&kNever), monotonic);
 }
-
-}  // namespace
 
 class Flying::Events : public router::SampleEvents {
  public:

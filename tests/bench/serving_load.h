@@ -28,6 +28,9 @@ struct ServedRequest {
   absl::Duration latency() const { return ended - scheduled; }
 };
 
+// Returns at that moment of the real clock's monotonic time.
+void WaitUntil(absl::Duration monotonic);
+
 // A request under way. Thread-safe. Dropping it cancels what is not done.
 class Flying {
  public:

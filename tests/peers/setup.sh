@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the virtual environment that the comparisons with PyTorch run in. Not part of deploy/setup.sh: 3 GB, and nothing
-# but tests/bench/pipeline.sh and the scripts beside this one need it.
+# but tests/bench/pipeline.sh, tests/bench/serving.sh and the scripts beside this one need it.
 #
 #   tests/peers/setup.sh            install what is missing
 #   tests/peers/setup.sh --prefix   print the environment's folder and exit (installs nothing)

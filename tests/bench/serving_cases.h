@@ -1,0 +1,78 @@
+// The cases of the serving bench and what they share.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/weights.h"
+#include "common/storage/testing.h"
+#include "tests/bench/serving_load.h"
+#include "tests/bench/serving_model.h"
+
+namespace atl::bench {
+
+inline constexpr int kLanes = 2;
+
+struct Settings {
+  std::vector<std::string> cases;
+  int rounds = 7;
+  int steps = 10;
+  double overload_seconds = 30;
+  std::string peer_python;  // empty: without the comparison with PyTorch
+  std::string peer_script;
+  std::string worker;  // program of expert servers
+};
+
+// A model in a temporary store.
+struct Published {
+  ServingModel model;
+  std::vector<model::LoadedModel> networks;
+  storage::TemporaryStore store;
+  std::string uri;
+  std::string digest;
+};
+
+absl::StatusOr<std::unique_ptr<Published>> PublishModel(const ServingModel& model);
+
+// Images of random classes, each with a seed of its own, top-1, no guidance: one row per image and step.
+class Requests {
+ public:
+  Requests(int classes, int steps, uint64_t seed) : classes_(classes), steps_(steps), random_(seed) {}
+
+  TimedRequest Make(int images, absl::Duration at = absl::ZeroDuration());
+  std::vector<TimedRequest> MakeSome(int requests, int images);
+  // At random within `seconds`, the first one at once.
+  void Scatter(double seconds, std::vector<TimedRequest>* requests);
+
+ private:
+  const int classes_;
+  const int steps_;
+  std::mt19937_64 random_;
+  uint64_t next_seed_ = 0;
+};
+
+// The requests' images as one request.
+TimedRequest Together(const std::vector<TimedRequest>& requests);
+
+// Values of several rounds by (case, metric).
+using Figures = std::map<std::pair<std::string, std::string>, std::vector<double>>;
+
+// Medians, and the spread where there are three values or more.
+void PrintMedians(const Figures& figures, const std::string& unit);
+
+// Each prints its figures. `published` is 8 experts of width 256 and depth 8.
+absl::Status RunThroughput(const Settings& settings, Published* published);
+absl::Status RunFairness(const Settings& settings, Published* published);
+absl::Status RunCancel(const Settings& settings, Published* published);
+// With models of their own.
+absl::Status RunOverload(const Settings& settings, Published* published);
+absl::Status RunRemote(const Settings& settings, Published* published);
+
+}  // namespace atl::bench
