@@ -20,12 +20,19 @@ absl::Status DrainingStatus() {
                    "the router is shutting down; send the request to another");
 }
 
-absl::Status LeaveStatus(const ActiveRequest& request, bool expired) {
+enum class LeaveReason { kCancelled, kExpired, kDrained };
+
+absl::Status LeaveStatus(const ActiveRequest& request, LeaveReason reason) {
   int32_t least = static_cast<int32_t>(request.grid.size());
   for (const ActiveImage& image : request.images) least = std::min(least, image.steps_done);
   const std::string where = request.images.empty() ? std::string("in the queue")
                                                    : fmt::format("after step {} of {}", least, request.grid.size());
-  if (expired) {
+  if (reason == LeaveReason::kDrained) {
+    return MakeError(absl::StatusCode::kUnavailable, "VERSION_DRAINED",
+                     fmt::format("version '{}' of model '{}' was replaced and has to go, {}; send the request again",
+                                 request.model->info.version, request.model->info.model, where));
+  }
+  if (reason == LeaveReason::kExpired) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXPIRED",
                      fmt::format("the request's deadline passed {}", where));
   }
@@ -118,6 +125,16 @@ void Engine::Withdraw(const std::string& model, const std::string& version) {
   found->second.offered.erase(offered);
 }
 
+void Engine::EndRequestsOn(const std::string& model, const std::string& version) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, entry] : admitted_) {
+      if (entry.sampling && entry.model == model && entry.version == version) drained_.insert(id);
+    }
+  }
+  inbox_->Wake();
+}
+
 void Engine::AddLane(std::shared_ptr<ExpertLane> lane) {
   {
     absl::MutexLock lock(&mutex_);
@@ -180,6 +197,15 @@ absl::StatusOr<SamplerInfo> Engine::Info(const std::string& model) {
   absl::MutexLock lock(&mutex_);
   ATOLL_ASSIGN_OR_RETURN(const ServedModel* served, FindModel(model));
   return served->serving->info;
+}
+
+std::vector<std::string> Engine::Versions(const std::string& model) {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<const ServedModel*> served = FindModel(model);
+  if (!served.ok()) return {};
+  std::vector<std::string> versions = {(*served)->serving->info.version};
+  for (const auto& [version, entry] : (*served)->offered) versions.push_back(version);
+  return versions;
 }
 
 std::vector<SamplerInfo> Engine::Served() {
@@ -286,6 +312,7 @@ void Engine::ForgetIfOver(int64_t id) {
   const auto entry = admitted_.find(id);
   if (entry == admitted_.end() || entry->second.sampling) return;
   cancelled_.erase(id);
+  drained_.erase(id);
   if (!entry->second.ticket_held) admitted_.erase(entry);
 }
 
@@ -304,7 +331,7 @@ std::vector<size_t> Engine::Joinable() const {
 }
 
 bool Engine::HasWork() const {
-  return active_requests_ > 0 || !cancelled_.empty() || !Joinable().empty();
+  return active_requests_ > 0 || !cancelled_.empty() || !drained_.empty() || !Joinable().empty();
 }
 
 absl::Duration Engine::NextWake() {
@@ -363,13 +390,14 @@ void Engine::ApplyLaneCalls() {
 }
 
 void Engine::RemoveLeavers() {
-  std::vector<std::pair<std::unique_ptr<ActiveRequest>, bool>> leaving;  // with whether it expired
+  std::vector<std::pair<std::unique_ptr<ActiveRequest>, LeaveReason>> leaving;
   {
     absl::MutexLock lock(&mutex_);
     std::vector<FlightRequest> requests;
     const auto add = [&](const ActiveRequest& request) {
-      requests.push_back(
-          {.request = request.id, .cancelled = cancelled_.contains(request.id), .deadline = request.deadline});
+      requests.push_back({.request = request.id,
+                          .cancelled = cancelled_.contains(request.id) || drained_.contains(request.id),
+                          .deadline = request.deadline});
     };
     for (const auto& request : active_) add(*request);
     for (const auto& request : queue_) add(*request);
@@ -378,16 +406,19 @@ void Engine::RemoveLeavers() {
         const auto it = std::find_if(from.begin(), from.end(),
                                      [&](const auto& request) { return request->id == departure.request; });
         if (it == from.end()) return;
-        leaving.emplace_back(std::move(*it), departure.expired);
+        const LeaveReason reason = departure.expired                        ? LeaveReason::kExpired
+                                   : cancelled_.contains(departure.request) ? LeaveReason::kCancelled
+                                                                            : LeaveReason::kDrained;
+        leaving.emplace_back(std::move(*it), reason);
         from.erase(it);
       };
       take(active_);
       take(queue_);
     }
   }
-  for (const auto& [request, expired] : leaving) {
+  for (const auto& [request, reason] : leaving) {
     Forget(*request);
-    End(request.get(), LeaveStatus(*request, expired));
+    End(request.get(), LeaveStatus(*request, reason));
   }
 }
 

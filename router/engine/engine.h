@@ -117,6 +117,9 @@ class Engine {
   void Offer(std::shared_ptr<const ServedVersion> version);
   void Withdraw(const std::string& model, const std::string& version);
 
+  // Ends the requests of a version with UNAVAILABLE, VERSION_DRAINED, as soon as the sampling thread looks.
+  void EndRequestsOn(const std::string& model, const std::string& version);
+
   // Lanes' names are unique. After RemoveLane no batch goes to the lane; what is under way there fails over.
   void AddLane(std::shared_ptr<ExpertLane> lane);
   void RemoveLane(const std::string& name);
@@ -128,6 +131,8 @@ class Engine {
   // are several.
   absl::StatusOr<SamplerInfo> Info(const std::string& model);
 
+  // What requests may ask for of a model (as in Info): the serving version, then those that are offered.
+  std::vector<std::string> Versions(const std::string& model);
   // The serving versions, by the names of their models.
   std::vector<SamplerInfo> Served();
   // Whether any model is served.
@@ -237,6 +242,7 @@ class Engine {
   std::deque<std::unique_ptr<ActiveRequest>> queue_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Admitted> admitted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<int64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<int64_t> drained_ ABSL_GUARDED_BY(mutex_);  // their version has to go
   int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<std::function<void(Dispatcher*)>> lane_calls_ ABSL_GUARDED_BY(mutex_);
   int64_t active_requests_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -96,6 +96,25 @@ TEST_F(EngineTest, ANewRequestJoinsAtTheNextStepWhateverStepTheOthersAreAt) {
   EXPECT_FALSE(first->over());
 }
 
+TEST_F(EngineTest, RequestsOfAVersionThatHasToGoAreEndedAndOthersStay) {
+  Build();
+  const auto old = Submit(Asking({0, 1}, 3));
+  engine_->RunTick();
+  ServeInline(engine_.get(), std::make_shared<FakeBackend>(Info("digits", "v2")), &clock_);
+  const auto fresh = Submit(Asking({0}, 3));
+  const auto cancelled = Submit(Asking({0}, 3));
+  Drop(cancelled);
+  engine_->EndRequestsOn("digits", "v1");
+  RunAll();
+  EXPECT_EQ(old->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(old->status()), "VERSION_DRAINED");
+  EXPECT_THAT(std::string(old->status().message()), HasSubstr("after step 1 of 3"));
+  EXPECT_EQ(cancelled->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(fresh->log().back(), "done");
+  EXPECT_EQ(engine_->RequestsOn("digits", "v1"), 0);
+  EXPECT_FALSE(engine_->RunTick()) << "nothing is left to do";
+}
+
 TEST_F(EngineTest, ACancelledRequestLeavesAtTheNextStepAndTheOthersStay) {
   Build();
   const auto stays = Submit(Asking({0}, 3));

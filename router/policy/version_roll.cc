@@ -7,13 +7,31 @@
 namespace atl::router {
 namespace {
 
-std::optional<RollDecision> DecideDrop(const std::optional<ServingChoice>& wanted,
-                                       const std::vector<VersionStatus>& versions) {
+using Statuses = std::vector<VersionStatus>;
+using Names = std::vector<std::string>;
+
+bool Contains(const Names& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+const VersionStatus* Find(const Statuses& versions, const std::string& version) {
+  const auto found = std::find_if(versions.begin(), versions.end(),
+                                  [&](const VersionStatus& status) { return status.version == version; });
+  return found == versions.end() ? nullptr : &*found;
+}
+
+std::optional<RollDecision> DecideLeaving(absl::Duration now, const std::optional<ServingChoice>& wanted,
+                                          const Statuses& versions, const Names& pinned) {
   for (const VersionStatus& status : versions) {
     if (wanted && wanted->version == status.version) continue;
     if (status.state == VersionState::kDraining && status.requests == 0) {
       return RollDecision{RollAction::kDrop, status.version, "its last request is done"};
     }
+    if (status.state == VersionState::kDraining && now >= status.drain_until) {
+      return RollDecision{RollAction::kEndRequests, status.version,
+                          fmt::format("{} requests have not ended in time", status.requests)};
+    }
+    if (Contains(pinned, status.version)) continue;
     if (status.state == VersionState::kReady || status.state == VersionState::kFailed) {
       return RollDecision{RollAction::kDrop, status.version, "another version is wanted by now"};
     }
@@ -21,40 +39,63 @@ std::optional<RollDecision> DecideDrop(const std::optional<ServingChoice>& wante
   return std::nullopt;
 }
 
-RollDecision DecideLoad(absl::Duration now, const ServingChoice& wanted, const std::vector<VersionStatus>& versions) {
+RollDecision DecideLoad(absl::Duration now, const std::string& version, std::string why, const Statuses& versions) {
   for (const VersionStatus& status : versions) {
     if (status.state == VersionState::kLoading) {
       return {RollAction::kNone, status.version, "it is loading"};
     }
-    if (status.state == VersionState::kFailed && status.version == wanted.version && now < status.retry_at) {
+    if (status.state == VersionState::kFailed && status.version == version && now < status.retry_at) {
       return {RollAction::kNone, status.version, "it could not be loaded, and another try is not due"};
     }
   }
-  return {RollAction::kLoad, wanted.version, fmt::format("generation {} wants it", wanted.generation)};
+  return {RollAction::kLoad, version, std::move(why)};
+}
+
+RollDecision DecideWanted(absl::Duration now, const ServingChoice& wanted, const Statuses& versions) {
+  const std::string why = fmt::format("generation {} wants it", wanted.generation);
+  const VersionStatus* const found = Find(versions, wanted.version);
+  if (found == nullptr) return DecideLoad(now, wanted.version, why, versions);
+  switch (found->state) {
+    case VersionState::kServing:
+      return {RollAction::kNone, found->version, "it serves"};
+    case VersionState::kReady:
+    case VersionState::kOffered:
+      return {RollAction::kSwitch, found->version, why};
+    case VersionState::kDraining:
+      return {RollAction::kSwitch, found->version, "it is wanted again and still loaded"};
+    case VersionState::kLoading:
+    case VersionState::kFailed:
+      break;
+  }
+  return DecideLoad(now, wanted.version, why, versions);
+}
+
+std::optional<RollDecision> DecidePinned(absl::Duration now, const Statuses& versions, const Names& pinned) {
+  const bool serves = std::any_of(versions.begin(), versions.end(),
+                                  [](const VersionStatus& status) { return status.state == VersionState::kServing; });
+  if (!serves) return std::nullopt;
+  for (const std::string& version : pinned) {
+    const VersionStatus* const found = Find(versions, version);
+    if (found != nullptr && (found->state == VersionState::kReady || found->state == VersionState::kDraining)) {
+      return RollDecision{RollAction::kOffer, version, "it is pinned"};
+    }
+    if (found != nullptr && found->state != VersionState::kFailed) continue;
+    const RollDecision load = DecideLoad(now, version, "it is pinned", versions);
+    if (load.action == RollAction::kLoad) return load;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
-RollDecision DecideRoll(absl::Duration now, const std::optional<ServingChoice>& wanted,
-                        const std::vector<VersionStatus>& versions) {
-  if (auto drop = DecideDrop(wanted, versions)) return *drop;
+RollDecision DecideRoll(absl::Duration now, const std::optional<ServingChoice>& wanted, const Statuses& versions,
+                        const Names& pinned) {
+  if (auto leaving = DecideLeaving(now, wanted, versions, pinned)) return *leaving;
   if (!wanted) return {RollAction::kNone, "", "no version is wanted"};
-  const auto found = std::find_if(versions.begin(), versions.end(),
-                                  [&](const VersionStatus& status) { return status.version == wanted->version; });
-  if (found != versions.end()) {
-    switch (found->state) {
-      case VersionState::kServing:
-        return {RollAction::kNone, found->version, "it serves"};
-      case VersionState::kReady:
-        return {RollAction::kSwitch, found->version, fmt::format("generation {} wants it", wanted->generation)};
-      case VersionState::kDraining:
-        return {RollAction::kSwitch, found->version, "it is wanted again and still loaded"};
-      case VersionState::kLoading:
-      case VersionState::kFailed:
-        break;
-    }
-  }
-  return DecideLoad(now, *wanted, versions);
+  RollDecision decision = DecideWanted(now, *wanted, versions);
+  if (decision.action != RollAction::kNone) return decision;
+  if (auto also = DecidePinned(now, versions, pinned)) return *also;
+  return decision;
 }
 
 bool IsNewer(const std::optional<ServingChoice>& known, const ServingChoice& news) {

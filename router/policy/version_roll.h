@@ -19,17 +19,26 @@ struct ServingChoice {
 };
 
 // LOADING -> READY -> SERVING -> DRAINING -> (gone); LOADING -> FAILED; READY and FAILED -> (gone) when no longer
-// wanted.
-enum class VersionState { kLoading, kReady, kServing, kDraining, kFailed };
+// wanted. A pinned version is OFFERED wherever another would drain: READY -> OFFERED <-> SERVING.
+enum class VersionState { kLoading, kReady, kServing, kOffered, kDraining, kFailed };
 
 struct VersionStatus {
   std::string version;
   VersionState state = VersionState::kLoading;
   int64_t requests = 0;     // that still sample with it
   absl::Duration retry_at;  // kFailed: when another try is due; InfiniteDuration when none can help
+  // kDraining: when the requests that are left are ended.
+  absl::Duration drain_until = absl::InfiniteDuration();
 };
 
-enum class RollAction { kNone, kLoad, kSwitch, kDrop };
+enum class RollAction {
+  kNone,
+  kLoad,
+  kSwitch,       // it serves requests that name no version
+  kOffer,        // it serves requests that name it
+  kEndRequests,  // those that a draining version still has
+  kDrop,
+};
 
 struct RollDecision {
   RollAction action = RollAction::kNone;
@@ -38,10 +47,11 @@ struct RollDecision {
 };
 
 // At most one action. A version switches only when it is ready, so the old one serves meanwhile; a draining version is
-// dropped with its last request. Dropping comes first (it frees memory), then switching, then loading; one version
-// loads at a time.
+// dropped with its last request, which is ended when drain_until is over. Ending and dropping come first (they free
+// memory), then the wanted version's switch or load, then those of `pinned` versions, which stay beside it for requests
+// that name them; they wait until some version serves. One version loads at a time.
 RollDecision DecideRoll(absl::Duration now, const std::optional<ServingChoice>& wanted,
-                        const std::vector<VersionStatus>& versions);
+                        const std::vector<VersionStatus>& versions, const std::vector<std::string>& pinned = {});
 
 // Whether news about the serving row replaces what is known: a higher generation, or the first.
 bool IsNewer(const std::optional<ServingChoice>& known, const ServingChoice& news);

@@ -13,12 +13,13 @@ struct RollCase {
   std::vector<VersionStatus> versions;
   RollAction action;
   std::string version;
+  std::vector<std::string> pinned = {};
 };
 
 class VersionRollTest : public ::testing::TestWithParam<RollCase> {};
 
 TEST_P(VersionRollTest, DecidesAtMostOneAction) {
-  const RollDecision decision = DecideRoll(kNow, GetParam().wanted, GetParam().versions);
+  const RollDecision decision = DecideRoll(kNow, GetParam().wanted, GetParam().versions, GetParam().pinned);
   EXPECT_EQ(decision.action, GetParam().action) << decision.reason;
   EXPECT_EQ(decision.version, GetParam().version) << decision.reason;
   EXPECT_FALSE(decision.reason.empty());
@@ -63,7 +64,61 @@ INSTANTIATE_TEST_SUITE_P(
                  kTwo,
                  {{"v1", S::kServing}, {"v3", S::kFailed, 0, absl::InfiniteDuration()}},
                  RollAction::kDrop,
-                 "v3"}),
+                 "v3"},
+        RollCase{"DrainingHasItsTime",
+                 kTwo,
+                 {{"v1", S::kDraining, 1, {}, absl::Seconds(101)}, {"v2", S::kServing}},
+                 RollAction::kNone,
+                 "v2"},
+        RollCase{"DrainingEndsWithItsTime",
+                 kTwo,
+                 {{"v1", S::kDraining, 1, {}, absl::Seconds(100)}, {"v2", S::kServing}},
+                 RollAction::kEndRequests,
+                 "v1"},
+        RollCase{"DrainedInTimeIsDropped",
+                 kTwo,
+                 {{"v1", S::kDraining, 0, {}, absl::Seconds(100)}, {"v2", S::kServing}},
+                 RollAction::kDrop,
+                 "v1"},
+        RollCase{"WantedAgainEndsNothing",
+                 kTwo,
+                 {{"v2", S::kDraining, 1, {}, absl::Seconds(100)}, {"v3", S::kServing}},
+                 RollAction::kSwitch,
+                 "v2"},
+        RollCase{"APinnedVersionLoadsOnceAnotherServes", kTwo, {{"v2", S::kServing}}, RollAction::kLoad, "v1", {"v1"}},
+        RollCase{"TheWantedVersionLoadsBeforePinnedOnes", kTwo, {}, RollAction::kLoad, "v2", {"v1"}},
+        RollCase{"PinnedOnesWaitForAVersionThatServes",
+                 kTwo,
+                 {{"v2", S::kFailed, 0, absl::Seconds(101)}},
+                 RollAction::kNone,
+                 "v2",
+                 {"v1"}},
+        RollCase{"APinnedVersionIsOfferedWhenReady",
+                 kTwo,
+                 {{"v1", S::kReady}, {"v2", S::kServing}},
+                 RollAction::kOffer,
+                 "v1",
+                 {"v1"}},
+        RollCase{
+            "AnOfferedVersionStays", kTwo, {{"v1", S::kOffered}, {"v2", S::kServing}}, RollAction::kNone, "v2", {"v1"}},
+        RollCase{"AnOfferedVersionSwitchesWithoutALoad",
+                 kTwo,
+                 {{"v1", S::kServing}, {"v2", S::kOffered}},
+                 RollAction::kSwitch,
+                 "v2",
+                 {"v2"}},
+        RollCase{"APinnedVersionThatFailedWaitsForItsRetry",
+                 kTwo,
+                 {{"v1", S::kFailed, 0, absl::Seconds(101)}, {"v2", S::kServing}},
+                 RollAction::kNone,
+                 "v2",
+                 {"v1"}},
+        RollCase{"APinnedVersionThatFailedDoesNotStopTheNext",
+                 kTwo,
+                 {{"v1", S::kFailed, 0, absl::Seconds(101)}, {"v2", S::kServing}},
+                 RollAction::kLoad,
+                 "v0",
+                 {"v1", "v0"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(IsNewerTest, OnlyAHigherGenerationReplacesTheKnownRow) {

@@ -37,6 +37,19 @@ int main(int argc, char** argv) {
   app.add_option("--model-dir", options.model_dir,
                  "Folder of one published model (model_index.json), to serve without a coordinator");
   app.add_option("--model", options.models, "Serve this model only; may be repeated (default: every model)");
+  std::vector<std::string> pinned;
+  app.add_option("--pin", pinned,
+                 "MODEL@VERSION to keep loaded beside the serving version, for requests that name it; may be repeated")
+      ->check([](const std::string& text) {
+        const size_t at = text.find('@');
+        return at == 0 || at == std::string::npos || at + 1 == text.size() ? "expected MODEL@VERSION, found " + text
+                                                                           : "";
+      });
+  double version_drain_seconds = absl::ToDoubleSeconds(options.version_drain_deadline);
+  app.add_option("--version-drain-seconds", version_drain_seconds,
+                 "How long requests of a replaced version may still take")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
   app.add_option("--port-file", port_file, "Write the bound port to this file");
   app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
@@ -86,6 +99,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
+  for (const std::string& pin : pinned) {
+    const size_t at = pin.find('@');
+    options.pinned[pin.substr(0, at)].push_back(pin.substr(at + 1));
+  }
+  options.version_drain_deadline = absl::Seconds(version_drain_seconds);
   spdlog::set_level(spdlog::level::from_str(log_level));
   auto& admission = options.engine.admission;
   admission.max_images_in_flight = std::max<int64_t>(admission.max_images_in_flight, options.engine.limits.max_images);

@@ -17,6 +17,9 @@ namespace pb = atlpb::model::v1;
 // How often the roller looks again without news: retries and draining versions come due without any.
 constexpr absl::Duration kRollPeriod = absl::Milliseconds(500);
 
+// Requests leave when the engine looks; it is asked again in case one came in between.
+constexpr absl::Duration kEndAgainAfter = absl::Seconds(5);
+
 bool FilesAreToBlame(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
@@ -105,17 +108,18 @@ void ModelFollower::TakeNews(const pb::Model& model) {
   const ServingChoice choice{.version = model.serving_version(), .generation = model.serving_generation()};
   absl::MutexLock lock(&mutex_);
   Followed& followed = models_[model.name()];
-  if (!IsNewer(followed.wanted, choice)) return;
+  // Versions may be published, and pinned, without another one serving.
   for (const pb::ModelVersion& version : model.versions()) {
     followed.published[version.version()] = {model.name(), version.version(), version.uri(), version.digest()};
   }
+  news_ = true;
+  if (!IsNewer(followed.wanted, choice)) return;
   if (!followed.published.contains(choice.version)) {
     spdlog::error("model '{}': generation {} serves version '{}', which is not among its {} versions", model.name(),
                   choice.generation, choice.version, model.versions_size());
     return;
   }
   followed.wanted = choice;
-  news_ = true;
 }
 
 void ModelFollower::RollLoop() {
@@ -144,7 +148,8 @@ bool ModelFollower::RollOnce() {
     if (stopping_) return false;
     RefreshRequestCounts();
     for (auto& [name, followed] : models_) {
-      const RollDecision decision = DecideRoll(clock_->Monotonic(), followed.wanted, followed.versions);
+      const RollDecision decision =
+          DecideRoll(clock_->Monotonic(), followed.wanted, followed.versions, PinnedOf(name, followed));
       if (decision.action == RollAction::kNone) continue;
       if (decision.action == RollAction::kDrop) {
         spdlog::info("model '{}': dropping version '{}': {}", name, decision.version, decision.reason);
@@ -153,8 +158,20 @@ bool ModelFollower::RollOnce() {
         std::erase_if(followed.versions, [&](const auto& status) { return status.version == decision.version; });
         return true;
       }
+      if (decision.action == RollAction::kEndRequests) {
+        spdlog::warn("model '{}': ending the requests of version '{}': {}", name, decision.version, decision.reason);
+        engine_->EndRequestsOn(name, decision.version);
+        Find(&followed.versions, decision.version)->drain_until = clock_->Monotonic() + kEndAgainAfter;
+        return true;
+      }
+      if (decision.action == RollAction::kOffer) {
+        engine_->Offer(followed.loaded[decision.version]);
+        Find(&followed.versions, decision.version)->state = VersionState::kOffered;
+        spdlog::info("model '{}': version '{}' serves those who name it: {}", name, decision.version, decision.reason);
+        return true;
+      }
       if (decision.action == RollAction::kSwitch) {
-        Switch(&followed, decision.version);
+        Switch(name, &followed, decision.version);
         spdlog::info("model '{}': version '{}' serves: {}", name, decision.version, decision.reason);
         if (callbacks_.on_serving) callbacks_.on_serving(name, decision.version, followed.wanted->generation);
         return true;
@@ -171,11 +188,27 @@ bool ModelFollower::RollOnce() {
   return true;
 }
 
-void ModelFollower::Switch(Followed* followed, const std::string& version) {
-  engine_->Serve(followed->loaded[version]);
-  for (VersionStatus& status : followed->versions) {
-    if (status.state == VersionState::kServing) status.state = VersionState::kDraining;
+std::vector<std::string> ModelFollower::PinnedOf(const std::string& model, const Followed& followed) const {
+  std::vector<std::string> known;
+  const auto pinned = options_.pinned.find(model);
+  if (pinned == options_.pinned.end()) return known;
+  for (const std::string& version : pinned->second) {
+    if (followed.published.contains(version)) known.push_back(version);
   }
+  return known;
+}
+
+void ModelFollower::Switch(const std::string& model, Followed* followed, const std::string& version) {
+  const std::vector<std::string> pinned = PinnedOf(model, *followed);
+  for (VersionStatus& status : followed->versions) {
+    if (status.state != VersionState::kServing) continue;
+    const bool stays = std::find(pinned.begin(), pinned.end(), status.version) != pinned.end();
+    if (stays) engine_->Offer(followed->loaded[status.version]);
+    status.state = stays ? VersionState::kOffered : VersionState::kDraining;
+    status.drain_until = clock_->Monotonic() + options_.drain_deadline;
+  }
+  engine_->Serve(followed->loaded[version]);
+  engine_->Withdraw(model, version);
   Find(&followed->versions, version)->state = VersionState::kServing;
 }
 

@@ -41,6 +41,10 @@ struct FollowerOptions {
   // Between two tries to reach the coordinator, doubled up to the last, with jitter.
   absl::Duration first_backoff = absl::Milliseconds(200);
   absl::Duration last_backoff = absl::Seconds(5);
+  // Versions that stay loaded, for requests that name them, by model.
+  std::map<std::string, std::vector<std::string>> pinned;
+  // How long requests of a version that was replaced may still take; they are ended then (VERSION_DRAINED).
+  absl::Duration drain_deadline = absl::Minutes(10);
   // A watch is renewed after this: every call has a deadline.
   absl::Duration watch_deadline = absl::Minutes(10);
 };
@@ -81,7 +85,10 @@ class ModelFollower {
   // Carries out one decision for one model; false when there was none.
   bool RollOnce();
   void LoadVersion(const std::string& model, const PublishedVersion& version);
-  void Switch(Followed* followed, const std::string& version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those of the model's pinned versions whose files are known.
+  std::vector<std::string> PinnedOf(const std::string& model, const Followed& followed) const;
+  void Switch(const std::string& model, Followed* followed, const std::string& version)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefreshRequestCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FollowerOptions options_;

@@ -17,10 +17,15 @@ namespace pb = atlpb::model::v1;
 class FakeModelService final : public pb::ModelService::Service {
  public:
   void Set(const std::string& version, int64_t generation) {
+    Publish(version);
     absl::MutexLock lock(&mutex_);
     model_.set_name("digits");
     model_.set_serving_version(version);
     model_.set_serving_generation(generation);
+  }
+  // Told with the next change of the serving version.
+  void Publish(const std::string& version) {
+    absl::MutexLock lock(&mutex_);
     pb::ModelVersion* const added = model_.add_versions();
     added->set_version(version);
     added->set_uri("file:///models/digits/" + version);
@@ -74,6 +79,8 @@ class ModelFollowerTest : public ::testing::Test {
                             .first_backoff = absl::Milliseconds(10),
                             .last_backoff = absl::Milliseconds(50)};
     options.models = {"digits"};
+    options.pinned = {{"digits", pinned_}};
+    options.drain_deadline = drain_deadline_;
     ModelFollower::Callbacks callbacks;
     callbacks.on_serving = [this](const std::string&, const std::string& version, int64_t) {
       absl::MutexLock lock(&mutex_);
@@ -115,6 +122,8 @@ class ModelFollowerTest : public ::testing::Test {
     if (server_ != nullptr) StopCoordinator();
   }
 
+  std::vector<std::string> pinned_;
+  absl::Duration drain_deadline_ = absl::InfiniteDuration();
   Engine engine_{{}, Clock::Real(), nullptr};
   std::unique_ptr<FakeModelService> models_;
   std::unique_ptr<rpc::Server> server_;
@@ -178,6 +187,52 @@ TEST_F(ModelFollowerTest, ARollbackToALoadedVersionNeedsNoSecondLoad) {
   ASSERT_TRUE(AwaitServing("v1"));
   absl::MutexLock lock(&mutex_);
   EXPECT_THAT(loads_, ::testing::ElementsAre("v1", "v2"));
+}
+
+TEST_F(ModelFollowerTest, PinnedVersionsAnswerThoseWhoNameThem) {
+  pinned_ = {"v0", "v1"};
+  StartCoordinator();
+  models_->Publish("v0");
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitServing("v2"));
+  // v1 served before; v0 never did and is loaded beside.
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (engine_.Versions("digits").size() < 3 && absl::Now() < end) std::this_thread::yield();
+  EXPECT_THAT(engine_.Versions("digits"), ::testing::ElementsAre("v2", "v0", "v1"));
+  const auto ticket =
+      engine_.Submit({.version = "v0", .classes = {-1}}, absl::InfiniteDuration(), std::make_shared<RecordedEvents>());
+  EXPECT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_EQ(engine_.RequestsOn("digits", "v0"), 1);
+  EXPECT_EQ(ErrorReason(engine_
+                            .Submit({.version = "v9", .classes = {-1}}, absl::InfiniteDuration(),
+                                    std::make_shared<RecordedEvents>())
+                            .status()),
+            "UNKNOWN_VERSION");
+  // Back to a pinned version: nothing is loaded again.
+  models_->Set("v1", 3);
+  ASSERT_TRUE(AwaitServing("v1"));
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(loads_, ::testing::UnorderedElementsAre("v0", "v1", "v2"));
+}
+
+TEST_F(ModelFollowerTest, AReplacedVersionsRequestsEndWhenTheirTimeIsOver) {
+  drain_deadline_ = absl::ZeroDuration();
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  const auto events = std::make_shared<RecordedEvents>();
+  const auto ticket = engine_.Submit({.classes = {-1}}, absl::InfiniteDuration(), events);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitServing("v2"));
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (!events->over() && absl::Now() < end) engine_.RunTick();
+  EXPECT_EQ(events->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(events->status()), "VERSION_DRAINED");
 }
 
 TEST_F(ModelFollowerTest, EndsPromptlyWithAndWithoutACoordinator) {

@@ -121,7 +121,9 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
       .on_connection = [this](bool connected) { metrics_.OnCoordinatorConnection(connected); },
   };
   follower_ = std::make_unique<ModelFollower>(
-      FollowerOptions{.models = options.models}, rpc::MakeChannel(options.coordinator),
+      FollowerOptions{
+          .models = options.models, .pinned = options.pinned, .drain_deadline = options.version_drain_deadline},
+      rpc::MakeChannel(options.coordinator),
       [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_, Clock::Real(),
       std::move(callbacks));
   return absl::OkStatus();

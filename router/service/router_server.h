@@ -1,6 +1,7 @@
 // The router process without its command line: engine, gRPC server, metrics and, with a coordinator, the follower.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,9 @@ struct RouterOptions {
   std::string blob_store;
   std::string model_dir;
   std::vector<std::string> models;  // with a coordinator: what to serve; empty: everything
+  // Versions to keep loaded beside the serving one, by model, and how long requests of a replaced one may still take.
+  std::map<std::string, std::vector<std::string>> pinned;
+  absl::Duration version_drain_deadline = absl::Minutes(10);
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen;         // empty: none
   RestOptions rest = {.listen = ""};  // no address: none

@@ -42,7 +42,10 @@ grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerCont
                                                         pb::GetSamplerInfoResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const absl::StatusOr<SamplerInfo> info = engine_->Info(request->model());
-  if (info.ok()) *response = ToProto(*info, engine_->options().limits);
+  if (info.ok()) {
+    *response = ToProto(*info, engine_->options().limits);
+    for (std::string& version : engine_->Versions(request->model())) response->add_versions(std::move(version));
+  }
   reactor->Finish(ToGrpcWithRetry(info.status()));
   return reactor;
 }

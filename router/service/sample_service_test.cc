@@ -507,6 +507,7 @@ TEST_F(SampleServiceTest, InfoTellsWhatIsServedAndTheLimits) {
   EXPECT_EQ(info.defaults().solver(), pb::SampleRequest::SOLVER_EULER);
   EXPECT_EQ(info.defaults().steps(), 30);
   EXPECT_EQ(info.defaults().guidance(), 2.0);
+  EXPECT_THAT(info.versions(), ElementsAre("v1"));
 }
 
 }  // namespace
