@@ -74,7 +74,7 @@ struct SchedulerOptions {
   // Rows that take no longer hardly prolong a batch: starting one costs about as much.
   absl::Duration negligible = absl::Microseconds(500);
   // What a batch may take at all: bounds how long a newcomer waits for a lane, and a leaver's batch goes on.
-  absl::Duration longest_batch = absl::Milliseconds(250);
+  absl::Duration longest_batch = absl::Milliseconds(150);
   // A request that got no lane for so long rises by one priority, again and again.
   absl::Duration ageing = absl::Seconds(1);
   // How long an evaluation waits for a lane that has its network, before another one loads it.

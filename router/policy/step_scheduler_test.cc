@@ -123,6 +123,7 @@ TEST_F(DecideDispatchesTest, BatchesStayWithinTheRowsAndTheTimeAndFallIntoEvenPa
   options_.max_rows_per_batch = 1;
   EXPECT_EQ(Decide({Lane(0, 1, {0})}).dispatches[0].evaluations.size(), 1u) << "a pair is never split";
   options_.max_rows_per_batch = 1000;
+  options_.longest_batch = absl::Milliseconds(250);
   costs_.Record(kModel, 0, 1, absl::Milliseconds(25));
   EXPECT_EQ(Decide({Lane(0, 1, {0})}).dispatches[0].evaluations.size(), 5u) << "250 ms are ten rows";
   costs_.Record(kModel, 0, 1000, absl::Seconds(10'000));

@@ -344,6 +344,31 @@ TEST_F(SampleServiceTest, ACallerThatNeverReadsIsCutOffAndGivesItsPlaceBack) {
   EXPECT_LT(images, kImages);
 }
 
+TEST_F(SampleServiceTest, ResultsThatAreReadTooSlowlyAreDroppedAndGiveTheirPlaceBack) {
+  constexpr int kImages = 300;  // of 48 KiB: more than the connection's buffers take
+  EngineOptions options;
+  options.admission.max_images_in_flight = kImages;
+  options.max_delivery_time = absl::Milliseconds(200);
+  SamplerInfo large = Info();
+  large.channels = 3;
+  large.height = large.width = 64;
+  backend_ = std::make_shared<FakeBackend>(large);
+  StartServer(options);
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(60));
+  pb::SampleRequest request = Asking(std::vector<int32_t>(kImages, 0), 2);
+  request.set_format(pb::SampleRequest::FORMAT_RAW);
+  const auto slow = stub_->Sample(&context, request);
+  AwaitWaiting(1);
+  engine_->Start();
+  EXPECT_TRUE(Call(stub_.get(), Asking({1, 2}, 5)).Finish().ok());
+  pb::SampleResponse event;
+  int images = 0;
+  while (slow->Read(&event)) images += event.has_image() ? 1 : 0;
+  EXPECT_EQ(ErrorReason(rpc::FromGrpc(slow->Finish())), "RESULTS_NOT_TAKEN");
+  EXPECT_LT(images, kImages);
+}
+
 struct BadCase {
   std::string name;
   std::function<void(pb::SampleRequest&)> spoil;

@@ -192,6 +192,15 @@ void SampleStream::CutOff(int64_t number) {
   Pump();
 }
 
+void SampleStream::OnNotTaken() {
+  {
+    absl::MutexLock lock(&mutex_);
+    last_ = MakeError(absl::StatusCode::kDeadlineExceeded, "RESULTS_NOT_TAKEN",
+                      "the images were finished long ago and are still not read: the rest is dropped");
+  }
+  DropTicket();
+}
+
 void SampleStream::OnCancel() {
   DropTicket();
 }

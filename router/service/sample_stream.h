@@ -43,6 +43,7 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   void OnImage(SampledImage image) override;
   void OnDone(const SampleReport& report) override;
   void OnError(const absl::Status& status) override;
+  void OnNotTaken() override;
 
   // Of gRPC.
   void OnWriteDone(bool ok) override;
