@@ -18,18 +18,6 @@ void AppendRow(const EvaluationPoint& point, Rows* rows) {
   ++rows->count;
 }
 
-bool Hosts(const LaneState& lane, const GroupKey& key) {
-  return std::any_of(lane.networks.begin(), lane.networks.end(), [&](const LaneNetwork& network) {
-    return network.model == key.model && network.network == key.network;
-  });
-}
-
-bool Resident(const LaneState& lane, const GroupKey& key) {
-  return std::any_of(lane.networks.begin(), lane.networks.end(), [&](const LaneNetwork& network) {
-    return network.model == key.model && network.network == key.network && network.resident;
-  });
-}
-
 // Answers come from other machines too.
 absl::Status CheckSize(const Evaluation& evaluation, const EvaluationAnswer& answer) {
   const size_t rows = static_cast<size_t>(evaluation.rows.count);
@@ -46,15 +34,17 @@ absl::Status CheckSize(const Evaluation& evaluation, const EvaluationAnswer& ans
 }  // namespace
 
 Dispatcher::Dispatcher(DispatcherOptions options, Clock* clock, std::shared_ptr<Inbox> inbox,
-                       std::function<void(const BatchStats&)> on_batch)
-    : options_(std::move(options)), clock_(clock), inbox_(std::move(inbox)), on_batch_(std::move(on_batch)) {}
+                       std::function<void(const BatchStats&)> on_batch,
+                       std::function<void(const FailoverStats&)> on_failover)
+    : options_(std::move(options)),
+      clock_(clock),
+      inbox_(std::move(inbox)),
+      on_batch_(std::move(on_batch)),
+      on_failover_(std::move(on_failover)),
+      table_(options_.calls) {}
 
 Dispatcher::~Dispatcher() {
-  for (const auto& [id, call] : calls_) {
-    for (const CallAttempt& attempt : call.attempts) {
-      if (const auto lane = lanes_.find(attempt.lane); lane != lanes_.end()) lane->second.lane->Cancel(id);
-    }
-  }
+  for (const auto& [id, call] : calls_) Cancel(id);
   for (const auto& [id, lane] : lanes_) lane.lane->Watch(nullptr);
 }
 
@@ -98,17 +88,14 @@ void Dispatcher::RemoveLane(const std::string& name) {
   const std::shared_ptr<ExpertLane> lane = std::move(found->second.lane);
   lanes_.erase(found);
   lane->Watch(nullptr);
-  std::vector<int64_t> calls;
-  for (const auto& [id, call] : calls_) {
-    const bool here = std::any_of(call.attempts.begin(), call.attempts.end(), [&](const CallAttempt& attempt) {
-      return attempt.lane == number && !attempt.failed_at;
-    });
-    if (here) calls.push_back(id);
-  }
-  for (const int64_t id : calls) {
+  const absl::Duration now = clock_->Monotonic();
+  for (auto& [id, call] : calls_) {
+    const bool here = std::any_of(call.attempts.begin(), call.attempts.end(),
+                                  [&](const Attempt& attempt) { return attempt.lane == number; });
+    if (!here) continue;
     lane->Cancel(id);
-    const absl::Status removed = absl::UnavailableError(fmt::format("'{}' serves no longer", name));
-    if (std::optional<FinishedCall> ended = OnAttemptFailed(id, number, removed)) lost_.push_back(*std::move(ended));
+    call.last_error = fmt::format("'{}' serves no longer", name);
+    table_.Failed(id, number, now);
   }
 }
 
@@ -159,9 +146,8 @@ void Dispatcher::Leave(int64_t request) {
     const bool wanted = std::any_of(call.requests.begin(), call.requests.end(),
                                     [&](int64_t of_row) { return requests_.contains(of_row); });
     if (wanted) return false;
-    for (const CallAttempt& attempt : call.attempts) {
-      if (const auto lane = lanes_.find(attempt.lane); lane != lanes_.end()) lane->second.lane->Cancel(id);
-    }
+    Cancel(id);
+    table_.Drop(id);
     return true;
   });
 }
@@ -172,46 +158,84 @@ void Dispatcher::Want(int64_t request, const Asker& asker, const GroupKey& key, 
   waiting_[id] = {.asker = asker, .step = step};
 }
 
+void Dispatcher::Retract(int64_t image, int64_t point) {
+  std::erase_if(ready_, [&](const ReadyEvaluation& evaluation) {
+    const Asker& asker = waiting_.at(evaluation.id).asker;
+    if (asker.image != image || asker.point == point) return false;
+    waiting_.erase(evaluation.id);
+    return true;
+  });
+}
+
+void Dispatcher::Cancel(int64_t id) {
+  for (const int32_t number : table_.Owing(id)) {
+    if (const auto lane = lanes_.find(number); lane != lanes_.end()) lane->second.lane->Cancel(id);
+  }
+}
+
 bool Dispatcher::StartBatches() {
   look_again_at_ = absl::InfiniteDuration();
-  if (ready_.empty()) return false;
+  if (ready_.empty() && calls_.empty()) return false;
   RefreshLanes();
   const absl::Duration now = clock_->Monotonic();
-  std::vector<LaneState> lanes;
-  for (const auto& [number, lane] : lanes_) lanes.push_back(lane.state);
-  std::vector<RequestService> requests;
-  for (const auto& [id, service] : requests_) requests.push_back(service);
-  const SchedulerDecision decision = DecideDispatches(now, ready_, lanes, requests, costs_, options_.scheduler);
-  look_again_at_ = decision.look_again_at;
-  for (const Charge& charge : decision.charges) {
-    RequestService& service = requests_.at(charge.request);
-    service.used += charge.used;
-    service.last_service = now;
-  }
-  for (const Dispatch& dispatch : decision.dispatches) Start(now, dispatch);
+  std::vector<CallLane> lanes;
+  for (const auto& [number, lane] : lanes_) lanes.push_back({.state = lane.state, .remote = lane.info.remote});
+  table_.SetLanes(lanes);
+  bool started = FailOver(now);
   GiveUpUnhosted(now);
-  return !decision.dispatches.empty();
+  if (!ready_.empty()) {
+    std::vector<RequestService> requests;
+    for (const auto& [id, service] : requests_) requests.push_back(service);
+    const SchedulerDecision decision =
+        DecideDispatches(now, ready_, table_.Usable(now), requests, costs_, options_.scheduler);
+    look_again_at_ = decision.look_again_at;
+    for (const Charge& charge : decision.charges) {
+      RequestService& service = requests_.at(charge.request);
+      service.used += charge.used;
+      service.last_service = now;
+    }
+    for (const Dispatch& dispatch : decision.dispatches) Start(now, dispatch);
+    started = started || !decision.dispatches.empty();
+  }
+  look_again_at_ = std::min(look_again_at_, table_.look_again_at());
+  if (!lost_.empty()) inbox_->Wake();
+  return started;
+}
+
+bool Dispatcher::FailOver(absl::Duration now) {
+  bool started = false;
+  for (const CallMove& move : table_.Decide(now)) {
+    Call& call = calls_.at(move.call);
+    if (on_failover_) {
+      on_failover_({.model = call.evaluation->network.model, .network = call.key.network, .action = move.action});
+    }
+    if (move.action == FailoverAction::kGiveUp) {
+      Cancel(move.call);
+      const std::string why = call.last_error.empty() ? move.reason : move.reason + "; " + call.last_error;
+      lost_.push_back(End(move.call, ExpertLost(call.evaluation->network, call.tried, why)));
+      continue;
+    }
+    Evaluation again = *call.evaluation;
+    again.deadline = now + options_.calls.failover.longest_call;
+    StartOn(&call, move.call, move.lane, std::make_shared<const Evaluation>(std::move(again)));
+    started = true;
+  }
+  return started;
 }
 
 void Dispatcher::GiveUpUnhosted(absl::Duration now) {
   std::map<GroupKey, std::vector<Asker>> lost;
   std::erase_if(ready_, [&](const ReadyEvaluation& evaluation) {
-    const bool hosted = std::any_of(lanes_.begin(), lanes_.end(),
-                                    [&](const auto& entry) { return Hosts(entry.second.state, evaluation.key); });
-    if (hosted) return false;
-    const absl::Duration end = evaluation.ready_since + options_.failover.replica_wait;
-    if (now < end) {
-      look_again_at_ = std::min(look_again_at_, end);
-      return false;
-    }
+    if (!table_.Lost(evaluation.key.model, evaluation.key.network, evaluation.key.numerics, now)) return false;
     lost[evaluation.key].push_back(waiting_.extract(evaluation.id).mapped().asker);
     return true;
   });
-  if (!lost.empty()) inbox_->Wake();
   for (auto& [key, askers] : lost) {
-    const std::string why =
-        fmt::format("none has hosted it for {}", absl::FormatDuration(options_.failover.replica_wait));
-    lost_.push_back({.key = key, .askers = std::move(askers), .answer = ExpertLost(NetworkOf(key), {}, why)});
+    if (on_failover_) {
+      on_failover_({.model = versions_.at(key.model).model, .network = key.network, .action = FailoverAction::kGiveUp});
+    }
+    lost_.push_back(
+        {.key = key, .askers = std::move(askers), .answer = ExpertLost(NetworkOf(key), {}, "no replica is left")});
   }
 }
 
@@ -232,7 +256,7 @@ Evaluation Dispatcher::Gather(const Dispatch& dispatch) const {
 void Dispatcher::Start(absl::Duration now, const Dispatch& dispatch) {
   Evaluation evaluation = Gather(dispatch);
   evaluation.id = next_id_++;
-  evaluation.deadline = now + options_.failover.longest_call;
+  evaluation.deadline = now + options_.calls.failover.longest_call;
   Call call{.key = dispatch.key};
   for (const int64_t id : dispatch.evaluations) {
     const auto waiting = waiting_.find(id);
@@ -247,42 +271,58 @@ void Dispatcher::Start(absl::Duration now, const Dispatch& dispatch) {
   });
   const int64_t id = evaluation.id;
   call.evaluation = std::make_shared<const Evaluation>(std::move(evaluation));
-  calls_[id] = std::move(call);
-  StartAttempt(now, id, dispatch.lane);
+  const int32_t number = dispatch.lane;
+  const int32_t numerics = dispatch.key.reproducible ? lanes_.at(number).state.numerics : 0;
+  table_.Start(id, call.key.model, call.key.network, call.evaluation->rows.count * call.key.rows_each(), numerics,
+               number, now);
+  Call& started = calls_[id] = std::move(call);
+  StartOn(&started, id, number, started.evaluation);
+  if (const int32_t probed = table_.TakeProbe(id, now); probed >= 0) {
+    StartOn(nullptr, id, probed, started.evaluation);
+  }
 }
 
-void Dispatcher::StartAttempt(absl::Duration now, int64_t id, int32_t number) {
+void Dispatcher::StartOn(Call* call, int64_t id, int32_t number, std::shared_ptr<const Evaluation> evaluation) {
   Lane& lane = lanes_.at(number);
-  Call& call = calls_.at(id);
   ++lane.under_way;
-  call.attempts.push_back(
-      {.lane = number, .remote = lane.info.remote, .started = now, .loads_first = !Resident(lane.state, call.key)});
-  lane.lane->Start(call.evaluation, [inbox = inbox_, id, number](absl::StatusOr<EvaluationAnswer> answer) {
+  if (call != nullptr) {
+    call->attempts.push_back({.lane = number, .remote = lane.info.remote, .started = clock_->Monotonic()});
+    if (std::find(call->tried.begin(), call->tried.end(), lane.info.name) == call->tried.end()) {
+      call->tried.push_back(lane.info.name);
+    }
+  }
+  lane.lane->Start(std::move(evaluation), [inbox = inbox_, id, number](absl::StatusOr<EvaluationAnswer> answer) {
     inbox->Add(LaneAnswer{.evaluation = id, .lane = number, .answer = std::move(answer)});
   });
 }
 
 std::optional<FinishedCall> Dispatcher::TakeAnswer(LaneAnswer answer) {
   if (const auto lane = lanes_.find(answer.lane); lane != lanes_.end()) --lane->second.under_way;
+  const absl::Duration now = clock_->Monotonic();
   const auto found = calls_.find(answer.evaluation);
-  if (found == calls_.end()) return std::nullopt;  // too late, or nobody is left who wants it
+  if (!answer.answer.ok() && IsFailoverError(answer.answer.status())) {
+    table_.Failed(answer.evaluation, answer.lane, now);
+    if (found == calls_.end()) return std::nullopt;
+    found->second.last_error = std::string(answer.answer.status().message());
+    Report(found->second, answer.lane, answer.answer);
+    return std::nullopt;
+  }
+  // Too late, or nobody is left who wants it.
+  if (!table_.Answered(answer.evaluation, answer.lane, now) || found == calls_.end()) return std::nullopt;
   const Call& call = found->second;
-  const auto attempt = std::find_if(call.attempts.begin(), call.attempts.end(), [&](const CallAttempt& entry) {
-    return entry.lane == answer.lane && !entry.failed_at;
-  });
-  if (attempt == call.attempts.end()) return std::nullopt;
   if (answer.answer.ok()) {
     if (const absl::Status fits = CheckSize(*call.evaluation, *answer.answer); !fits.ok()) answer.answer = fits;
   }
-  Report(call, *attempt, answer.answer);
-  if (!answer.answer.ok()) return OnAttemptFailed(answer.evaluation, answer.lane, answer.answer.status());
-  costs_.Record(call.key.model, call.key.network, call.evaluation->rows.count * call.key.rows_each(),
-                answer.answer->compute_time);
-  return End(answer.evaluation, std::move(answer.answer));
-}
-
-std::optional<FinishedCall> Dispatcher::OnAttemptFailed(int64_t id, int32_t /*lane*/, const absl::Status& why) {
-  return End(id, why);
+  Report(call, answer.lane, answer.answer);
+  Cancel(answer.evaluation);
+  if (answer.answer.ok()) {
+    costs_.Record(call.key.model, call.key.network, call.evaluation->rows.count * call.key.rows_each(),
+                  answer.answer->compute_time);
+  }
+  const bool taken_over = answer.lane != call.attempts.front().lane;
+  FinishedCall finished = End(answer.evaluation, std::move(answer.answer));
+  finished.taken_over = taken_over;
+  return finished;
 }
 
 FinishedCall Dispatcher::End(int64_t id, absl::StatusOr<EvaluationAnswer> answer) {
@@ -294,16 +334,20 @@ std::vector<FinishedCall> Dispatcher::TakeLost() {
   return std::exchange(lost_, {});
 }
 
-void Dispatcher::Report(const Call& call, const CallAttempt& attempt, const absl::StatusOr<EvaluationAnswer>& answer) {
+void Dispatcher::Report(const Call& call, int32_t number, const absl::StatusOr<EvaluationAnswer>& answer) {
   if (!on_batch_) return;
   BatchStats stats{.model = call.evaluation->network.model,
                    .network = call.key.network,
                    .rows = call.evaluation->rows.count * call.key.rows_each(),
-                   .remote = attempt.remote,
                    .outcome = answer.status().code(),
-                   .wait = call.wait,
-                   .lane_time = clock_->Monotonic() - attempt.started};
-  if (const auto lane = lanes_.find(attempt.lane); lane != lanes_.end()) stats.lane = lane->second.info.name;
+                   .wait = call.wait};
+  // The latest on this lane; a probe has none.
+  for (const Attempt& attempt : call.attempts) {
+    if (attempt.lane != number) continue;
+    stats.remote = attempt.remote;
+    stats.lane_time = clock_->Monotonic() - attempt.started;
+  }
+  if (const auto lane = lanes_.find(number); lane != lanes_.end()) stats.lane = lane->second.info.name;
   if (answer.ok()) stats.compute_time = answer->compute_time;
   on_batch_(stats);
 }

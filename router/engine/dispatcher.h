@@ -17,15 +17,15 @@
 #include "router/engine/inbox.h"
 #include "router/engine/lane.h"
 #include "router/engine/served_version.h"
+#include "router/policy/call_table.h"
 #include "router/policy/cost_estimates.h"
-#include "router/policy/failover.h"
 #include "router/policy/step_scheduler.h"
 
 namespace atl::router {
 
 struct DispatcherOptions {
   SchedulerOptions scheduler;
-  FailoverOptions failover;
+  CallTableOptions calls;
 };
 
 // Whose evaluation it is: an answer that came too late is known by it.
@@ -39,8 +39,10 @@ struct Asker {
 struct FinishedCall {
   GroupKey key;
   std::vector<Asker> askers;  // of each row; some may have left
-  // Values as EvaluationAnswer says, of a size that fits; or why there are none.
+  // Values as EvaluationAnswer says, of a size that fits; or why there are none: UNAVAILABLE with reason EXPERT_LOST
+  // when no lane answered.
   absl::StatusOr<EvaluationAnswer> answer;
+  bool taken_over = false;  // by another lane than it was first given to
 };
 
 struct BatchStats {
@@ -55,12 +57,20 @@ struct BatchStats {
   absl::Duration compute_time;  // as the lane says
 };
 
+// What became of a batch that its first lane did not answer, or not in time.
+struct FailoverStats {
+  std::string model;
+  int32_t network = kRouterNetwork;
+  FailoverAction action = FailoverAction::kRetry;  // kRetry, kHedge or kGiveUp
+};
+
 // Of one thread, the engine's. Lanes answer into the inbox, from their threads.
 class Dispatcher {
  public:
-  // `on_batch` may be null.
+  // `on_batch` and `on_failover` may be null.
   Dispatcher(DispatcherOptions options, Clock* clock, std::shared_ptr<Inbox> inbox,
-             std::function<void(const BatchStats&)> on_batch);
+             std::function<void(const BatchStats&)> on_batch,
+             std::function<void(const FailoverStats&)> on_failover = nullptr);
   // Stops watching the lanes and cancels what is under way; waits for nothing of it. A lane whose last reference this
   // is waits for its answers, though: who must not wait keeps one.
   ~Dispatcher();
@@ -88,7 +98,11 @@ class Dispatcher {
   // `step` must stay where it is until the evaluation is answered or its request left.
   void Want(int64_t request, const Asker& asker, const GroupKey& key, const ImageStep* step);
 
-  // Starts what the scheduler says; whether anything. Lanes that answer inline have then answered into the inbox.
+  // What the image waits for at other points than this one of its step is forgotten, as far as it was not started.
+  void Retract(int64_t image, int64_t point);
+
+  // Starts what the scheduler and the failover of calls under way say; whether anything. Lanes that answer inline have
+  // then answered into the inbox.
   bool StartBatches();
   // Takes an answer in. A call is finished by the first answer of its attempts; others are dropped.
   std::optional<FinishedCall> TakeAnswer(LaneAnswer answer);
@@ -109,34 +123,45 @@ class Dispatcher {
     LaneState state;
     int32_t under_way = 0;
   };
-  // A batch on its way. Attempts share the evaluation and its id.
+  // One try at a batch.
+  struct Attempt {
+    int32_t lane = 0;
+    bool remote = false;
+    absl::Duration started;
+  };
+  // A batch on its way. Attempts share the evaluation's id.
   struct Call {
     std::shared_ptr<const Evaluation> evaluation;
     GroupKey key;
     std::vector<Asker> askers;
     std::vector<int64_t> requests;  // of each row
     absl::Duration wait;
-    std::vector<CallAttempt> attempts;
+    std::vector<Attempt> attempts;
+    std::vector<std::string> tried;  // names of the lanes, for they may be gone by the time they are told
+    std::string last_error;
   };
 
   void RefreshLanes();
+  // Retries, hedges and gives up what is due; whether anything was started.
+  bool FailOver(absl::Duration now);
   void RefreshLane(Lane* lane);
   // Batches of networks that no lane has hosted for too long are lost.
   void GiveUpUnhosted(absl::Duration now);
   void Start(absl::Duration now, const Dispatch& dispatch);
-  void StartAttempt(absl::Duration now, int64_t id, int32_t lane);
-  // What happens to a call of which an attempt failed. Nothing left: lost.
-  std::optional<FinishedCall> OnAttemptFailed(int64_t id, int32_t lane, const absl::Status& why);
+  // Starts the batch on one more lane, of which no other attempt of it waits. A probe is no attempt.
+  void StartOn(Call* call, int64_t id, int32_t lane, std::shared_ptr<const Evaluation> evaluation);
+  void Cancel(int64_t id);
   FinishedCall End(int64_t id, absl::StatusOr<EvaluationAnswer> answer);
   Evaluation Gather(const Dispatch& dispatch) const;
   NetworkId NetworkOf(const GroupKey& key) const;
-  void Report(const Call& call, const CallAttempt& attempt, const absl::StatusOr<EvaluationAnswer>& answer);
+  void Report(const Call& call, int32_t lane, const absl::StatusOr<EvaluationAnswer>& answer);
   int32_t NumericsOf(const std::string& fingerprint);
 
   const DispatcherOptions options_;
   Clock* const clock_;
   const std::shared_ptr<Inbox> inbox_;
   const std::function<void(const BatchStats&)> on_batch_;
+  const std::function<void(const FailoverStats&)> on_failover_;
 
   struct VersionId {
     std::string model;
@@ -153,7 +178,8 @@ class Dispatcher {
   std::vector<ReadyEvaluation> ready_;  // ascending by id
   absl::flat_hash_map<int64_t, Waiting> waiting_;
   std::map<int64_t, RequestService> requests_;
-  std::map<int64_t, Call> calls_;  // by the evaluation's id
+  std::map<int64_t, Call> calls_;  // by the evaluation's id; those of table_
+  CallTable table_;
   std::vector<FinishedCall> lost_;
   CostEstimates costs_;
   int64_t next_id_ = 1;

@@ -58,8 +58,13 @@ SampleTicket::~SampleTicket() {
 Engine::Engine(EngineOptions options, Clock* clock, EngineObserver* observer)
     : options_(std::move(options)), clock_(clock), observer_(observer) {
   std::function<void(const BatchStats&)> on_batch;
-  if (observer != nullptr) on_batch = [observer](const BatchStats& stats) { observer->OnBatch(stats); };
-  dispatcher_ = std::make_unique<Dispatcher>(options_.dispatch, clock, inbox_, std::move(on_batch));
+  std::function<void(const FailoverStats&)> on_failover;
+  if (observer != nullptr) {
+    on_batch = [observer](const BatchStats& stats) { observer->OnBatch(stats); };
+    on_failover = [observer](const FailoverStats& stats) { observer->OnFailover(stats); };
+  }
+  dispatcher_ =
+      std::make_unique<Dispatcher>(options_.dispatch, clock, inbox_, std::move(on_batch), std::move(on_failover));
 }
 
 Engine::~Engine() {
@@ -470,6 +475,7 @@ void Engine::BeginSteps() {
                          &image.state);
       image.step_began = now;
       image.asked.clear();
+      image.renormalised = false;
       if (image.step->need() == StepNeed::kVelocities) request->routing.Count(image.step->choice());
       Proceed({request.get(), &image});
     }
@@ -528,10 +534,9 @@ void Engine::TakeCall(const FinishedCall& call) {
     if (!flight.image->step || flight.image->steps_done != asker.step || !flight.request->failure.ok()) continue;
     if (call.answer.ok()) {
       TakeRow(call, row, flight);
+      if (call.taken_over) ++flight.request->routing.failovers;
     } else {
-      flight.request->failure = WithContext(call.answer.status(), call.key.network == kRouterNetwork
-                                                                      ? "router network"
-                                                                      : fmt::format("expert {}", call.key.network));
+      TakeLoss(call, flight);
     }
     if (flight.request->failure.ok()) Proceed(flight);
   }
@@ -551,6 +556,25 @@ void Engine::TakeRow(const FinishedCall& call, size_t row, const Flight& flight)
   const size_t null_row = call.key.guided ? call.askers.size() + row : row;
   flight.image->step->TakeVelocity(call.askers[row].point, call.key.network, values.subspan(row * pixels, pixels),
                                    values.subspan(null_row * pixels, pixels));
+}
+
+void Engine::TakeLoss(const FinishedCall& call, const Flight& flight) {
+  const auto& [request, image] = flight;
+  const absl::Status& why = call.answer.status();
+  const int32_t expert = call.key.network;
+  const bool lost = ErrorReason(why) == "EXPERT_LOST";
+  if (!lost || !request->order.allow_expert_loss || expert == kRouterNetwork) {
+    // A loss names the network by itself.
+    request->failure =
+        lost ? why : WithContext(why, expert == kRouterNetwork ? "router network" : fmt::format("expert {}", expert));
+    return;
+  }
+  const size_t drawing = image->step->choice().experts.size();
+  request->failure = image->step->LoseExpert(expert, why);
+  if (!request->failure.ok() || image->step->choice().experts.size() == drawing) return;
+  dispatcher_->Retract(image->id, image->step->point().number);
+  if (!std::exchange(image->renormalised, true)) ++request->routing.renormalised_image_steps;
+  request->routing.lost_experts.insert(expert);
 }
 
 void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& flight) {

@@ -70,6 +70,7 @@ class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
   virtual void OnBatch(const BatchStats& stats) = 0;
+  virtual void OnFailover(const FailoverStats& /*stats*/) {}
   // One image made one step, from its first evaluation's being wanted to its last answer.
   virtual void OnImageStep(const std::string& model, absl::Duration duration) = 0;
   virtual void OnQueue(const QueueStats& stats) = 0;
@@ -205,6 +206,8 @@ class Engine {
   bool TakeIn();
   void TakeCall(const FinishedCall& call);
   void TakeRow(const FinishedCall& call, size_t row, const Flight& flight);
+  // The image goes on without the expert, or its request fails.
+  void TakeLoss(const FinishedCall& call, const Flight& flight);
   void TakePosterior(const FinishedCall& call, size_t row, const Flight& flight);
   // Asks for what the image's step waits for and was not asked for yet; finishes a step that waits for nothing.
   void Proceed(const Flight& flight);

@@ -170,12 +170,12 @@ TEST_F(EngineTest, AFullQueueRefusesUntilResultsWereTaken) {
 TEST_F(EngineTest, AFailedExpertFailsOnlyTheRequestsThatAskedIt) {
   Build();
   backend_->expert_status = [](int32_t expert) {
-    return expert == 2 ? MakeError(absl::StatusCode::kUnavailable, "EXPERT_LOST", "no answer") : absl::OkStatus();
+    return expert == 2 ? MakeError(absl::StatusCode::kInternal, "NETWORK_FAILED", "no answer") : absl::OkStatus();
   };
   const auto harmed = Submit(Asking({0, 2}, 3));
   const auto unharmed = Submit(Asking({0, 1}, 3));
   RunAll();
-  EXPECT_EQ(harmed->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harmed->status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(harmed->status().message()), HasSubstr("expert 2"));
   EXPECT_EQ(unharmed->log().back(), "done");
 }

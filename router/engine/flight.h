@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,11 @@ struct RoutingReport {
   std::vector<int64_t> chosen;  // by expert: image-steps in which it was chosen
   std::vector<double> weight;   // by expert: sum of its weights over image-steps
   int64_t image_steps = 0;
-  int64_t routed_image_steps = 0;  // those for which the router network was asked: all but oracle's
-  double entropy_sum = 0;          // of its posteriors, in nats
+  int64_t routed_image_steps = 0;        // those for which the router network was asked: all but oracle's
+  double entropy_sum = 0;                // of its posteriors, in nats
+  int64_t renormalised_image_steps = 0;  // that went on without an expert
+  std::set<int32_t> lost_experts;
+  int64_t failovers = 0;  // evaluations that another lane answered than the first
 
   double mean_entropy() const {
     return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps);
@@ -46,7 +50,8 @@ struct ActiveImage {
     bool operator==(const Asked&) const = default;
   };
   std::vector<Asked> asked;
-  bool delivering = false;  // all steps are done, and its picture is being made
+  bool renormalised = false;  // the step under way goes on without an expert
+  bool delivering = false;    // all steps are done, and its picture is being made
 };
 
 struct SampledImage {

@@ -236,6 +236,7 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
   order.guidance = guidance;
   order.format = request.format;
   order.times = request.times;
+  order.allow_expert_loss = request.allow_expert_loss;
   order.start = StartOf(request);
   order.guidance_from = request.guidance_from;
   order.guidance_to = request.guidance_to;

@@ -95,6 +95,7 @@ struct SampleRequest {
   // The version's own rule, and its own solver, in place of those above.
   bool default_routing = false;
   bool default_solver = false;
+  bool allow_expert_loss = false;
 };
 
 struct ImageOrder {
@@ -124,6 +125,9 @@ struct SampleOrder {
   double guidance_from = 0;
   double guidance_to = 1;
   int32_t negative_class = kNoClass;  // of the other guidance branch
+  // A step goes on without a chosen expert that no replica answers for, the weights of the others renormalised; else
+  // the request fails.
+  bool allow_expert_loss = false;
 
   // Whether an image needs the second branch beside its own at time t. Guidance 1 is its own branch alone, and so is
   // guidance away from its own class.

@@ -1,6 +1,7 @@
 #include "router/service/router_metrics.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "common/rpc/status.h"
 #include "fmt/format.h"
@@ -18,6 +19,20 @@ std::vector<double> PowersOfTwo(int count) {
 // To ln 32: posteriors of more experts are sharper than even.
 std::vector<double> EntropyBounds() {
   return {0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.1, 2.8, 3.5};
+}
+
+std::string_view ActionName(FailoverAction action) {
+  switch (action) {
+    case FailoverAction::kRetry:
+      return "retry";
+    case FailoverAction::kHedge:
+      return "hedge";
+    case FailoverAction::kGiveUp:
+      return "lost";
+    case FailoverAction::kWait:
+      break;
+  }
+  return "wait";
 }
 
 }  // namespace
@@ -72,6 +87,14 @@ void RouterMetrics::OnBatch(const BatchStats& stats) {
       ->AddHistogram("atoll_router_batch_seconds", "Time from a batch's start to its answer.",
                      metrics::CallSecondsBounds(), {{"place", place}})
       ->Observe(absl::ToDoubleSeconds(stats.lane_time));
+}
+
+void RouterMetrics::OnFailover(const FailoverStats& stats) {
+  registry_
+      ->AddCounter("atoll_router_failovers_total",
+                   "Batches sent to one more lane (retry, hedge), and those given up (lost).",
+                   {{"model", stats.model}, {"action", std::string(ActionName(stats.action))}})
+      ->Increment();
 }
 
 void RouterMetrics::OnImageStep(const std::string& /*model*/, absl::Duration duration) {

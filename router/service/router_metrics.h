@@ -22,6 +22,7 @@ class RouterMetrics final : public EngineObserver {
   explicit RouterMetrics(metrics::Registry* registry);
 
   void OnBatch(const BatchStats& stats) override;
+  void OnFailover(const FailoverStats& stats) override;
   void OnImageStep(const std::string& model, absl::Duration duration) override;
   void OnQueue(const QueueStats& stats) override;
   void OnRequestEnd(const RequestStats& stats) override;

@@ -432,22 +432,6 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
   EXPECT_TRUE(StatusOf(Asking({1}, 3)).ok());
 }
 
-TEST_F(SampleServiceTest, WhatIsNotHonouredIsRefusedByName) {
-  StartServer();
-  engine_->Start();
-  const std::vector<std::pair<std::string, std::function<void(pb::SampleRequest&)>>> cases = {
-      {"allow_expert_loss", [](auto& r) { r.set_allow_expert_loss(true); }},
-  };
-  for (const auto& [field, spoil] : cases) {
-    pb::SampleRequest request = Asking({1, 2}, 3);
-    spoil(request);
-    const absl::Status status = StatusOf(request);
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << field;
-    EXPECT_EQ(ErrorField(status), field);
-    EXPECT_EQ(ErrorReason(status), "FIELD_NOT_SUPPORTED");
-  }
-}
-
 TEST_F(SampleServiceTest, Top1IsAModeOfItsOwn) {
   StartServer();
   engine_->Start();

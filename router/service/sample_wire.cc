@@ -17,17 +17,6 @@ namespace {
 
 namespace pb = atlpb::sample::v1;
 
-absl::Status NotSupported(std::string_view field) {
-  return MakeErrorWithField(absl::StatusCode::kUnimplemented, "FIELD_NOT_SUPPORTED", field,
-                            fmt::format("{}: expected it unset, for this router does not support it yet", field));
-}
-
-// A field that would change the images is refused, not ignored, until it is honoured.
-absl::Status CheckSupported(const pb::SampleRequest& proto) {
-  if (proto.allow_expert_loss()) return NotSupported("allow_expert_loss");
-  return absl::OkStatus();
-}
-
 absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
   RoutingRule rule{.top_k = proto.top_k(),
                    .threshold = proto.threshold(),
@@ -172,7 +161,6 @@ absl::Status InitImagesFromProto(const pb::SampleRequest& proto, SampleRequest* 
 absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const SamplerLimits& limits) {
   ATOLL_RETURN_IF_ERROR(CheckCounts(proto.classes_size(), proto.seeds_size(), limits));
   ATOLL_RETURN_IF_ERROR(CheckTimesCount(proto.times_size(), limits));
-  ATOLL_RETURN_IF_ERROR(CheckSupported(proto));
   SampleRequest request{.model = proto.model(), .version = proto.version()};
   request.classes.assign(proto.classes().begin(), proto.classes().end());
   request.seeds.assign(proto.seeds().begin(), proto.seeds().end());
@@ -182,6 +170,7 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   request.default_routing = proto.mode() == pb::SampleRequest::MODE_UNSPECIFIED;
   request.default_solver = proto.solver() == pb::SampleRequest::SOLVER_UNSPECIFIED;
   request.steps = proto.steps();
+  request.allow_expert_loss = proto.allow_expert_loss();
   if (proto.has_guidance()) request.guidance = proto.guidance();
   request.times.assign(proto.times().begin(), proto.times().end());
   request.guidance_from = proto.guidance_from();
@@ -228,6 +217,9 @@ pb::Done ToProto(const SampleReport& report) {
   routing->mutable_chosen()->Add(report.routing.chosen.begin(), report.routing.chosen.end());
   routing->mutable_weight()->Add(report.routing.weight.begin(), report.routing.weight.end());
   routing->set_image_steps(report.routing.image_steps);
+  routing->set_renormalised_image_steps(report.routing.renormalised_image_steps);
+  routing->mutable_lost_experts()->Add(report.routing.lost_experts.begin(), report.routing.lost_experts.end());
+  routing->set_failovers(report.routing.failovers);
   routing->set_mean_entropy(report.routing.mean_entropy());
   *proto.mutable_queue_time() = wire::ToProto(report.queue_time);
   *proto.mutable_sample_time() = wire::ToProto(report.sample_time);

@@ -1,0 +1,308 @@
+// The engine over lanes that fail, fall silent or answer late: what reaches the requests.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/engine/engine.h"
+#include "router/engine/fake_backend.h"
+#include "router/engine/recorded_events.h"
+#include "router/engine/scripted_lane.h"
+
+namespace atl::router {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr absl::Duration kStep = absl::Milliseconds(200);  // the step deadline of the small batches here
+
+SamplerInfo Info() {
+  return {.model = "digits", .version = "v1", .experts = 2, .classes = 10, .channels = 1, .height = 2, .width = 2};
+}
+
+class Counted : public EngineObserver {
+ public:
+  void OnBatch(const BatchStats& /*stats*/) override { ++batches; }
+  void OnFailover(const FailoverStats& stats) override {
+    if (stats.action == FailoverAction::kRetry) ++retries;
+    if (stats.action == FailoverAction::kHedge) ++hedges;
+    if (stats.action == FailoverAction::kGiveUp) ++lost;
+  }
+  void OnImageStep(const std::string& /*model*/, absl::Duration /*duration*/) override {}
+  void OnQueue(const QueueStats& /*stats*/) override {}
+  void OnRequestEnd(const RequestStats& /*stats*/) override {}
+  void OnRejected(const std::string& /*model*/, absl::StatusCode /*code*/) override {}
+
+  int batches = 0;
+  int retries = 0;
+  int hedges = 0;
+  int lost = 0;
+};
+
+// The router network on a local lane that answers; the experts on servers "a" and "b". Classes of even number are
+// drawn by expert 0, others by expert 1; both equally likely where a test says so.
+class EngineFailoverTest : public ::testing::Test {
+ protected:
+  EngineFailoverTest() {
+    backend_->velocity = [](int32_t expert, std::span<const float> x, float /*t*/, int64_t /*class_row*/) {
+      return std::vector<float>(x.size(), expert == 0 ? 1.0F : 4.0F);
+    };
+    engine_.Serve(std::make_shared<ServedVersion>(ServedVersion{.info = Info()}));
+    local_ = AddLane("local", {kRouterNetwork}, /*remote=*/false);
+    a_ = AddLane("a", {0, 1});
+    b_ = AddLane("b", {0, 1});
+    // Calls of both experts are measured, so that the step deadline is known.
+    const auto warm = Submit({0, 1}, 20);
+    RunUntilOver(warm, {a_, b_});
+    EXPECT_EQ(warm->log().back(), "done");
+  }
+
+  std::shared_ptr<ScriptedLane> AddLane(const std::string& name, const std::vector<int32_t>& networks,
+                                        bool remote = true) {
+    auto lane = std::make_shared<ScriptedLane>(LaneInfo{.name = name, .remote = remote, .slots = 2}, backend_);
+    lane->Host(networks);
+    engine_.AddLane(lane);
+    return lane;
+  }
+  std::shared_ptr<RecordedEvents> Submit(std::vector<int32_t> classes, int32_t steps, bool allow_loss = false,
+                                         RoutingRule routing = {}, Solver solver = Solver::kEuler) {
+    SampleRequest request{.classes = std::move(classes), .routing = routing, .solver = solver, .steps = steps};
+    request.guidance = 1.0;
+    request.format = ImageFormat::kRaw;
+    request.allow_expert_loss = allow_loss;
+    auto events = std::make_shared<RecordedEvents>();
+    auto ticket = engine_.Submit(request, absl::InfiniteDuration(), events);
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    if (ticket.ok()) tickets_[events.get()] = *std::move(ticket);
+    return events;
+  }
+  // The local lane and `living` answer at once; time passes by `pace` per round.
+  void Round(const std::vector<std::shared_ptr<ScriptedLane>>& living, absl::Duration pace = absl::Milliseconds(1)) {
+    engine_.RunTick();
+    local_->AnswerAll();
+    for (const auto& lane : living) lane->AnswerAll();
+    clock_.Advance(pace);
+  }
+  // How long it took, by the clock.
+  absl::Duration RunUntilOver(const std::shared_ptr<RecordedEvents>& events,
+                              const std::vector<std::shared_ptr<ScriptedLane>>& living) {
+    const absl::Duration start = clock_.Monotonic();
+    for (int i = 0; i < 100'000 && !events->over(); ++i) Round(living);
+    EXPECT_TRUE(events->over()) << "it hangs";
+    return clock_.Monotonic() - start;
+  }
+  // Until the lane holds a batch of an expert.
+  void RunUntilHeld(const std::shared_ptr<ScriptedLane>& lane) {
+    for (int i = 0; i < 1000 && lane->started().empty(); ++i) Round({});
+    ASSERT_FALSE(lane->started().empty());
+  }
+  void BothLikely() {
+    backend_->posterior = [](std::span<const float> /*x*/, float /*t*/, int64_t /*class_row*/) {
+      return std::vector<float>{0.5F, 0.5F};
+    };
+  }
+
+  FakeClock clock_;
+  Counted counted_;
+  std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
+  Engine engine_{{}, &clock_, &counted_};
+  std::shared_ptr<ScriptedLane> local_;
+  std::shared_ptr<ScriptedLane> a_;
+  std::shared_ptr<ScriptedLane> b_;
+  std::map<RecordedEvents*, std::unique_ptr<SampleTicket>> tickets_;
+};
+
+constexpr RoutingRule kBoth{.mode = RoutingMode::kTopK, .top_k = 2};
+
+TEST_F(EngineFailoverTest, AFailedBatchIsTakenByTheOtherReplica) {
+  const auto events = Submit({0}, 2);
+  RunUntilHeld(a_);
+  a_->FailAll(absl::UnavailableError("connection reset"));
+  a_->Host({});
+  RunUntilOver(events, {b_});
+  EXPECT_EQ(events->log().back(), "done");
+  EXPECT_EQ(events->report().routing.failovers, 1) << "the second step went to the living lane at once";
+  EXPECT_EQ(counted_.retries, 1);
+  EXPECT_EQ(counted_.hedges, 0);
+}
+
+TEST_F(EngineFailoverTest, ASilentLaneCostsOneStepDeadlineOnce) {
+  const auto events = Submit({0}, 20);
+  RunUntilHeld(a_);
+  const absl::Duration took = RunUntilOver(events, {b_});
+  EXPECT_EQ(events->log().back(), "done");
+  EXPECT_EQ(events->report().routing.failovers, 1);
+  EXPECT_EQ(counted_.hedges, 1);
+  EXPECT_LE(took, kStep + absl::Milliseconds(20 * 10)) << "later steps avoid the lane";
+  EXPECT_THAT(a_->cancelled(), SizeIs(1)) << "nobody wants its answer";
+}
+
+TEST_F(EngineFailoverTest, ALateAnswerChangesNothingAndBringsTheLaneBack) {
+  const auto events = Submit({0}, 20);
+  RunUntilHeld(a_);
+  for (int i = 0; i < 300; ++i) Round({b_});
+  ASSERT_GE(a_->started().size(), 1U);
+  const std::vector<std::string> before = events->log();
+  a_->AnswerAll();
+  engine_.RunTick();
+  RunUntilOver(events, {b_});
+  EXPECT_EQ(events->log().back(), "done");
+  EXPECT_FLOAT_EQ(events->Pixels(0)[0], [&] {
+    const auto alone = Submit({0}, 20);
+    RunUntilOver(alone, {a_, b_});
+    return alone->Pixels(0)[0];
+  }()) << "the same seed without a loss";
+  const auto next = Submit({0}, 1);
+  RunUntilHeld(a_);
+  RunUntilOver(next, {a_, b_});
+  EXPECT_EQ(next->report().routing.failovers, 0);
+}
+
+TEST_F(EngineFailoverTest, WithEveryReplicaGoneTheRequestFailsByName) {
+  const auto events = Submit({1}, 2);
+  RunUntilHeld(a_);
+  a_->FailAll(absl::UnavailableError("connection reset"));
+  a_->Host({});
+  RunUntilHeld(b_);
+  b_->FailAll(absl::UnavailableError("connection refused"));
+  b_->Host({});
+  RunUntilOver(events, {});
+  EXPECT_EQ(events->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(events->status()), "EXPERT_LOST");
+  EXPECT_THAT(std::string(events->status().message()),
+              AllOf(HasSubstr("expert 1 of model 'digits' version 'v1'"), HasSubstr("tried 'a', 'b'"),
+                    HasSubstr("connection refused")));
+  EXPECT_EQ(counted_.lost, 1);
+}
+
+TEST_F(EngineFailoverTest, SilentReplicasAllGoneEndTheRequestToo) {
+  const auto events = Submit({1}, 2);
+  RunUntilHeld(a_);
+  const absl::Duration took = RunUntilOver(events, {});
+  EXPECT_EQ(ErrorReason(events->status()), "EXPERT_LOST");
+  EXPECT_LE(took, absl::Minutes(1));
+}
+
+TEST_F(EngineFailoverTest, ARequestThatAllowsItGoesOnWithTheOtherExpert) {
+  BothLikely();
+  a_->Host({0});
+  b_->Host({0});
+  const auto refuses = Submit({0}, 4, /*allow_loss=*/false, kBoth);
+  const auto allows = Submit({0}, 4, /*allow_loss=*/true, kBoth);
+  RunUntilOver(refuses, {a_, b_});
+  RunUntilOver(allows, {a_, b_});
+  EXPECT_EQ(ErrorReason(refuses->status()), "EXPERT_LOST");
+  ASSERT_EQ(allows->log().back(), "done");
+  const RoutingReport report = allows->report().routing;
+  EXPECT_EQ(report.renormalised_image_steps, 4);
+  EXPECT_THAT(report.lost_experts, ElementsAre(1));
+  // As if expert 0 had drawn it alone.
+  const auto alone = Submit({0}, 4, false, {.mode = RoutingMode::kOracle, .oracle_expert = 0});
+  RunUntilOver(alone, {a_, b_});
+  EXPECT_EQ(allows->Pixels(0), alone->Pixels(0));
+}
+
+TEST_F(EngineFailoverTest, ALossIsWaitedForOnce) {
+  BothLikely();
+  a_->Host({0});
+  b_->Host({0});
+  const auto first = Submit({0}, 1, /*allow_loss=*/true, kBoth);
+  EXPECT_GE(RunUntilOver(first, {a_, b_}), absl::Seconds(4));
+  const auto next = Submit({0}, 10, /*allow_loss=*/true, kBoth);
+  EXPECT_LE(RunUntilOver(next, {a_, b_}), absl::Seconds(1));
+  EXPECT_EQ(next->report().routing.renormalised_image_steps, 10);
+  // The expert is back.
+  b_->Host({0, 1});
+  const auto whole = Submit({0}, 3, /*allow_loss=*/true, kBoth);
+  RunUntilOver(whole, {a_, b_});
+  EXPECT_EQ(whole->report().routing.renormalised_image_steps, 0);
+  EXPECT_THAT(whole->report().routing.lost_experts, IsEmpty());
+}
+
+TEST_F(EngineFailoverTest, ALossAtHeunsSecondPointRedoesTheStepWithoutTheExpert) {
+  BothLikely();
+  a_->Host({0});
+  b_->Host({1});
+  const auto events = Submit({0}, 2, /*allow_loss=*/true, kBoth, Solver::kHeun);
+  RunUntilHeld(b_);
+  b_->AnswerAll();
+  a_->AnswerAll();
+  Round({});
+  // At the second point of the first step.
+  RunUntilHeld(b_);
+  b_->FailAll(absl::UnavailableError("connection reset"));
+  b_->Host({});
+  RunUntilOver(events, {a_});
+  ASSERT_EQ(events->log().back(), "done");
+  EXPECT_EQ(events->report().routing.renormalised_image_steps, 2);
+  const auto alone = Submit({0}, 2, false, {.mode = RoutingMode::kOracle, .oracle_expert = 0}, Solver::kHeun);
+  RunUntilOver(alone, {a_});
+  EXPECT_EQ(events->Pixels(0), alone->Pixels(0));
+}
+
+TEST_F(EngineFailoverTest, TheOnlyExpertOfAStepCannotBeDoneWithout) {
+  a_->Host({0});
+  b_->Host({0});
+  const auto events = Submit({1}, 2, /*allow_loss=*/true);
+  RunUntilOver(events, {a_, b_});
+  EXPECT_EQ(ErrorReason(events->status()), "EXPERT_LOST");
+}
+
+TEST_F(EngineFailoverTest, TheRouterNetworkCannotBeDoneWithoutEither) {
+  const auto events = Submit({0}, 2, /*allow_loss=*/true, kBoth);
+  local_->Host({});
+  RunUntilOver(events, {a_, b_});
+  EXPECT_EQ(ErrorReason(events->status()), "EXPERT_LOST");
+  EXPECT_THAT(std::string(events->status().message()), HasSubstr("the router network"));
+}
+
+TEST_F(EngineFailoverTest, AnErrorOfTheBatchItselfIsNotRetried) {
+  const auto events = Submit({0}, 2);
+  RunUntilHeld(a_);
+  a_->FailAll(MakeError(absl::StatusCode::kInternal, "NON_FINITE_OUTPUT", "NaN"));
+  RunUntilOver(events, {b_});
+  EXPECT_EQ(ErrorReason(events->status()), "NON_FINITE_OUTPUT");
+  EXPECT_EQ(counted_.retries, 0);
+}
+
+TEST_F(EngineFailoverTest, ALaneThatIsRemovedFailsOver) {
+  const auto events = Submit({0}, 2);
+  RunUntilHeld(a_);
+  engine_.RemoveLane("a");
+  RunUntilOver(events, {b_});
+  EXPECT_EQ(events->log().back(), "done");
+  EXPECT_EQ(events->report().routing.failovers, 1);
+  a_->AnswerAll();
+  engine_.RunTick();
+}
+
+TEST_F(EngineFailoverTest, EveryImageOfManyRequestsSurvivesALaneThatComesAndGoes) {
+  std::vector<std::shared_ptr<RecordedEvents>> requests;
+  for (int i = 0; i < 20; ++i) requests.push_back(Submit({i % 10, (i + 1) % 10, (i + 3) % 10}, 6));
+  for (int round = 0; round < 4000; ++round) {
+    // Lane a answers, falls silent for a second, breaks, comes back.
+    const int phase = (round / 500) % 4;
+    if (round % 500 == 0 && phase == 2) {
+      a_->FailAll(absl::UnavailableError("connection reset"));
+      a_->Host({});
+    }
+    if (round % 500 == 0 && phase == 3) a_->Host({0, 1});
+    Round(phase == 1 || phase == 2 ? std::vector{b_} : std::vector{a_, b_});
+  }
+  for (const auto& events : requests) {
+    EXPECT_EQ(events->log().back(), "done") << events->status();
+    EXPECT_THAT(events->images(), SizeIs(3));
+  }
+  EXPECT_LE(counted_.retries + counted_.hedges, counted_.batches / 10 + 16);
+}
+
+}  // namespace
+}  // namespace atl::router
