@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -168,9 +169,11 @@ class ExpertLossTest : public testing::Test {
     if (ticket.ok()) sent.ticket = *std::move(ticket);
     return sent;
   }
-  // One request every `interval`, whatever became of those before.
-  std::vector<Sent> SendFor(absl::Duration time, absl::Duration interval) {
+  // One request every `interval`, whatever became of those before. `fault` comes in their midst, while some are under
+  // way.
+  std::vector<Sent> SendFor(absl::Duration time, absl::Duration interval, std::function<void()> fault = nullptr) {
     std::vector<Sent> sent;
+    size_t taken = 0;
     Clock* const clock = Clock::Real();
     const absl::Duration start = clock->Monotonic();
     absl::Mutex mutex;
@@ -179,14 +182,20 @@ class ExpertLossTest : public testing::Test {
       absl::MutexLock lock(&mutex);
       clock->AwaitUntil(&mutex, absl::Condition(&never), at);
       sent.push_back(Send());
+      if (fault && at >= start + time / 4) std::exchange(fault, nullptr)();
+      // As a caller would who has taken its images: those that nobody took hold their place.
+      for (; taken < sent.size() && sent[taken].outcome->over(); ++taken) sent[taken].ticket.reset();
     }
     return sent;
   }
-  void ExpectAllDone(const std::vector<Sent>& sent) {
+  void ExpectAllDone(std::vector<Sent>* sent) {
     ASSERT_TRUE(Await(kPatience, [&] {
-      return std::all_of(sent.begin(), sent.end(), [](const Sent& entry) { return entry.outcome->over(); });
+      return std::all_of(sent->begin(), sent->end(), [](const Sent& entry) { return entry.outcome->over(); });
     })) << "a request hangs";
-    for (const Sent& entry : sent) EXPECT_TRUE(entry.outcome->status().ok()) << entry.outcome->status();
+    for (Sent& entry : *sent) {
+      EXPECT_TRUE(entry.outcome->status().ok()) << entry.outcome->status();
+      entry.ticket.reset();
+    }
   }
   // Sixteen at a time: the interval at which requests are finished.
   absl::Duration SaturatedInterval() {
@@ -195,7 +204,7 @@ class ExpertLossTest : public testing::Test {
     while (Clock::Real()->Monotonic() - start < absl::Seconds(2)) {
       std::vector<Sent> sent;
       for (int i = 0; i < 16; ++i) sent.push_back(Send());
-      ExpectAllDone(sent);
+      ExpectAllDone(&sent);
       finished += 16;
     }
     return (Clock::Real()->Monotonic() - start) / finished;
@@ -209,17 +218,16 @@ class ExpertLossTest : public testing::Test {
   // Half of what saturates both servers, before, during and after the fault.
   void LoseAServer(const std::string& how, const std::function<void()>& fault, const std::function<void()>& end) {
     const absl::Duration interval = std::max(2 * SaturatedInterval(), absl::Milliseconds(5));
-    const std::vector<Sent> before = SendFor(kPhase, interval);
-    ExpectAllDone(before);
+    std::vector<Sent> before = SendFor(kPhase, interval);
+    ExpectAllDone(&before);
     const int64_t batches = counted_.batches;
     const int64_t again = counted_.retries + counted_.hedges;
-    fault();
-    const std::vector<Sent> during = SendFor(kPhase, interval);
-    ExpectAllDone(during);
+    std::vector<Sent> during = SendFor(kPhase, interval, fault);
+    ExpectAllDone(&during);
     const int64_t taken = counted_.retries + counted_.hedges - again;
     end();
-    const std::vector<Sent> after = SendFor(kPhase, interval);
-    ExpectAllDone(after);
+    std::vector<Sent> after = SendFor(kPhase, interval);
+    ExpectAllDone(&after);
     int64_t failovers = 0;
     for (const Sent& entry : during) failovers += entry.outcome->failovers();
     fmt::print(
@@ -263,7 +271,8 @@ TEST_F(ExpertLossTest, NoRequestFailsWhenAServersQuestionsAreLost) {
 }
 
 TEST_F(ExpertLossTest, WithBothServersGoneRequestsEndWithTheNameOfWhatIsLost) {
-  ExpectAllDone(SendFor(absl::Seconds(1), absl::Milliseconds(50)));
+  std::vector<Sent> warm = SendFor(absl::Seconds(1), absl::Milliseconds(50));
+  ExpectAllDone(&warm);
   std::vector<Sent> sent = SendFor(absl::Seconds(1), absl::Milliseconds(50));
   servers_[0]->Kill();
   servers_[1]->Signal(SIGSTOP);
