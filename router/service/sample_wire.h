@@ -11,8 +11,7 @@
 namespace atl::router {
 
 // INVALID_ARGUMENT with the field for more images or seeds than the limits allow (checked before anything is copied),
-// an unknown mode, solver or format, and a field that belongs to another mode than the one asked for. UNIMPLEMENTED
-// with reason FIELD_NOT_SUPPORTED and the field for what the router does not honour.
+// an unknown mode, solver or format, and a field that belongs to another mode than the one asked for.
 absl::StatusOr<SampleRequest> FromProto(const atlpb::sample::v1::SampleRequest& proto, const SamplerLimits& limits);
 
 atlpb::sample::v1::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits);
