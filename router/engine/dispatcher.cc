@@ -173,6 +173,16 @@ void Dispatcher::Cancel(int64_t id) {
   }
 }
 
+SchedulerOptions Dispatcher::SchedulerOptionsNow() const {
+  // Of all lanes: any of them may have to take a batch over from another.
+  SchedulerOptions options = options_.scheduler;
+  for (const auto& [number, lane] : lanes_) {
+    const int64_t most = lane.info.max_batch_values;
+    if (most > 0) options.max_values_per_batch = std::min(options.max_values_per_batch, most);
+  }
+  return options;
+}
+
 bool Dispatcher::StartBatches() {
   look_again_at_ = absl::InfiniteDuration();
   if (ready_.empty() && calls_.empty()) return false;
@@ -187,7 +197,7 @@ bool Dispatcher::StartBatches() {
     std::vector<RequestService> requests;
     for (const auto& [id, service] : requests_) requests.push_back(service);
     const SchedulerDecision decision =
-        DecideDispatches(now, ready_, table_.Usable(now), requests, costs_, options_.scheduler);
+        DecideDispatches(now, ready_, table_.Usable(now), requests, costs_, SchedulerOptionsNow());
     look_again_at_ = decision.look_again_at;
     for (const Charge& charge : decision.charges) {
       RequestService& service = requests_.at(charge.request);
@@ -241,12 +251,11 @@ void Dispatcher::GiveUpUnhosted(absl::Duration now) {
 
 Evaluation Dispatcher::Gather(const Dispatch& dispatch) const {
   Evaluation evaluation{.network = NetworkOf(dispatch.key),
+                        .channels = dispatch.key.channels,
                         .height = dispatch.key.height,
                         .width = dispatch.key.width,
                         .reproducible = dispatch.key.reproducible};
   const EvaluationPoint first = waiting_.at(dispatch.evaluations.front()).step->point();
-  evaluation.channels =
-      static_cast<int32_t>(first.x.size() / (static_cast<size_t>(evaluation.height) * evaluation.width));
   evaluation.rows.x.reserve(first.x.size() * dispatch.evaluations.size());
   evaluation.rows.estimate.reserve(first.estimate.size() * dispatch.evaluations.size());
   for (const int64_t id : dispatch.evaluations) AppendRow(waiting_.at(id).step->point(), &evaluation.rows);

@@ -142,6 +142,7 @@ class Dispatcher {
   };
 
   void RefreshLanes();
+  SchedulerOptions SchedulerOptionsNow() const;
   // Retries, hedges and gives up what is due; whether anything was started.
   bool FailOver(absl::Duration now);
   void RefreshLane(Lane* lane);

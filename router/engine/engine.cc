@@ -499,6 +499,7 @@ void Engine::Proceed(const Flight& flight) {
     dispatcher_->Want(request->id, {.image = image->id, .step = image->steps_done, .point = point.number},
                       {.model = request->model_key,
                        .network = network,
+                       .channels = info.channels,
                        .height = info.height,
                        .width = info.width,
                        .guided = point.guided,

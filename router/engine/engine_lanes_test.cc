@@ -27,8 +27,9 @@ class EngineLanesTest : public ::testing::Test {
   EngineLanesTest() { engine_.Serve(std::make_shared<ServedVersion>(ServedVersion{.info = Info()})); }
 
   std::shared_ptr<ScriptedLane> AddLane(const std::string& name, const std::vector<int32_t>& experts = {-1, 0, 1, 2, 3},
-                                        int32_t slots = 1) {
-    auto lane = std::make_shared<ScriptedLane>(LaneInfo{.name = name, .slots = slots}, backend_);
+                                        int32_t slots = 1, int64_t max_batch_values = 0) {
+    auto lane = std::make_shared<ScriptedLane>(
+        LaneInfo{.name = name, .slots = slots, .max_batch_values = max_batch_values}, backend_);
     lane->Host(experts);
     engine_.AddLane(lane);
     return lane;
@@ -59,6 +60,18 @@ class EngineLanesTest : public ::testing::Test {
   Engine engine_{{}, &clock_, nullptr};
   std::map<RecordedEvents*, std::unique_ptr<SampleTicket>> tickets_;
 };
+
+TEST_F(EngineLanesTest, NoBatchIsLargerThanAnyLaneTakes) {
+  const auto whole = AddLane("takes any", {-1, 0});
+  AddLane("takes two images", {}, 1, 2 * 2 * 4);  // of four pixels, with two branches each
+  Submit({0, 0, 0, 0, 0}, 1);
+  engine_.RunTick();
+  EXPECT_THAT(Started(whole), ElementsAre("-1x2")) << "another lane may have to take it over";
+  while (engine_.RunTick()) {
+    for (const auto& evaluation : whole->started()) EXPECT_LE(evaluation->rows.count, 2);
+    ASSERT_GT(whole->AnswerAll(), 0);
+  }
+}
 
 TEST_F(EngineLanesTest, ImagesGoOnAsSoonAsTheirOwnAnswersAreThere) {
   const auto quick = AddLane("quick", {-1, 0});

@@ -43,7 +43,9 @@ struct EvaluationAnswer {
 struct LaneInfo {
   std::string name;  // unique in the engine
   bool remote = false;
-  int32_t slots = 1;        // batches that keep it busy: more wait in the lane
+  int32_t slots = 1;  // batches that keep it busy: more wait in the lane
+  // Numbers that it takes in the tensors of one batch, and gives in an answer; 0: any.
+  int64_t max_batch_values = 0;
   std::string fingerprint;  // equal fingerprints give equal answers to reproducible evaluations
   bool operator==(const LaneInfo&) const = default;
 };

@@ -128,8 +128,9 @@ bool Decider::WaitsForMore(const Group& group) {
 }
 
 int64_t Decider::RowLimit(const Group& group) const {
-  if (!group.cost.known()) return options_.max_rows_per_batch;
-  return group.cost.RowsWithin(options_.longest_batch, options_.max_rows_per_batch);
+  const int64_t fit = options_.max_values_per_batch / std::max<int64_t>(1, group.key.values_each());
+  const int64_t rows = std::min(options_.max_rows_per_batch, std::max<int64_t>(1, fit) * group.key.rows_each());
+  return group.cost.known() ? group.cost.RowsWithin(options_.longest_batch, rows) : rows;
 }
 
 int64_t Decider::LimitOfRequest(const Group& group, int64_t leader) const {

@@ -22,6 +22,7 @@ namespace atl::router {
 struct GroupKey {
   int64_t model = 0;                 // a loaded model version
   int32_t network = kRouterNetwork;  // or an expert
+  int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
   bool guided = false;        // evaluated with its class and with the null class, in the same batch
@@ -30,6 +31,9 @@ struct GroupKey {
   auto operator<=>(const GroupKey&) const = default;
 
   int64_t rows_each() const { return guided ? 2 : 1; }
+  // The most that an evaluation adds to a batch's tensors, or to its answer's: an estimate beside the sample, or the
+  // velocities of two branches.
+  int64_t values_each() const { return 2 * int64_t{channels} * height * width; }
 };
 
 struct LaneNetwork {
@@ -66,6 +70,8 @@ struct RequestService {
 
 struct SchedulerOptions {
   int64_t max_rows_per_batch = 256;
+  // Numbers in the tensors of a batch, and in those of its answer; the default is no limit.
+  int64_t max_values_per_batch = int64_t{1} << 40;
   // A batch that is not full waits this long for more of its kind. Nothing on a CPU, where a batch of one costs hardly
   // more per row and the next one fills while this one runs.
   absl::Duration longest_wait = absl::ZeroDuration();
@@ -104,8 +110,8 @@ struct SchedulerDecision {
 // longest; then the id. The first evaluation in this order leads a batch; others of its key fill it, in the same order
 // with every row charged as it is taken, so that requests take turns in a batch that is too small for all. Nobody
 // starves: who is served is charged, and who is not served ages.
-// Size: at most the rows and the time of the options, by `costs`, and always one evaluation; and an even share of the
-// work of all free slots that could run it, so that no lane idles beside a long batch. While other requests are in
+// Size: at most the rows, values and time of the options, by `costs`, and always one evaluation; and an even share of
+// the work of all free slots that could run it, so that no lane idles beside a long batch. While other requests are in
 // flight each has at most the quantum, and no more than the one that leads, but for rows that hardly prolong the batch:
 // a single image is never kept by what a large request adds.
 SchedulerDecision DecideDispatches(absl::Duration now, std::span<const ReadyEvaluation> ready,

@@ -19,7 +19,7 @@ constexpr int64_t kModel = 1;
 constexpr absl::Duration kNow = absl::Seconds(100);
 
 GroupKey Key(int32_t network, bool guided = false) {
-  return {.model = kModel, .network = network, .height = 8, .width = 8, .guided = guided};
+  return {.model = kModel, .network = network, .channels = 1, .height = 8, .width = 8, .guided = guided};
 }
 
 LaneState Lane(int32_t lane, int32_t free_slots, const std::vector<int32_t>& networks, bool resident = true) {
@@ -113,6 +113,23 @@ TEST_F(DecideDispatchesTest, AHotNetworkIsSpreadEvenlyOverTheLanesThatCouldRunIt
   EXPECT_THAT(Text(Decide({Lane(0, 1, {0}), Lane(1, 1, {1})})),
               ElementsAre("0: 1 2 3 4 5 6 7 8 9 10 @0", "1: 11 12 @1"))
       << "a lane that cannot help takes no share";
+}
+
+TEST_F(DecideDispatchesTest, BatchesStayWithinTheValuesWhateverTheShape) {
+  GroupKey large = Key(0);
+  large.channels = 4;  // 512 values of two branches
+  for (int i = 0; i < 6; ++i) Ready(1, large);
+  options_.max_values_per_batch = 3 * 512 + 511;
+  EXPECT_THAT(Text(Decide({Lane(0, 1, {0})})), ElementsAre("0: 1 2 3 @0"));
+  options_.max_values_per_batch = 100;
+  EXPECT_THAT(Text(Decide({Lane(0, 1, {0})})), ElementsAre("0: 1 @0")) << "always one: the lane has the last word";
+
+  ready_.clear();
+  GroupKey guided = large;
+  guided.guided = true;
+  for (int i = 0; i < 6; ++i) Ready(1, guided);
+  options_.max_values_per_batch = 3 * 512;
+  EXPECT_THAT(Text(Decide({Lane(0, 1, {0})})), ElementsAre("0: 7 8 9 @0")) << "both branches are counted already";
 }
 
 TEST_F(DecideDispatchesTest, BatchesStayWithinTheRowsAndTheTimeAndFallIntoEvenParts) {

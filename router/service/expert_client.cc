@@ -166,7 +166,9 @@ class RemoteLane::ListCall {
 RemoteLane::RemoteLane(RemoteLaneOptions options, Clock* clock)
     : options_(std::move(options)),
       clock_(clock),
-      info_({.name = options_.name.empty() ? options_.address : options_.name, .remote = true}),
+      info_({.name = options_.name.empty() ? options_.address : options_.name,
+             .remote = true,
+             .max_batch_values = kMaxBatchValues}),
       hosted_(Nothing()) {
   thread_ = std::thread([this] { Run(); });
 }

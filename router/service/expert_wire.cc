@@ -17,8 +17,7 @@ namespace {
 using atlpb::expert::v1::DenoiseRequest;
 using atlpb::expert::v1::DenoiseResponse;
 
-// What is left of a message for everything that is no tensor: some 25 bytes a row, and names.
-constexpr size_t kMaxTensorBytes = rpc::kMaxMessageBytes - (1 << 20);
+constexpr size_t kMaxTensorBytes = kMaxBatchValues * sizeof(float);
 
 size_t Branches(const Evaluation& evaluation) {
   return evaluation.guided() ? 2 : 1;

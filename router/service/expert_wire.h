@@ -8,10 +8,14 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "atoll/expert/v1/expert_service.pb.h"
+#include "common/rpc/channel.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "router/engine/lane.h"
 
 namespace atl::router {
+
+// In the tensors of one message. The rest is left for everything that is no tensor: some 25 bytes a row, and names.
+inline constexpr int64_t kMaxBatchValues = (rpc::kMaxMessageBytes - (1 << 20)) / static_cast<int64_t>(sizeof(float));
 
 // `id` is the stream's number of the batch; `timeout` is what is left of the evaluation's deadline. The buffer refers
 // to the evaluation's rows and keeps them. INVALID_ARGUMENT with reason BATCH_TOO_LARGE when the batch or its answer is

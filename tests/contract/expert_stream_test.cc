@@ -18,6 +18,7 @@
 #include "router/engine/fake_backend.h"
 #include "router/engine/inline_lane.h"
 #include "router/service/expert_client.h"
+#include "router/service/expert_wire.h"
 #include "worker/service/expert_service.h"
 #include "worker/service/fake_lane.h"
 
@@ -162,8 +163,11 @@ TEST(ExpertStream, ARemoteLaneAnswersAsTheLaneBehindTheServer) {
   RemoteLane remote(Quick(server.address()), Clock::Real());
   ASSERT_TRUE(Hosted(&remote).Await(3));
   EXPECT_EQ(*remote.hosted(), *local->hosted());
-  EXPECT_EQ(remote.info(),
-            (router::LaneInfo{.name = server.address(), .remote = true, .slots = 2, .fingerprint = "f"}));
+  EXPECT_EQ(remote.info(), (router::LaneInfo{.name = server.address(),
+                                             .remote = true,
+                                             .slots = 2,
+                                             .max_batch_values = router::kMaxBatchValues,
+                                             .fingerprint = "f"}));
 
   for (const int32_t expert : {router::kRouterNetwork, 0, 1}) {
     for (const bool guided : {false, true}) {
@@ -331,6 +335,28 @@ TEST(ExpertStream, AServerThatGoesAnswersEverythingAndIsFoundAgain) {
   ASSERT_TRUE(other->AwaitHeld(1));
   other->Echo();
   EXPECT_EQ(asked.Take()->values[0], 4);
+}
+
+TEST(ExpertStream, ABatchAsLargeAsTheLaneSaysArrivesAndOneBeyondIsRefused) {
+  const auto fake = MakeFake();
+  const ServedLanes server({fake});
+  RemoteLane remote(Quick(server.address()), Clock::Real());
+  ASSERT_TRUE(Hosted(&remote).Await(2));
+  auto batch = std::make_shared<Evaluation>(*Batch(1, Expert(0)));
+  batch->width = static_cast<int32_t>(remote.info().max_batch_values / 2);
+  batch->height = 1;
+  batch->rows.x.assign(batch->width, 0.5f);
+  batch->rows.null_classes = {1};
+  Asked largest(&remote, batch);
+  ASSERT_TRUE(fake->AwaitHeld(1));
+  fake->Answer(EvaluationAnswer{.values = std::vector<float>(remote.info().max_batch_values, 2)});
+  const auto answer = largest.Take();
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->values.size(), static_cast<size_t>(remote.info().max_batch_values));
+
+  auto beyond = std::make_shared<Evaluation>(*batch);
+  beyond->rows.x.push_back(0);
+  EXPECT_EQ(ErrorReason(Asked(&remote, beyond).Take().status()), "BATCH_TOO_LARGE");
 }
 
 TEST(ExpertStream, NewNetworksAreNoticed) {
