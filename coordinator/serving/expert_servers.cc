@@ -19,6 +19,15 @@ absl::Status CheckName(const std::string& field, const std::string& text) {
                     fmt::format("expected 1 to {} characters, found {}", kMaxName, text.size()));
 }
 
+absl::Status CheckNetwork(const std::string& field, const HostedNetwork& hosted) {
+  ATOLL_RETURN_IF_ERROR(CheckName(field + ".network.model", hosted.network.model));
+  ATOLL_RETURN_IF_ERROR(CheckName(field + ".network.version", hosted.network.version));
+  ATOLL_RETURN_IF_ERROR(CheckName(field + ".network.digest", hosted.network.digest));
+  if (hosted.bytes >= 0) return absl::OkStatus();
+  return FieldError("server." + field + ".bytes", "INVALID_EXPERT_SERVER",
+                    fmt::format("expected at least 0, found {}", hosted.bytes));
+}
+
 absl::Status Check(const ExpertServer& server) {
   ATOLL_RETURN_IF_ERROR(CheckName("server_id", server.server_id));
   ATOLL_RETURN_IF_ERROR(CheckName("incarnation", server.incarnation));
@@ -30,6 +39,9 @@ absl::Status Check(const ExpertServer& server) {
   if (server.networks.size() > kMaxNetworks) {
     return FieldError("server.hosting.networks", "INVALID_EXPERT_SERVER",
                       fmt::format("expected at most {}, found {}", kMaxNetworks, server.networks.size()));
+  }
+  for (size_t i = 0; i < server.networks.size(); ++i) {
+    ATOLL_RETURN_IF_ERROR(CheckNetwork(fmt::format("hosting.networks[{}]", i), server.networks[i]));
   }
   return absl::OkStatus();
 }
@@ -45,8 +57,9 @@ absl::StatusOr<bool> ExpertServers::TakeHeartbeat(absl::Duration now, const Expe
   }
   const bool other = known == known_.end() || known->second.server.incarnation != server.incarnation;
   if (other && std::count(replaced_.begin(), replaced_.end(), server.incarnation) > 0) {
-    return MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION",
-                     fmt::format("expert server '{}': another process has taken its place", server.server_id));
+    return MakeError(
+        absl::StatusCode::kAborted, "STALE_INCARNATION",
+        fmt::format("expert server '{}': this process has left, or another one has taken its place", server.server_id));
   }
   if (!other) {
     Known& same = known->second;
@@ -55,12 +68,22 @@ absl::StatusOr<bool> ExpertServers::TakeHeartbeat(absl::Duration now, const Expe
     same = {.server = server, .sequence = sequence, .heard = now};
     return changed;
   }
-  if (known != known_.end()) {
-    replaced_.push_back(known->second.server.incarnation);
-    if (replaced_.size() > kRememberedIncarnations) replaced_.pop_front();
-  }
+  if (known != known_.end()) Replace(known->second.server.incarnation);
   known_[server.server_id] = {.server = server, .sequence = sequence, .heard = now};
   return true;
+}
+
+bool ExpertServers::Leave(const std::string& server_id, const std::string& incarnation) {
+  const auto known = known_.find(server_id);
+  if (known == known_.end() || known->second.server.incarnation != incarnation) return false;
+  Replace(incarnation);
+  known_.erase(known);
+  return true;
+}
+
+void ExpertServers::Replace(const std::string& incarnation) {
+  replaced_.push_back(incarnation);
+  if (replaced_.size() > kRememberedIncarnations) replaced_.pop_front();
 }
 
 std::vector<std::string> ExpertServers::Expire(absl::Duration now) {

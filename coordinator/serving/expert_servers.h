@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/serving/placement.h"
@@ -19,6 +20,7 @@ struct HostedNetwork {
   Network network;
   NetworkState state = NetworkState::kLoading;
   int64_t bytes = 0;
+  absl::Status error;  // of kFailed
   bool operator==(const HostedNetwork&) const = default;
 };
 
@@ -49,12 +51,15 @@ class ExpertServers {
   // calls then get ABORTED (STALE_INCARNATION); an older sequence number of the same process changes nothing.
   // INVALID_ARGUMENT (INVALID_EXPERT_SERVER) names the field; RESOURCE_EXHAUSTED (TOO_MANY_SERVERS).
   absl::StatusOr<bool> TakeHeartbeat(absl::Duration now, const ExpertServer& server, int64_t sequence);
+  // Forgets a server that says that it ends; whether it was known. Its late calls get ABORTED (STALE_INCARNATION).
+  bool Leave(const std::string& server_id, const std::string& incarnation);
   // Forgets the silent ones: their ids.
   std::vector<std::string> Expire(absl::Duration now);
   // When the next one would be forgotten; InfiniteDuration without servers.
   absl::Duration NextExpiry() const;
 
   std::vector<const ExpertServer*> servers() const;  // by id
+  size_t size() const { return known_.size(); }
   const ExpertServerOptions& options() const { return options_; }
 
  private:
@@ -63,6 +68,8 @@ class ExpertServers {
     int64_t sequence = 0;
     absl::Duration heard;
   };
+
+  void Replace(const std::string& incarnation);
 
   const ExpertServerOptions options_;
   std::map<std::string, Known> known_;

@@ -23,7 +23,7 @@ TEST(ExpertServers, NewsAreWhatRoutersSee) {
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, Server("a"), 1));
   EXPECT_FALSE(*servers.TakeHeartbeat(kNow, Server("a"), 2));
   ExpertServer hosting = Server("a");
-  hosting.networks = {{.network = {.model = "m", .expert = 1}}};
+  hosting.networks = {{.network = {.model = "m", .version = "v1", .digest = "d1", .expert = 1}}};
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, hosting, 3));
   hosting.networks[0].state = NetworkState::kReady;
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, hosting, 4));
@@ -54,13 +54,30 @@ TEST(ExpertServers, TheSilentAreForgottenAndMayComeBack) {
   EXPECT_EQ(Ids(servers), (std::vector<std::string>{"a/i1", "b/i1"}));
 }
 
+TEST(ExpertServers, OneThatLeavesIsForgottenAtOnceAndItsLateCallsAreStale) {
+  ExpertServers servers({});
+  ASSERT_TRUE(servers.TakeHeartbeat(kNow, Server("a", "i1"), 1).ok());
+  EXPECT_FALSE(servers.Leave("a", "i0")) << "another process of that name";
+  EXPECT_FALSE(servers.Leave("b", "i1"));
+  EXPECT_EQ(servers.size(), 1u);
+  EXPECT_TRUE(servers.Leave("a", "i1"));
+  EXPECT_EQ(servers.size(), 0u);
+  EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, Server("a", "i1"), 2).status()), "STALE_INCARNATION");
+  EXPECT_TRUE(*servers.TakeHeartbeat(kNow, Server("a", "i2"), 1)) << "started again";
+}
+
 TEST(ExpertServers, NonsenseIsRefused) {
   ExpertServers servers({.max_servers = 1});
   ExpertServer negative = Server("a");
   negative.memory_bytes = -1;
   ExpertServer nowhere = Server("a");
   nowhere.address = "";
-  for (const ExpertServer& server : {Server(""), Server("a", ""), Server(std::string(300, 'x')), negative, nowhere}) {
+  ExpertServer nameless = Server("a");
+  nameless.networks = {{.network = {.model = "m", .version = "v1", .digest = ""}}};
+  ExpertServer weightless = Server("a");
+  weightless.networks = {{.network = {.model = "m", .version = "v1", .digest = "d1"}, .bytes = -1}};
+  for (const ExpertServer& server :
+       {Server(""), Server("a", ""), Server(std::string(300, 'x')), negative, nowhere, nameless, weightless}) {
     EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, server, 1).status()), "INVALID_EXPERT_SERVER");
   }
   EXPECT_TRUE(servers.TakeHeartbeat(kNow, Server("a"), 1).ok());

@@ -1,0 +1,93 @@
+// What routers say of the versions that they use and of the experts that they ask. Pure; `now` is monotonic time since
+// an arbitrary start.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace atl::serving {
+
+enum class UseState { kLoading, kServing, kDraining };
+
+struct VersionUse {
+  std::string model;
+  std::string version;
+  UseState state = UseState::kLoading;
+  bool pinned = false;
+  int64_t requests = 0;
+  std::vector<int64_t> chosen;  // image-steps by expert, since the report before
+};
+
+struct RoutingReport {
+  std::string router_id;
+  std::vector<VersionUse> uses;
+  bool needs_router_networks = false;
+};
+
+using VersionName = std::pair<std::string, std::string>;  // model, version
+
+struct RouterReportOptions {
+  absl::Duration report_interval = absl::Seconds(2);
+  // A router that is silent for so long is forgotten. Long: what it uses may be dropped then.
+  absl::Duration silence = absl::Seconds(30);
+  // What was asked so long ago counts half.
+  absl::Duration heat_half_life = absl::Minutes(1);
+  size_t max_routers = 4096;
+};
+
+// Not thread-safe.
+class RouterReports {
+ public:
+  explicit RouterReports(RouterReportOptions options) : options_(options) {}
+
+  // Whether any router's versions, or how it uses them, changed. INVALID_ARGUMENT (INVALID_ROUTING_REPORT) names the
+  // field; RESOURCE_EXHAUSTED (TOO_MANY_ROUTERS).
+  absl::StatusOr<bool> Take(absl::Duration now, const RoutingReport& report);
+  // Forgets the silent ones: their ids.
+  std::vector<std::string> Expire(absl::Duration now);
+  // When the next one would be forgotten; InfiniteDuration without routers.
+  absl::Duration NextExpiry() const;
+
+  // Versions that some router serves, drains or has requests of: their networks must stay.
+  std::set<VersionName> InUse() const;
+  // Versions that some router keeps beside the serving one.
+  std::set<VersionName> Pinned() const;
+  bool needs_router_networks() const;
+  // How often each expert was asked lately, in image-steps; empty where nothing is known.
+  std::vector<int64_t> Chosen(absl::Duration now, const VersionName& version) const;
+
+  size_t size() const { return routers_.size(); }
+  const RouterReportOptions& options() const { return options_; }
+
+ private:
+  // What placement depends on.
+  struct Use {
+    bool in_use = false;
+    bool pinned = false;
+    bool operator==(const Use&) const = default;
+  };
+  struct Router {
+    std::map<VersionName, Use> uses;
+    bool needs_router_networks = false;
+    absl::Duration heard;
+  };
+  struct Heat {
+    std::vector<double> chosen;
+    absl::Duration at;
+  };
+
+  double Faded(absl::Duration since) const;
+
+  const RouterReportOptions options_;
+  std::map<std::string, Router> routers_;
+  std::map<VersionName, Heat> heat_;
+};
+
+}  // namespace atl::serving

@@ -1,0 +1,49 @@
+#include "coordinator/serving/wanted_versions.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace atl::serving {
+namespace {
+
+std::optional<WantedVersion> Decide(const PublishedModel& model, const PublishedVersion& version,
+                                    const VersionFacts& facts) {
+  const VersionName name{model.name, version.version};
+  WantedVersion wanted{.model = model.name, .version = version};
+  const bool in_use = facts.in_use.contains(name);
+  if (version.version == model.serving || facts.pinned.contains(name)) {
+    wanted.role = in_use ? VersionRole::kStays : VersionRole::kComes;
+    wanted.reason = version.version == model.serving ? "it is the serving version" : "a router keeps it";
+    return wanted;
+  }
+  wanted.role = VersionRole::kLeaves;
+  if (in_use) {
+    wanted.reason = "a router still uses it";
+    return wanted;
+  }
+  if (!facts.hosted.contains(version.digest) || facts.rolled.contains(model.name)) return std::nullopt;
+  wanted.reason = "the serving version is not ready yet";
+  return wanted;
+}
+
+}  // namespace
+
+std::vector<WantedVersion> DecideWanted(std::span<const PublishedModel> models, const VersionFacts& facts) {
+  std::vector<WantedVersion> all;
+  for (const PublishedModel& model : models) {
+    std::vector<WantedVersion> wanted;
+    for (const PublishedVersion& version : model.versions) {
+      if (std::optional<WantedVersion> one = Decide(model, version, facts)) wanted.push_back(*std::move(one));
+    }
+    const bool rolls = std::any_of(wanted.begin(), wanted.end(),
+                                   [](const WantedVersion& one) { return one.role == VersionRole::kLeaves; });
+    for (WantedVersion& one : wanted) {
+      // With nothing to take from, it need not wait until all of it fits.
+      if (!rolls && one.role == VersionRole::kComes) one.role = VersionRole::kStays;
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
+}
+
+}  // namespace atl::serving
