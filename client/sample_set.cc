@@ -47,11 +47,18 @@ nlohmann::ordered_json IndexOf(const SampleSet& set) {
                                  {"mode", set.mode},
                                  {"raw", set.raw},
                                  {"sample_seconds", set.sample_seconds},
-                                 {"queue_seconds", set.queue_seconds}};
+                                 {"queue_seconds", set.queue_seconds},
+                                 {"first_image_seconds", set.first_image_seconds},
+                                 {"fingerprint", set.fingerprint}};
   json["routing"] = {{"chosen", set.routing.chosen},
                      {"weight", set.routing.weight},
                      {"image_steps", set.routing.image_steps},
-                     {"mean_entropy", set.routing.mean_entropy}};
+                     {"mean_entropy", set.routing.mean_entropy},
+                     {"switches", set.routing.switches},
+                     {"close_calls", set.routing.close_calls},
+                     {"renormalised_image_steps", set.routing.renormalised_image_steps},
+                     {"lost_experts", set.routing.lost_experts},
+                     {"failovers", set.routing.failovers}};
   json["images"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < set.images.size(); ++i) {
     const DrawnImage& image = set.images[i];
@@ -99,11 +106,19 @@ void Parse(const nlohmann::json& json, SampleSet* set, std::vector<std::string>*
   set->raw = json.at("raw");
   set->sample_seconds = json.at("sample_seconds");
   set->queue_seconds = json.at("queue_seconds");
+  // Not in the sets of older clients, nor are the last ones of the routing.
+  set->first_image_seconds = json.value("first_image_seconds", 0.0);
+  set->fingerprint = json.value("fingerprint", "");
   const nlohmann::json& routing = json.at("routing");
   set->routing = {.chosen = routing.at("chosen"),
                   .weight = routing.at("weight"),
                   .image_steps = routing.at("image_steps"),
-                  .mean_entropy = routing.at("mean_entropy")};
+                  .mean_entropy = routing.at("mean_entropy"),
+                  .switches = routing.value("switches", int64_t{0}),
+                  .close_calls = routing.value("close_calls", int64_t{0}),
+                  .renormalised_image_steps = routing.value("renormalised_image_steps", int64_t{0}),
+                  .lost_experts = routing.value("lost_experts", std::vector<int32_t>()),
+                  .failovers = routing.value("failovers", int64_t{0})};
   for (const nlohmann::json& entry : json.at("images")) {
     set->images.push_back({.label = entry.at("class"),
                            .seed = entry.at("seed"),

@@ -150,7 +150,17 @@ TEST(InitImagesTest, RawOnesArePlanesAndAFolderIsASetOfSamples) {
 
 SampleSet PngSet() {
   SampleSet set{.model = "digits", .version = "v", .mode = "MODE_FULL", .sample_seconds = 1.5};
-  set.routing = {.chosen = {3, 1}, .weight = {3.0, 1.0}, .image_steps = 4, .mean_entropy = 0.5};
+  set.first_image_seconds = 0.5;
+  set.fingerprint = "cpu";
+  set.routing = {.chosen = {3, 1},
+                 .weight = {3.0, 1.0},
+                 .image_steps = 4,
+                 .mean_entropy = 0.5,
+                 .switches = 2,
+                 .close_calls = 1,
+                 .renormalised_image_steps = 3,
+                 .lost_experts = {1},
+                 .failovers = 5};
   for (int i = 0; i < 2; ++i) {
     const dataset::Image image{.channels = 1, .height = 1, .width = 2, .pixels = {0, static_cast<uint8_t>(255 * i)}};
     set.images.push_back(
@@ -170,6 +180,13 @@ TEST(SampleSetTest, PicturesSurviveTheFolder) {
   EXPECT_EQ(back->images[1].seed, 8u);
   EXPECT_EQ(back->images[1].bytes, PngSet().images[1].bytes);
   EXPECT_THAT(back->routing.chosen, ElementsAre(3, 1));
+  EXPECT_EQ(back->routing.switches, 2);
+  EXPECT_EQ(back->routing.close_calls, 1);
+  EXPECT_EQ(back->routing.renormalised_image_steps, 3);
+  EXPECT_THAT(back->routing.lost_experts, ElementsAre(1));
+  EXPECT_EQ(back->routing.failovers, 5);
+  EXPECT_EQ(back->first_image_seconds, 0.5);
+  EXPECT_EQ(back->fingerprint, "cpu");
   EXPECT_EQ(back->mode, "MODE_FULL");
   EXPECT_THAT(*ScaledPixels(*back), ElementsAre(-1, -1, -1, 1));
   std::filesystem::remove_all(folder);

@@ -476,7 +476,7 @@ void Engine::BeginSteps() {
       image.step_began = now;
       image.asked.clear();
       image.renormalised = false;
-      if (image.step->need() == StepNeed::kVelocities) request->routing.Count(image.step->choice());
+      if (image.step->need() == StepNeed::kVelocities) request->routing.Count(image.step->choice(), &image.experts);
       Proceed({request.get(), &image});
     }
   }
@@ -592,7 +592,7 @@ void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& f
   const std::span<const float> posterior = std::span(call.answer->values).subspan(row * experts, experts);
   request->failure = image->step->TakePosterior(posterior);
   if (!request->failure.ok()) return;
-  request->routing.Count(image->step->choice());
+  request->routing.Count(image->step->choice(), &image->experts);
   ++request->routing.routed_image_steps;
   request->routing.entropy_sum += Entropy(posterior);
 }

@@ -53,12 +53,17 @@ absl::StatusOr<SampledImage> Deliver(const ActiveImage& image, const std::vector
 
 }  // namespace
 
-void RoutingReport::Count(const ExpertChoice& choice) {
+void RoutingReport::Count(const ExpertChoice& choice, std::vector<int32_t>* before) {
   ++image_steps;
+  std::vector<int32_t> experts;
   for (const ExpertWeight& picked : choice.experts) {
     ++chosen[picked.expert];
     weight[picked.expert] += picked.weight;
+    experts.push_back(picked.expert);
   }
+  if (!before->empty() && *before != experts) ++switches;
+  if (choice.close()) ++close_calls;
+  *before = std::move(experts);
 }
 
 void StartImages(ActiveRequest* request) {

@@ -23,6 +23,8 @@ struct RoutingReport {
   std::vector<int64_t> chosen;  // by expert: image-steps in which it was chosen
   std::vector<double> weight;   // by expert: sum of its weights over image-steps
   int64_t image_steps = 0;
+  int64_t switches = 0;                  // image-steps with other experts than the step before
+  int64_t close_calls = 0;               // image-steps in which rounding might have chosen other experts
   int64_t routed_image_steps = 0;        // those for which the router network was asked: all but oracle's
   double entropy_sum = 0;                // of its posteriors, in nats
   int64_t renormalised_image_steps = 0;  // that went on without an expert
@@ -32,7 +34,8 @@ struct RoutingReport {
   double mean_entropy() const {
     return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps);
   }
-  void Count(const ExpertChoice& choice);
+  // `before`: the experts of the image's step before, ascending; those of `choice` afterwards. Empty: it is the first.
+  void Count(const ExpertChoice& choice, std::vector<int32_t>* before);
 };
 
 struct ActiveImage {
@@ -43,6 +46,7 @@ struct ActiveImage {
   std::optional<ImageStep> step;  // the one under way
   absl::Duration step_began;
   int32_t steps_done = 0;
+  std::vector<int32_t> experts;  // that were chosen for the step last begun, ascending
   // Networks that were asked for at a point of the step under way.
   struct Asked {
     int64_t point = 0;

@@ -9,6 +9,7 @@
 #include "common/model/weights.h"
 #include "common/storage/model_index.h"
 #include "common/storage/testing.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"
@@ -16,6 +17,7 @@
 #include "router/engine/local_experts.h"
 #include "router/engine/recorded_events.h"
 #include "router/engine/serve_inline.h"
+#include "router/engine/testing/company.h"
 #include "router/engine/testing/tiny_model.h"
 
 namespace atl::router {
@@ -73,6 +75,7 @@ class Sampler {
   Images Sample(const SampleRequest& request) { return Await(Start(request)); }
 
   const LocalExperts& experts() const { return *experts_; }
+  Engine* engine() { return &engine_; }
 
  private:
   std::unique_ptr<LocalExperts> experts_;
@@ -148,6 +151,37 @@ TEST_F(LocalSamplingTest, ReproducibleImagesAreTheSameBitsInAnyCompany) {
     }
     for (const Sampler::Running& request : others) sampler.Await(request);
   }
+}
+
+// ---- Images that are not reproducible, in company.
+
+// Of width 64, on 8x8 pictures.
+Networks MiddlingNetworks() {
+  const auto network = [](int64_t outputs, uint64_t seed) {
+    model::LoadedModel made{.config = {.classes = 4, .width = 64, .depth = 3, .heads = 4, .outputs = outputs}};
+    made.layers = model::BuildLayers(made.config, seed, 0, model::LayerCount(made.config));
+    const at::NoGradGuard no_grad;
+    at::Generator generator = at::detail::createCPUGenerator(seed);
+    for (const auto& layer : made.layers) {
+      for (const model::NamedTensor& parameter : layer->parameters()) {
+        parameter.tensor.add_(at::randn(parameter.tensor.sizes(), generator, at::kFloat), 0.05);
+      }
+    }
+    return made;
+  };
+  Networks networks{.router = network(kTinyExperts, 99)};
+  for (int32_t expert = 0; expert < kTinyExperts; ++expert) networks.experts.push_back(network(0, 10 + expert));
+  return networks;
+}
+
+TEST_F(LocalSamplingTest, InAnyCompanyImagesStayWithinAGreyLevelOfThemselvesAlone) {
+  Sampler sampler(Publish(MiddlingNetworks()), 2);
+  const Company company = MeasureCompany(sampler.engine(), {.images = 208, .classes = 4, .steps = 8, .guidance = 2.0});
+  fmt::print("{}\n", Describe(company));
+  EXPECT_EQ(company.failed, 0);
+  EXPECT_EQ(company.compared, 4 * 208);
+  EXPECT_GE(company.within_a_level, 0.99 * static_cast<double>(company.compared));
+  EXPECT_EQ(company.unforeseen, 0) << "whoever comes out otherwise had a close call";
 }
 
 TEST_F(LocalSamplingTest, LanesAndABudgetOfTwoOfThreeExpertsChangeNoBit) {

@@ -155,6 +155,24 @@ TEST_F(SamplingTest, ModesWeighExpertsAsTheyPromise) {
   EXPECT_NEAR(velocity_of({.mode = RoutingMode::kOracle, .oracle_expert = 0}), 1.0, 1e-5);
 }
 
+TEST_F(SamplingTest, TheReportCountsChangesOfExpertAndCloseCalls) {
+  backend_->posterior = [](std::span<const float>, float t, int64_t class_row) {
+    if (class_row == 1) return std::vector<float>{.3f, .7f};
+    // At 1, 0.75, 0.5 and 0.25: expert 1, 0 by a hair, 0, 1.
+    if (t == 0.75f) return std::vector<float>{.50002f, .49998f};
+    return t == 0.5f ? std::vector<float>{.9f, .1f} : std::vector<float>{.2f, .8f};
+  };
+  Sample({.classes = {0, 1}, .steps = 4});
+  EXPECT_EQ(report_.routing.image_steps, 8);
+  EXPECT_EQ(report_.routing.switches, 2);
+  EXPECT_EQ(report_.routing.close_calls, 1);
+  Sample({.classes = {0}, .routing = {.mode = RoutingMode::kFull}, .steps = 4});
+  EXPECT_EQ(report_.routing.switches, 0);
+  EXPECT_EQ(report_.routing.close_calls, 0) << "whatever the router network answers, all of them draw";
+  Sample({.classes = {0}, .routing = {.mode = RoutingMode::kOracle}, .steps = 4});
+  EXPECT_EQ(report_.routing.switches + report_.routing.close_calls, 0);
+}
+
 TEST_F(SamplingTest, GuidanceActsInItsIntervalAlone) {
   const auto start = Sample({.classes = {1}, .seeds = {3}, .steps = 4});
   UseConstantExperts(backend_.get());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -38,7 +39,17 @@ struct ExpertWeight {
 struct ExpertChoice {
   std::vector<ExpertWeight> experts;  // ascending by expert, weights above 0 and adding up to 1
   std::string_view reason;            // static text, for logs and tests
+  // By how much the logarithm of a ratio of probabilities, as the router network gave them, would have to change for
+  // other experts to be chosen; infinite where none of its answers would change them.
+  double margin = std::numeric_limits<double>::infinity();
+
+  // The same image with other neighbours in its batches, whose answers differ by rounding, may be drawn by others.
+  bool close() const;
 };
+
+// A smaller margin is a matter of rounding. In float32 the kernels of two batch shapes move an image by about a
+// thousandth of it over a whole sample, which leaves room for networks that answer such a change with a larger one.
+inline constexpr double kCloseMargin = 1e-3;
 
 // `posterior` has one entry per expert, finite, not all zero; it need not be normalised (ignored by kOracle). Equal
 // probabilities go to the lower expert. An expert of weight zero is never chosen: it would cost and change nothing.

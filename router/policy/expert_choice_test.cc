@@ -1,6 +1,7 @@
 #include "router/policy/expert_choice.h"
 
 #include <cmath>
+#include <limits>
 
 #include "gtest/gtest.h"
 
@@ -89,6 +90,49 @@ INSTANTIATE_TEST_SUITE_P(
                    {1e-30f, 2e-30f, 0},
                    {{0, 0}, {1, 1}},
                    "top-k"}),
+    [](const auto& info) { return info.param.name; });
+
+struct MarginCase {
+  std::string name;
+  RoutingRule rule;
+  std::vector<float> posterior;
+  double expected = 0;
+};
+
+class ChoiceMarginTest : public ::testing::TestWithParam<MarginCase> {};
+
+TEST_P(ChoiceMarginTest, IsWhatLiesBetweenTheChoiceAndAnother) {
+  const ExpertChoice choice = ChooseExperts(GetParam().rule, GetParam().posterior);
+  if (std::isinf(GetParam().expected)) {
+    EXPECT_EQ(choice.margin, GetParam().expected);
+  } else {
+    EXPECT_NEAR(choice.margin, GetParam().expected, 1e-5);
+  }
+  EXPECT_EQ(choice.close(), GetParam().expected < kCloseMargin);
+}
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, ChoiceMarginTest,
+    ::testing::Values(
+        MarginCase{"Top1AgainstTheSecond", {.top_k = 1}, {.1f, .3f, .6f}, std::log(2.0)},
+        MarginCase{"Top2AgainstTheThird", {.top_k = 2}, {.1f, .3f, .6f}, std::log(3.0)},
+        MarginCase{"AlmostATie", {.top_k = 1}, {.5001f, .4999f}, std::log(.5001 / .4999)},
+        MarginCase{"ATie", {.top_k = 1}, {.5f, .5f}, 0},
+        MarginCase{"ATieOfThoseThatAreChosenIsNone", {.top_k = 2}, {.4f, .4f, .2f}, std::log(2.0)},
+        MarginCase{"AllAreChosen", {.top_k = 3}, {.1f, .3f, .6f}, kNever},
+        MarginCase{"NobodyElseIsPossible", {.top_k = 2}, {0, 0, 1}, kNever},
+        MarginCase{"Full", {.mode = RoutingMode::kFull}, {.5f, .5f}, kNever},
+        MarginCase{"Oracle", {.mode = RoutingMode::kOracle}, {}, kNever},
+        MarginCase{"ThresholdFromAbove", kThresholdFifth, {.21f, .02f, .77f}, std::log(1.05)},
+        MarginCase{"ThresholdFromBelow", kThresholdFifth, {.18f, .02f, .8f}, std::log(.2 / .18)},
+        MarginCase{"TheBestOfThoseBelowTheThreshold", kThresholdHalf, {.4f, .2f, .4f}, 0},
+        MarginCase{"NucleusReachedWithOneMoreThanAlmost", Nucleus(.61), {.1f, .3f, .6f}, std::log(.61 / .39 / 1.5)},
+        MarginCase{"NucleusOnlyJustReached", Nucleus(.59), {.1f, .3f, .6f}, std::log(1.5 / (.59 / .41))},
+        MarginCase{"NucleusWithATieForItsLastPlace", Nucleus(.5), {.3f, .3f, .4f}, 0},
+        MarginCase{"NucleusOfAll", Nucleus(1), {.1f, .3f, .6f}, kNever},
+        MarginCase{"TemperatureChangesNoRank", {.top_k = 1, .temperature = 3}, {.1f, .3f, .6f}, std::log(2.0)}),
     [](const auto& info) { return info.param.name; });
 
 TEST(EntropyTest, IsLogOfTheCountWhenUniformAndZeroWhenSure) {

@@ -131,6 +131,8 @@ TEST(RestWireTest, AnAnswerHoldsEveryImageInOrder) {
   SampleReport report{.version = "v3"};
   report.routing.chosen = {5, 7, 0, 0};
   report.routing.image_steps = 12;
+  report.routing.switches = 2;
+  report.routing.close_calls = 1;
   const std::string body = ImagesBody(absl::FromUnixSeconds(1'700'000'000), kPets, ImageFormat::kPng,
                                       {{.index = 1, .order = {.class_label = 2, .seed = 8}, .data = "\xff\x00\x01"},
                                        {.index = 0, .order = {.class_label = kNoClass, .seed = 7}, .data = "ab"}},
@@ -144,6 +146,8 @@ TEST(RestWireTest, AnAnswerHoldsEveryImageInOrder) {
   EXPECT_FALSE(parsed["data"][0].contains("class"));
   EXPECT_EQ(parsed["data"][1]["class"], 2);
   EXPECT_EQ(parsed["routing"]["chosen"], json({5, 7, 0, 0}));
+  EXPECT_EQ(parsed["routing"]["switches"], 2);
+  EXPECT_EQ(parsed["routing"]["close_calls"], 1);
 }
 
 TEST(RestWireTest, ErrorsNameTheFieldOfTheBodyAndTheirKind) {

@@ -217,6 +217,8 @@ pb::Done ToProto(const SampleReport& report) {
   routing->mutable_chosen()->Add(report.routing.chosen.begin(), report.routing.chosen.end());
   routing->mutable_weight()->Add(report.routing.weight.begin(), report.routing.weight.end());
   routing->set_image_steps(report.routing.image_steps);
+  routing->set_switches(report.routing.switches);
+  routing->set_close_calls(report.routing.close_calls);
   routing->set_renormalised_image_steps(report.routing.renormalised_image_steps);
   routing->mutable_lost_experts()->Add(report.routing.lost_experts.begin(), report.routing.lost_experts.end());
   routing->set_failovers(report.routing.failovers);

@@ -1,5 +1,5 @@
-// Serving: step-level batches against their rivals, fairness, cancelling, overload, expert servers. Rivals take turns.
-// One JSON object per line on standard output.
+// Serving: step-level batches against their rivals, fairness, company, cancelling, overload, expert servers. Rivals
+// take turns. One JSON object per line on standard output.
 #include <signal.h>
 
 #include <cstdio>
@@ -19,12 +19,9 @@ namespace atl::bench {
 namespace {
 
 const std::map<std::string, absl::Status (*)(const Settings&, Published*)>& Cases() {
-  static const auto* const cases =
-      new std::map<std::string, absl::Status (*)(const Settings&, Published*)>{{"throughput", &RunThroughput},
-                                                                               {"fairness", &RunFairness},
-                                                                               {"cancel", &RunCancel},
-                                                                               {"overload", &RunOverload},
-                                                                               {"remote", &RunRemote}};
+  static const auto* const cases = new std::map<std::string, absl::Status (*)(const Settings&, Published*)>{
+      {"throughput", &RunThroughput}, {"fairness", &RunFairness}, {"company", &RunCompany},
+      {"cancel", &RunCancel},         {"overload", &RunOverload}, {"remote", &RunRemote}};
   return *cases;
 }
 
@@ -41,7 +38,7 @@ absl::Status Run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  const std::vector<std::string> cases = {"throughput", "fairness", "cancel", "overload", "remote"};
+  const std::vector<std::string> cases = {"throughput", "fairness", "company", "cancel", "overload", "remote"};
   atl::bench::Settings settings;
   settings.cases = cases;
   settings.worker = std::filesystem::read_symlink("/proc/self/exe").replace_filename("atoll-worker");
@@ -49,7 +46,7 @@ int main(int argc, char** argv) {
   app.add_option(
          "--case", settings.cases,
          "throughput (batched-vs-loop, vs-offline, batched-vs-python), fairness (fair-one-by-one, fair-at-once), "
-         "cancel, overload or remote (remote-vs-local); repeatable")
+         "company, cancel, overload or remote (remote-vs-local); repeatable")
       ->allow_extra_args(false)
       ->check(CLI::IsMember(cases));
   app.add_option("--rounds", settings.rounds, "in which rivals take turns")
@@ -61,6 +58,11 @@ int main(int argc, char** argv) {
   app.add_option("--overload-seconds", settings.overload_seconds, "of ten times the sustainable rate")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
+  app.add_option("--company-images", settings.company_images, "of the case company, in each kind of company")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--model-dir", settings.model_dir,
+                 "a published version for the case company, in place of random weights");
   app.add_option("--peer-python", settings.peer_python, "python of tests/peers/setup.sh");
   app.add_option("--peer-script", settings.peer_script, "tests/peers/torch_serving.py");
   app.add_option("--worker", settings.worker, "atoll-worker, for expert servers")->capture_default_str();

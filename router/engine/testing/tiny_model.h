@@ -28,8 +28,8 @@ model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed, bool self_conditi
 // The same at every call.
 Networks TinyNetworks(bool self_conditioning = false);
 
-// Writes `networks` as the version of TinyInfo(self_conditioning), whatever they are; returns the SHA-256 of
-// model_index.json. Aborts when it cannot.
+// Writes `networks`, of whatever size, as the version of TinyInfo(self_conditioning), its images of the router
+// network's shape; returns the SHA-256 of model_index.json. Aborts when it cannot.
 std::string PublishNetworks(storage::BlobStore* store, const std::string& folder_uri, const Networks& networks,
                             bool self_conditioning = false);
 
