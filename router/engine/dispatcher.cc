@@ -4,7 +4,6 @@
 
 #include "common/base/errors.h"
 #include "fmt/format.h"
-#include "router/policy/numerics.h"
 
 namespace atl::router {
 namespace {
@@ -59,15 +58,27 @@ int32_t Dispatcher::NumericsOf(const std::string& fingerprint) {
   return numerics_.try_emplace(fingerprint, static_cast<int32_t>(numerics_.size()) + 1).first->second;
 }
 
-Dispatcher::Numerics Dispatcher::NumericsFor(int64_t model_key) {
+RequestNumerics Dispatcher::NumericsFor(int64_t model_key, int32_t experts) {
   RefreshLanes();
   std::vector<LaneState> lanes;
   for (const auto& [number, lane] : lanes_) lanes.push_back(lane.state);
-  Numerics chosen{.number = ChooseNumerics(model_key, lanes)};
-  for (const auto& [fingerprint, number] : numerics_) {
-    if (number == chosen.number) chosen.fingerprint = fingerprint;
+  RequestNumerics chosen{.numbers = ChooseNumerics(model_key, experts, lanes)};
+  for (const int32_t number : chosen.numbers) {
+    for (const auto& [fingerprint, known] : numerics_) {
+      if (known == number) chosen.fingerprints.push_back(fingerprint);
+    }
   }
   return chosen;
+}
+
+absl::Status Dispatcher::LossOf(const GroupKey& key, const std::vector<std::string>& tried,
+                                const std::string& why) const {
+  if (!key.reproducible || !table_.HostedAnyhow(key.model, key.network)) return ExpertLost(NetworkOf(key), tried, why);
+  return MakeError(
+      absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
+      fmt::format("{}: no replica of the arithmetic on which the reproducible request began answers; those "
+                  "that are left would give other bits; send the request again",
+                  Describe(NetworkOf(key))));
 }
 
 NetworkId Dispatcher::NetworkOf(const GroupKey& key) const {
@@ -222,7 +233,8 @@ bool Dispatcher::FailOver(absl::Duration now) {
     if (move.action == FailoverAction::kGiveUp) {
       Cancel(move.call);
       const std::string why = call.last_error.empty() ? move.reason : move.reason + "; " + call.last_error;
-      lost_.push_back(End(move.call, ExpertLost(call.evaluation->network, call.tried, why)));
+      const absl::Status lost = LossOf(call.key, call.tried, why);
+      lost_.push_back(End(move.call, lost));
       continue;
     }
     Evaluation again = *call.evaluation;
@@ -244,8 +256,7 @@ void Dispatcher::GiveUpUnhosted(absl::Duration now) {
     if (on_failover_) {
       on_failover_({.model = versions_.at(key.model).model, .network = key.network, .action = FailoverAction::kGiveUp});
     }
-    lost_.push_back(
-        {.key = key, .askers = std::move(askers), .answer = ExpertLost(NetworkOf(key), {}, "no replica is left")});
+    lost_.push_back({.key = key, .askers = std::move(askers), .answer = LossOf(key, {}, "no replica is left")});
   }
 }
 

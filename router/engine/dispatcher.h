@@ -19,6 +19,7 @@
 #include "router/engine/served_version.h"
 #include "router/policy/call_table.h"
 #include "router/policy/cost_estimates.h"
+#include "router/policy/numerics.h"
 #include "router/policy/step_scheduler.h"
 
 namespace atl::router {
@@ -40,7 +41,7 @@ struct FinishedCall {
   GroupKey key;
   std::vector<Asker> askers;  // of each row; some may have left
   // Values as EvaluationAnswer says, of a size that fits; or why there are none: UNAVAILABLE with reason EXPERT_LOST
-  // when no lane answered.
+  // when no lane answered, or NUMERICS_CHANGED when none is left of a reproducible call's arithmetic.
   absl::StatusOr<EvaluationAnswer> answer;
   bool taken_over = false;  // by another lane than it was first given to
 };
@@ -84,13 +85,9 @@ class Dispatcher {
   // The number by which group keys name a version.
   int64_t KeyOf(const ServedVersion& version);
 
-  // The arithmetic on which a reproducible request of the version is to run from now on (ChooseNumerics), for its group
-  // keys, and the fingerprint of its lanes; 0 and empty when no lane hosts any of it.
-  struct Numerics {
-    int32_t number = 0;
-    std::string fingerprint;
-  };
-  Numerics NumericsFor(int64_t model_key);
+  // The arithmetic on which a reproducible request of the version is to run from now on (ChooseNumerics): empty when no
+  // lane hosts any of it.
+  RequestNumerics NumericsFor(int64_t model_key, int32_t experts);
 
   // A request takes part in the fair order from now on, until it leaves. What it waits for is then forgotten.
   void Join(int64_t request, int32_t priority, int64_t images);
@@ -152,6 +149,8 @@ class Dispatcher {
   // Starts the batch on one more lane, of which no other attempt of it waits. A probe is no attempt.
   void StartOn(Call* call, int64_t id, int32_t lane, std::shared_ptr<const Evaluation> evaluation);
   void Cancel(int64_t id);
+  // Why a call that nobody answers is lost.
+  absl::Status LossOf(const GroupKey& key, const std::vector<std::string>& tried, const std::string& why) const;
   FinishedCall End(int64_t id, absl::StatusOr<EvaluationAnswer> answer);
   Evaluation Gather(const Dispatch& dispatch) const;
   NetworkId NetworkOf(const GroupKey& key) const;

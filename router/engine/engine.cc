@@ -491,10 +491,8 @@ void Engine::Proceed(const Flight& flight) {
     const ActiveImage::Asked asked{point.number, network};
     if (std::find(image->asked.begin(), image->asked.end(), asked) != image->asked.end()) return;
     image->asked.push_back(asked);
-    if (request->order.reproducible && request->numerics == 0) {
-      Dispatcher::Numerics chosen = dispatcher_->NumericsFor(request->model_key);
-      request->numerics = chosen.number;
-      request->fingerprint = std::move(chosen.fingerprint);
+    if (request->order.reproducible && request->numerics.numbers.empty()) {
+      request->numerics = dispatcher_->NumericsFor(request->model_key, info.experts);
     }
     dispatcher_->Want(request->id, {.image = image->id, .step = image->steps_done, .point = point.number},
                       {.model = request->model_key,
@@ -504,7 +502,7 @@ void Engine::Proceed(const Flight& flight) {
                        .width = info.width,
                        .guided = point.guided,
                        .reproducible = request->order.reproducible,
-                       .numerics = request->numerics},
+                       .numerics = request->numerics.number(network)},
                       &*image->step);
   };
   if (image->step->need() == StepNeed::kPosterior) return ask(kRouterNetwork);
@@ -545,10 +543,11 @@ void Engine::TakeCall(const FinishedCall& call) {
 
 void Engine::TakeRow(const FinishedCall& call, size_t row, const Flight& flight) {
   ActiveRequest* request = flight.request;
-  if (request->order.reproducible && call.answer->fingerprint != request->fingerprint) {
-    request->failure = MakeError(absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
-                                 fmt::format("expected answers of '{}' to a reproducible request, found one of '{}'",
-                                             request->fingerprint, call.answer->fingerprint));
+  if (request->order.reproducible && call.answer->fingerprint != request->numerics.fingerprint(call.key.network)) {
+    request->failure = MakeError(
+        absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
+        fmt::format("expected answers of '{}' to a reproducible request, found one of '{}'; send the request again",
+                    request->numerics.fingerprint(call.key.network), call.answer->fingerprint));
     return;
   }
   if (call.key.network == kRouterNetwork) return TakePosterior(call, row, flight);
@@ -563,11 +562,14 @@ void Engine::TakeLoss(const FinishedCall& call, const Flight& flight) {
   const auto& [request, image] = flight;
   const absl::Status& why = call.answer.status();
   const int32_t expert = call.key.network;
-  const bool lost = ErrorReason(why) == "EXPERT_LOST";
+  const std::string reason = ErrorReason(why);
+  const bool lost = reason == "EXPERT_LOST";
   if (!lost || !request->order.allow_expert_loss || expert == kRouterNetwork) {
-    // A loss names the network by itself.
+    // These name the network by themselves.
     request->failure =
-        lost ? why : WithContext(why, expert == kRouterNetwork ? "router network" : fmt::format("expert {}", expert));
+        lost || reason == "NUMERICS_CHANGED"
+            ? why
+            : WithContext(why, expert == kRouterNetwork ? "router network" : fmt::format("expert {}", expert));
     return;
   }
   const size_t drawing = image->step->choice().experts.size();
@@ -707,7 +709,7 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
                              .sample_time = stats.sample_time,
                              .version = request->model->info.version,
                              .first_image_time = stats.first_image_time,
-                             .fingerprint = request->fingerprint});
+                             .fingerprint = DescribeNumerics(request->numerics.fingerprints)});
   } else {
     request->events->OnError(status);
   }

@@ -1,4 +1,5 @@
 // The engine over lanes that fail, fall silent or answer late: what reaches the requests.
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -302,6 +303,138 @@ TEST_F(EngineFailoverTest, EveryImageOfManyRequestsSurvivesALaneThatComesAndGoes
     EXPECT_THAT(events->images(), SizeIs(3));
   }
   EXPECT_LE(counted_.retries + counted_.hedges, counted_.batches / 10 + 16);
+}
+
+// ---- Reproducible requests. The router network computes on other arithmetic than servers "x1" and "x2" do, and these
+// on other than server "y", whose answers differ in their last bits.
+
+class EngineNumericsTest : public ::testing::Test {
+ protected:
+  EngineNumericsTest() {
+    backend_->velocity = [](int32_t expert, std::span<const float> x, float t, int64_t) {
+      return std::vector<float>(x.size(), 0.1F * static_cast<float>(expert + 1) + t);
+    };
+    rounded_->velocity = [](int32_t expert, std::span<const float> x, float t, int64_t) {
+      return std::vector<float>(x.size(), std::nextafter(0.1F * static_cast<float>(expert + 1) + t, 9.0F));
+    };
+    engine_.Serve(std::make_shared<ServedVersion>(ServedVersion{.info = Info()}));
+    lanes_ = {AddLane("local", "r", {kRouterNetwork}), AddLane("x1", "x", {0, 1}), AddLane("x2", "x", {0, 1}),
+              AddLane("y", "y", {0, 1})};
+  }
+
+  std::shared_ptr<ScriptedLane> AddLane(const std::string& name, const std::string& fingerprint,
+                                        const std::vector<int32_t>& networks) {
+    const LaneInfo info{.name = name, .remote = name != "local", .slots = 2, .fingerprint = fingerprint};
+    auto lane = std::make_shared<ScriptedLane>(info, fingerprint == "y" ? rounded_ : backend_);
+    lane->Host(networks);
+    engine_.AddLane(lane);
+    return lane;
+  }
+  std::shared_ptr<RecordedEvents> Submit(bool reproducible = true) {
+    SampleRequest request{.classes = {0, 1}, .seeds = {3}, .steps = 6};
+    request.format = ImageFormat::kRaw;
+    request.reproducible = reproducible;
+    request.allow_expert_loss = true;
+    auto events = std::make_shared<RecordedEvents>();
+    tickets_.push_back(engine_.Submit(request, absl::InfiniteDuration(), events).value());
+    return events;
+  }
+  // Until the request is over or has done so many steps.
+  void Run(const RecordedEvents& events, int32_t steps = 1000) {
+    const std::string until = fmt::format("progress {}/6", steps);
+    for (int i = 0; i < 100'000 && !events.over() && events.log().back() != until; ++i) {
+      engine_.RunTick();
+      for (const auto& lane : lanes_) lane->AnswerAll();
+      clock_.Advance(absl::Milliseconds(1));
+    }
+    EXPECT_TRUE(events.over() || events.log().back() == until) << "it hangs";
+  }
+  void Lose(size_t lane) {
+    lanes_[lane]->FailAll(absl::UnavailableError("connection reset"));
+    lanes_[lane]->Host({});
+  }
+  static std::vector<std::vector<float>> ImagesOf(const RecordedEvents& events) {
+    EXPECT_EQ(events.log().back(), "done") << events.status();
+    return {events.Pixels(0), events.Pixels(1)};
+  }
+
+  FakeClock clock_;
+  std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
+  std::shared_ptr<FakeBackend> rounded_ = std::make_shared<FakeBackend>(Info());
+  Engine engine_{{}, &clock_, nullptr};
+  std::vector<std::shared_ptr<ScriptedLane>> lanes_;
+  std::vector<std::unique_ptr<SampleTicket>> tickets_;
+};
+
+TEST_F(EngineNumericsTest, AReproducibleRequestEndsWithTheSameBitsOnAReplicaOfItsArithmetic) {
+  const auto undisturbed = Submit();
+  Run(*undisturbed);
+  EXPECT_EQ(undisturbed->report().fingerprint, "x; router network: r");
+  const auto disturbed = Submit();
+  Run(*disturbed, 2);
+  for (int i = 0; i < 10 && lanes_[1]->started().empty(); ++i) {
+    engine_.RunTick();
+    lanes_[0]->AnswerAll();
+  }
+  ASSERT_FALSE(lanes_[1]->started().empty());
+  Lose(1);
+  Run(*disturbed);
+  EXPECT_EQ(ImagesOf(*disturbed), ImagesOf(*undisturbed));
+  EXPECT_EQ(disturbed->report().fingerprint, undisturbed->report().fingerprint);
+  EXPECT_GE(disturbed->report().routing.failovers, 1);
+}
+
+TEST_F(EngineNumericsTest, WithOtherArithmeticLeftItFailsAndOthersGoOn) {
+  const auto reproducible = Submit();
+  const auto other = Submit(/*reproducible=*/false);
+  Run(*reproducible, 2);
+  Lose(1);
+  Lose(2);
+  Run(*reproducible);
+  Run(*other);
+  EXPECT_EQ(reproducible->status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(reproducible->status()), "NUMERICS_CHANGED") << reproducible->status();
+  EXPECT_THAT(std::string(reproducible->status().message()),
+              AllOf(HasSubstr("of model 'digits' version 'v1'"), HasSubstr("send the request again")));
+  EXPECT_EQ(other->log().back(), "done") << other->status();
+  // Sent again, it keeps to what is there.
+  const auto again = Submit();
+  Run(*again);
+  EXPECT_EQ(again->report().fingerprint, "y; router network: r");
+  const auto twice = Submit();
+  Run(*twice);
+  EXPECT_EQ(ImagesOf(*again), ImagesOf(*twice));
+}
+
+TEST_F(EngineNumericsTest, WithNothingLeftTheExpertIsLost) {
+  const auto events = Submit();
+  Run(*events, 2);
+  for (const size_t lane : {1, 2, 3}) Lose(lane);
+  Run(*events);
+  EXPECT_EQ(ErrorReason(events->status()), "EXPERT_LOST");
+}
+
+TEST_F(EngineNumericsTest, AnAnswerOfOtherArithmeticIsNotTaken) {
+  class Changed : public ScriptedLane {
+   public:
+    using ScriptedLane::ScriptedLane;
+    // It was started again on another machine, and the list of its networks is not there yet.
+    void Start(std::shared_ptr<const Evaluation> evaluation, Done done) override {
+      ScriptedLane::Start(std::move(evaluation), [done](absl::StatusOr<EvaluationAnswer> answer) {
+        if (answer.ok()) answer->fingerprint = "z";
+        done(std::move(answer));
+      });
+    }
+  };
+  for (const size_t lane : {1, 2, 3}) Lose(lane);
+  const auto changed = std::make_shared<Changed>(LaneInfo{.name = "changed", .slots = 2, .fingerprint = "x"}, backend_);
+  changed->Host({0, 1});
+  engine_.AddLane(changed);
+  lanes_.push_back(changed);
+  const auto events = Submit();
+  Run(*events);
+  EXPECT_EQ(ErrorReason(events->status()), "NUMERICS_CHANGED");
+  EXPECT_THAT(std::string(events->status().message()), AllOf(HasSubstr("'x'"), HasSubstr("'z'")));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "router/engine/image_step.h"
 #include "router/engine/served_version.h"
+#include "router/policy/numerics.h"
 #include "router/policy/request.h"
 #include "router/policy/time_grid.h"
 
@@ -110,10 +111,8 @@ struct ActiveRequest {
   std::optional<absl::Duration> first_image;  // when it was delivered
   int64_t steps_taken = 0;                    // by its images, since the engine counted last
   RoutingReport routing;
-  absl::Status failure;  // set by a step that could not be done
-  // Of a reproducible request: the arithmetic that it keeps to, chosen at its first evaluation; 0: not yet.
-  int32_t numerics = 0;
-  std::string fingerprint;
+  absl::Status failure;      // set by a step that could not be done
+  RequestNumerics numerics;  // of a reproducible request: chosen at its first evaluation
 };
 
 // Draws the starting noise, a function of the image's seed alone, and lays it over the image to start from.

@@ -81,6 +81,8 @@ class CallTable {
   std::vector<CallMove> Decide(absl::Duration now);
   absl::Duration look_again_at() const { return look_again_at_; }
 
+  // Whether a lane that is not quarantined hosts the network, of whatever arithmetic.
+  bool HostedAnyhow(int64_t model, int32_t network) const { return Hosted({model, network}, 0); }
   // Whether a call of the network has no lane to go to, and none is waited for any more. `numerics`: of a call that is
   // bound to them, else 0.
   bool Lost(int64_t model, int32_t network, int32_t numerics, absl::Duration now);
