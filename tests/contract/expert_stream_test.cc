@@ -303,7 +303,10 @@ TEST(ExpertStream, ABatchWhoseDeadlinePassesIsAnsweredAndCancelled) {
   // The late one has left the server's queue: the next batch runs at once.
   Asked next(&remote, Batch(3, Expert(0)));
   ASSERT_TRUE(fake->AwaitHeld(1));
-  while (fake->oldest()->rows.x[0] != 3) fake->Echo();
+  while (fake->oldest()->rows.x[0] != 3) {
+    fake->Echo();
+    ASSERT_TRUE(fake->AwaitHeld(1));
+  }
   fake->Echo();
   EXPECT_EQ(next.Take()->values[0], 3);
 }

@@ -14,6 +14,27 @@ namespace {
 
 constexpr char const* kServiceName = atlpb::expert::v1::ExpertService::service_full_name();
 constexpr char kRouterName[] = "router";
+// Routers ask every second what is hosted.
+constexpr absl::Duration kRoutersLook = absl::Milliseconds(1200);
+
+absl::Status CheckSource(const ExpertServerOptions& options) {
+  if (options.model_dir.empty() == options.coordinator.empty()) {
+    return FieldError("--model-dir", "MODEL_SOURCE_REQUIRED",
+                      "expected either --model-dir, the folder of a published model, or --coordinator with "
+                      "--blob-store; found both or neither");
+  }
+  if (options.coordinator.empty()) return absl::OkStatus();
+  if (options.blob_store.empty()) {
+    return FieldError("--blob-store", "BLOB_STORE_REQUIRED",
+                      "expected the URI of the coordinator's blob store, found none");
+  }
+  if (!options.networks.empty()) {
+    return FieldError("--experts", "NETWORKS_ARE_ASSIGNED",
+                      "expected --model-dir with it: with --coordinator the coordinator says what is hosted");
+  }
+  // Before anything is bound; the port does not matter.
+  return AdvertisedAddress(options.listen, options.advertise, /*bound_port=*/0).status();
+}
 
 }  // namespace
 
@@ -33,7 +54,7 @@ absl::StatusOr<std::vector<int32_t>> ParseNetworks(const std::vector<std::string
   return networks;
 }
 
-absl::Status ExpertServer::OpenFolder(const ExpertServerOptions& options, std::vector<AssignedNetwork>* assigned) {
+absl::Status ExpertServer::HostFolder(const ExpertServerOptions& options) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::canonical(options.model_dir, error);
   if (error) {
@@ -47,14 +68,44 @@ absl::Status ExpertServer::OpenFolder(const ExpertServerOptions& options, std::v
   for (int32_t expert = router::kRouterNetwork; options.networks.empty() && expert < files->index.experts; ++expert) {
     networks.push_back(expert);
   }
+  std::vector<AssignedNetwork> assigned;
   for (const int32_t expert : networks) {
     if (expert >= files->index.experts) {
       return FieldError("--experts", "UNKNOWN_NETWORK",
                         fmt::format("expected experts of model '{}' from 0 to {}, found {}", files->index.name,
                                     files->index.experts - 1, expert));
     }
-    assigned->push_back({.id = files->served.network(expert), .uri = store_->root()});
+    assigned.push_back({.id = files->served.network(expert), .uri = store_->root()});
   }
+  keeper_->Assign(std::move(assigned));
+  return keeper_->AwaitReady();
+}
+
+absl::Status ExpertServer::FollowCoordinator(const ExpertServerOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string address,
+                         AdvertisedAddress(options.listen, options.advertise, server_->port()));
+  server_id_ = options.server_id.empty() ? address : options.server_id;
+  heartbeat_ = std::make_unique<ServingHeartbeat>(
+      ServingHeartbeatOptions{.coordinator = options.coordinator, .server_id = server_id_, .address = address},
+      ServingHeartbeat::Calls{
+          .hosting = [this] { return ToProto(hosting(), service_->slots()); },
+          .assign = [this](std::vector<AssignedNetwork> assigned) { keeper_->Assign(std::move(assigned)); },
+          .superseded =
+              [superseded = options.superseded](const absl::Status& status) {
+                if (superseded) superseded(status);
+              },
+          .answered = [this](const absl::Status& status) { metrics_->OnHeartbeat(status); }},
+      clock_);
+  heartbeat_->Start();
+  return absl::OkStatus();
+}
+
+absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(server_,
+                         rpc::Server::Start({.listen = options.listen, .services = {{kServiceName, service_.get()}}}));
+  if (options.metrics_listen.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{},
+                                                           [this] { Refresh(); }));
   return absl::OkStatus();
 }
 
@@ -71,42 +122,70 @@ absl::StatusOr<int64_t> ExpertServer::Load(const AssignedNetwork& network) {
 }
 
 absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(const ExpertServerOptions& options, Clock* clock) {
-  if (options.model_dir.empty()) {
-    return FieldError("--model-dir", "MODEL_SOURCE_REQUIRED", "expected the folder of a published model, found none");
-  }
-  std::unique_ptr<ExpertServer> server(new ExpertServer());
+  ATOLL_RETURN_IF_ERROR(CheckSource(options));
+  std::unique_ptr<ExpertServer> server(new ExpertServer(clock));
+  server->registry_ = metrics::Registry::Create("atoll-expert-server");
+  server->metrics_ = std::make_unique<ExpertServerMetrics>(server->registry_.get());
   ATOLL_ASSIGN_OR_RETURN(server->local_, router::LocalExperts::Create(options.local, clock));
-  std::vector<AssignedNetwork> assigned;
-  ATOLL_RETURN_IF_ERROR(server->OpenFolder(options, &assigned));
+  ExpertServiceOptions service = options.service;
+  service.batch_ended = [metrics = server->metrics_.get()](const BatchEnd& batch) { metrics->OnBatch(batch); };
   server->service_ = std::make_unique<ExpertService>(
-      options.service, server->local_->lanes(), [server = server.get()] { return server->hosting(); }, clock);
+      std::move(service), server->local_->lanes(), [server = server.get()] { return server->hosting(); }, clock);
   server->keeper_ = std::make_unique<HostingKeeper>(
       HostingKeeper::Options{},
-      HostingKeeper::Calls{
-          .load = [server = server.get()](const AssignedNetwork& network) { return server->Load(network); },
-          .drop = [server = server.get()](const router::NetworkId& id) { server->local_->Forget(id); }},
+      HostingKeeper::Calls{.load =
+                               [server = server.get()](const AssignedNetwork& network) {
+                                 absl::StatusOr<int64_t> bytes = server->Load(network);
+                                 if (!bytes.ok()) server->metrics_->OnLoadFailed();
+                                 return bytes;
+                               },
+                           .drop = [server = server.get()](const router::NetworkId& id) { server->local_->Forget(id); },
+                           .changed =
+                               [server = server.get()] {
+                                 if (server->heartbeat_ != nullptr) server->heartbeat_->HostingChanged();
+                               }},
       clock);
-  server->keeper_->Assign(std::move(assigned));
-  ATOLL_RETURN_IF_ERROR(server->keeper_->AwaitReady());
-  ATOLL_ASSIGN_OR_RETURN(server->server_, rpc::Server::Start({.listen = options.listen,
-                                                              .services = {{kServiceName, server->service_.get()}}}));
+  if (options.coordinator.empty()) {
+    ATOLL_RETURN_IF_ERROR(server->HostFolder(options));
+    ATOLL_RETURN_IF_ERROR(server->Listen(options));
+  } else {
+    ATOLL_ASSIGN_OR_RETURN(server->store_, storage::BlobStore::Open(options.blob_store));
+    ATOLL_RETURN_IF_ERROR(server->Listen(options));
+    ATOLL_RETURN_IF_ERROR(server->FollowCoordinator(options));
+  }
   server->server_->SetServing(true);
   return server;
 }
 
 Hosting ExpertServer::hosting() const {
-  return {.networks = keeper_->hosted(),
-          .fingerprint = local_->fingerprint(),
-          .memory_bytes = local_->stats().budget_bytes};
+  Hosting hosting{.fingerprint = local_->fingerprint(), .memory_bytes = local_->stats().budget_bytes};
+  absl::MutexLock lock(&mutex_);
+  if (!leaving_) hosting.networks = keeper_->hosted();
+  return hosting;
 }
 
 void ExpertServer::Shutdown(absl::Duration grace) {
-  if (server_ != nullptr) server_->Shutdown(grace);
+  {
+    absl::MutexLock lock(&mutex_);
+    leaving_ = true;
+  }
+  if (heartbeat_ != nullptr) heartbeat_->Leave();
+  if (server_ == nullptr) return;
+  server_->SetServing(false);
+  if (grace > absl::ZeroDuration() && service_->streams() > 0) {
+    absl::MutexLock lock(&mutex_);
+    const auto never = [] { return false; };
+    clock_->AwaitUntil(&mutex_, absl::Condition(&never), clock_->Monotonic() + kRoutersLook);
+  }
+  service_->AwaitIdle(clock_->Monotonic() + grace);
+  server_->Shutdown(absl::ZeroDuration());
 }
 
 ExpertServer::~ExpertServer() {
   Shutdown(absl::ZeroDuration());
+  exposer_.reset();
   server_.reset();
+  // Its thread may still call the heartbeat, which calls nothing any more.
   keeper_.reset();
   service_.reset();
 }

@@ -53,7 +53,10 @@ pb::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots) {
 
 ExpertService::ExpertService(ExpertServiceOptions options, std::vector<std::shared_ptr<router::ExpertLane>> lanes,
                              std::function<Hosting()> hosting, Clock* clock)
-    : options_(options), hosting_(std::move(hosting)), clock_(clock), queue_(std::move(lanes), clock) {}
+    : options_(std::move(options)),
+      hosting_(std::move(hosting)),
+      clock_(clock),
+      queue_(std::move(lanes), clock, options_.batch_ended) {}
 
 grpc::ServerBidiReactor<Frame, Frame>* ExpertService::Denoise(grpc::CallbackServerContext* /*context*/) {
   // A stream of a router lives as long as the router: its connection's pings end it, not a deadline.

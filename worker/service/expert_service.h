@@ -30,6 +30,8 @@ struct ExpertServiceOptions {
   int32_t spare_frames = 8;
   // Streams at once; more are refused with RESOURCE_EXHAUSTED, reason TOO_MANY_STREAMS.
   int32_t max_streams = 256;
+  // Called for each batch on the threads that answer; may be empty.
+  std::function<void(const BatchEnd&)> batch_ended = nullptr;
 };
 
 atlpb::expert::v1::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots);
@@ -48,8 +50,13 @@ class ExpertService final : public atlpb::expert::v1::ExpertService::WithRawCall
                                          const atlpb::expert::v1::ListNetworksRequest* request,
                                          atlpb::expert::v1::ListNetworksResponse* response) override;
 
-  // Batches that are evaluated side by side.
+  // Batches that are evaluated side by side, and those that wait.
   int32_t slots() const { return queue_.slots(); }
+  size_t waiting() const { return queue_.waiting(); }
+  // Of routers, at the moment.
+  int32_t streams() const { return streams_.load(); }
+  // Waits until no batch waits or runs, at most until `deadline` of the monotonic clock.
+  bool AwaitIdle(absl::Duration deadline) { return queue_.AwaitIdle(deadline); }
 
  private:
   const ExpertServiceOptions options_;

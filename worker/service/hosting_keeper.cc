@@ -98,19 +98,29 @@ void HostingKeeper::Run() {
     if (drop) {
       spdlog::info("drops {}", Describe(network.id));
       calls_.drop(network.id);
+      if (calls_.changed) calls_.changed();
       continue;
     }
     const absl::StatusOr<int64_t> loaded = calls_.load(network);
-    if (!loaded.ok()) spdlog::error("{} cannot be loaded: {}", Describe(network.id), loaded.status().ToString());
-    absl::MutexLock lock(&mutex_);
-    // Only this thread erases entries.
-    Entry& entry = entries_[network.id];
-    entry.state = loaded.ok() ? State::kReady : State::kFailed;
-    entry.bytes = loaded.value_or(0);
-    entry.error = loaded.status();
-    entry.retry = std::min(std::max(options_.first_retry, entry.retry * 2), options_.last_retry);
-    entry.next_try = clock_->Monotonic() + entry.retry;
+    if (loaded.ok()) {
+      spdlog::info("hosts {}: {} bytes of weights", Describe(network.id), *loaded);
+    } else {
+      spdlog::error("{} cannot be loaded: {}", Describe(network.id), loaded.status().ToString());
+    }
+    Finish(network.id, loaded);
+    if (calls_.changed) calls_.changed();
   }
+}
+
+void HostingKeeper::Finish(const router::NetworkId& id, const absl::StatusOr<int64_t>& loaded) {
+  absl::MutexLock lock(&mutex_);
+  // Only this thread erases entries.
+  Entry& entry = entries_[id];
+  entry.state = loaded.ok() ? State::kReady : State::kFailed;
+  entry.bytes = loaded.value_or(0);
+  entry.error = loaded.status();
+  entry.retry = std::min(std::max(options_.first_retry, entry.retry * 2), options_.last_retry);
+  entry.next_try = clock_->Monotonic() + entry.retry;
 }
 
 }  // namespace atl::worker

@@ -42,6 +42,9 @@ class HostingKeeper {
     // The bytes of the network's weights. Blocks.
     std::function<absl::StatusOr<int64_t>(const AssignedNetwork&)> load;
     std::function<void(const router::NetworkId&)> drop;
+    // After a network was loaded, could not be loaded, or was dropped; may be empty. Like the others never under a
+    // lock.
+    std::function<void()> changed = nullptr;
   };
   struct Options {
     // What could not be loaded is tried again after this, doubled up to the last.
@@ -74,6 +77,7 @@ class HostingKeeper {
   };
 
   void Run();
+  void Finish(const router::NetworkId& id, const absl::StatusOr<int64_t>& loaded);
   // What is to be done now: a drop, else the first load that is due; null when there is nothing before `*look_again`.
   Entry* Next(absl::Duration now, absl::Duration* look_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -28,8 +28,9 @@ absl::Status Stopping() {
 
 }  // namespace
 
-LaneQueue::LaneQueue(std::vector<std::shared_ptr<ExpertLane>> lanes, Clock* clock)
-    : clock_(clock), lanes_(std::move(lanes)), states_(lanes_.size()) {
+LaneQueue::LaneQueue(std::vector<std::shared_ptr<ExpertLane>> lanes, Clock* clock,
+                     std::function<void(const BatchEnd&)> ended)
+    : clock_(clock), lanes_(std::move(lanes)), ended_(std::move(ended)), states_(lanes_.size()) {
   for (const auto& lane : lanes_) lane->Watch([this] { OnLaneChanged(); });
   Dispatch();
 }
@@ -71,7 +72,28 @@ void LaneQueue::AskLanes() {
   }
 }
 
+ExpertLane::Done LaneQueue::Observed(const EvaluationPtr& evaluation, ExpertLane::Done done) const {
+  if (!ended_) return done;
+  return [this, network = evaluation->network, rows = evaluation->rows.count,
+          done = std::move(done)](absl::StatusOr<EvaluationAnswer> answer) {
+    BatchEnd end{.network = network, .rows = rows, .outcome = answer.status().code()};
+    if (answer.ok()) {
+      end.compute_time = answer->compute_time;
+      end.queue_time = answer->queue_time;
+    }
+    ended_(end);
+    done(std::move(answer));
+  };
+}
+
+bool LaneQueue::AwaitIdle(absl::Duration deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unfinished_ == 0 && waiting_.empty(); };
+  return clock_->AwaitUntil(&mutex_, absl::Condition(&idle), deadline);
+}
+
 void LaneQueue::Submit(EvaluationPtr evaluation, ExpertLane::Done done) {
+  done = Observed(evaluation, std::move(done));
   {
     absl::MutexLock lock(&mutex_);
     if (!stopping_) {

@@ -2,23 +2,36 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "router/engine/lane.h"
 
 namespace atl::worker {
 
+// How one batch ended.
+struct BatchEnd {
+  router::NetworkId network;
+  int64_t rows = 0;
+  absl::StatusCode outcome = absl::StatusCode::kOk;
+  absl::Duration compute_time;  // of kOk
+  absl::Duration queue_time;    // of kOk
+};
+
 // Thread-safe; never blocks but in its destructor. Batches wait here and not in a lane, so that whichever lane is free
 // first takes them. Calls its callers' `done` never under a lock.
 class LaneQueue {
  public:
-  // `clock` must outlive the queue.
-  LaneQueue(std::vector<std::shared_ptr<router::ExpertLane>> lanes, Clock* clock);
+  // `ended` (may be empty) is called before each batch's `done`, like it. `clock` must outlive the queue.
+  LaneQueue(std::vector<std::shared_ptr<router::ExpertLane>> lanes, Clock* clock,
+            std::function<void(const BatchEnd&)> ended = nullptr);
   // What waits is answered UNAVAILABLE, what runs is cancelled and waited for.
   ~LaneQueue();
   LaneQueue(const LaneQueue&) = delete;
@@ -33,6 +46,8 @@ class LaneQueue {
   // Batches that are evaluated side by side.
   int32_t slots() const;
   size_t waiting() const;
+  // Waits until nothing waits or runs, at most until `deadline` of the monotonic clock.
+  bool AwaitIdle(absl::Duration deadline);
 
  private:
   using EvaluationPtr = std::shared_ptr<const router::Evaluation>;
@@ -65,9 +80,11 @@ class LaneQueue {
   // The lane to run it on, or -1; `hosted` tells whether any lane could, were it free.
   int FindLane(const router::NetworkId& network, bool* hosted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartOn(Next next);
+  router::ExpertLane::Done Observed(const EvaluationPtr& evaluation, router::ExpertLane::Done done) const;
 
   Clock* const clock_;
   const std::vector<std::shared_ptr<router::ExpertLane>> lanes_;
+  const std::function<void(const BatchEnd&)> ended_;
   mutable absl::Mutex mutex_;
   std::vector<LaneState> states_ ABSL_GUARDED_BY(mutex_);  // by lane
   std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);

@@ -75,7 +75,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "Without --rank, --ranks and --leader the variables of torchrun, Kubernetes JobSet or Slurm say who it is.\n"
       "With --serve it serves experts of published models to routers.");
   app.set_version_flag("--version", std::string(kVersion));
-  app.add_option("--coordinator", flags.coordinator, "Coordinator, HOST:PORT (rank 0)")->envname("ATOLL_COORDINATOR");
+  app.add_option("--coordinator", flags.coordinator,
+                 "Coordinator, HOST:PORT: of rank 0, or of a --serve that hosts what it is assigned")
+      ->envname("ATOLL_COORDINATOR");
   app.add_option("--blob-store", flags.blob_store, "URI of the blob store: file:///path, s3://bucket/prefix, ...")
       ->envname("ATOLL_BLOB_STORE");
   app.add_option("--island-id", flags.island_id, "Name of the island, unique among islands")
@@ -106,11 +108,16 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island");
   app.add_option("--model-dir", flags.expert_server.model_dir,
-                 "With --serve: folder of one published model (model_index.json), to serve without a coordinator");
+                 "With --serve: folder of one published model (model_index.json) to serve, in place of --coordinator");
   app.add_option("--experts", flags.experts, "With --model-dir: what to host, as 0,1,router (default: everything)")
       ->delimiter(',');
   app.add_option("--listen", flags.expert_server.listen, "With --serve: HOST:PORT to serve at; port 0 takes a free one")
       ->capture_default_str();
+  app.add_option("--advertise", flags.expert_server.advertise,
+                 "With --serve: HOST or HOST:PORT at which routers reach it (default: that of --listen)");
+  app.add_option("--server-id", flags.expert_server.server_id,
+                 "With --serve: name of this server, unique among servers and the same after a restart (default: the\n"
+                 "address at which routers reach it)");
   app.add_option(
          "--memory", flags.expert_server.local.memory_budget_bytes,
          "With --serve: memory for weights, as 8GB, per device; what does not fit is read again when it is asked "
@@ -329,21 +336,35 @@ absl::Status RunExpertServer(const Flags& flags) {
   ExpertServerOptions options = flags.expert_server;
   options.local.device = flags.device;
   options.local.threads = flags.threads;
+  options.metrics_listen = flags.metrics_listen;
+  options.coordinator = flags.coordinator;
+  options.blob_store = flags.blob_store;
   ATOLL_ASSIGN_OR_RETURN(options.networks, ParseNetworks(flags.experts));
+  // What ended it first: a signal, or another process with its name.
+  struct End {
+    absl::Notification due;
+    absl::Status status;
+    std::once_flag once;
+  };
+  const auto end = std::make_shared<End>();
+  const auto finish = [end](const absl::Status& status) {
+    std::call_once(end->once, [&] {
+      end->status = status;
+      end->due.Notify();
+    });
+  };
+  options.superseded = finish;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<ExpertServer> server, ExpertServer::Start(options, Clock::Real()));
   if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, server->address()));
-  spdlog::info("expert server {} at {}: {} networks, arithmetic {}", kVersion, server->address(),
+  spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
+               server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
                server->hosting().networks.size(), server->hosting().fingerprint);
-  absl::Notification stop;
-  const auto notify = [&stop, once = std::make_shared<std::once_flag>()] {
-    std::call_once(*once, [&stop] { stop.Notify(); });
-  };
-  const StopSignals signals([&](const std::string& /*signal*/) { notify(); }, notify,
-                            absl::Seconds(flags.stop_seconds));
-  stop.WaitForNotification();
+  const StopSignals signals([&](const std::string& /*signal*/) { finish(absl::OkStatus()); },
+                            [&] { finish(absl::OkStatus()); }, absl::Seconds(flags.stop_seconds));
+  end->due.WaitForNotification();
   // Routers ask elsewhere for what is cancelled.
   server->Shutdown(absl::Seconds(1));
-  return absl::OkStatus();
+  return end->status;
 }
 
 absl::Status CheckIslandFlags(const Flags& flags) {

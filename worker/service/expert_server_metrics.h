@@ -1,0 +1,47 @@
+// What an expert server counts: atoll_expert_server_*. Labels are bounded: models that were assigned, their experts,
+// gRPC's codes and a few fixed words. docs/metrics.md lists them.
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "common/metrics/metrics.h"
+#include "router/engine/network_memory.h"
+#include "worker/service/expert_service.h"
+#include "worker/service/lane_queue.h"
+
+namespace atl::worker {
+
+// Thread-safe.
+class ExpertServerMetrics {
+ public:
+  // `registry` must outlive it.
+  explicit ExpertServerMetrics(metrics::Registry* registry);
+
+  void OnBatch(const BatchEnd& batch);
+  void OnLoadFailed() { load_failures_->Increment(); }
+  // The outcome of one call to the coordinator.
+  void OnHeartbeat(const absl::Status& status);
+  // Takes what is measured by asking.
+  void Refresh(const Hosting& hosting, const router::NetworkMemoryStats& memory, const ExpertService& service);
+
+ private:
+  metrics::Registry* const registry_;
+  metrics::Gauge* const loading_;
+  metrics::Gauge* const ready_;
+  metrics::Gauge* const failed_;
+  metrics::Counter* const loads_;
+  metrics::Counter* const load_failures_;
+  metrics::Counter* const evictions_;
+  metrics::Gauge* const resident_bytes_;
+  metrics::Gauge* const memory_budget_bytes_;
+  metrics::Gauge* const waiting_batches_;
+  metrics::Gauge* const streams_;
+  metrics::Histogram* const queue_seconds_;
+  metrics::Gauge* const coordinator_connected_;
+  metrics::Counter* const coordinator_errors_;
+  absl::Mutex mutex_;
+  router::NetworkMemoryStats counted_ ABSL_GUARDED_BY(mutex_);  // what the counters have already
+};
+
+}  // namespace atl::worker
