@@ -88,6 +88,16 @@ int main(int argc, char** argv) {
   app.add_option("--max-images", options.engine.limits.max_images, "Most images of one request")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
+  app.add_option(
+         "--max-images-in-flight", options.engine.admission.max_images_in_flight,
+         "Images that are sampled at a time, and those that their callers have not taken yet; the others queue.\n"
+         "At least --max-images")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--max-queued-requests", options.engine.admission.max_queued_requests,
+                 "Requests that queue; further ones are refused, and told when to come back")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
   app.add_option("--drain-seconds", drain_seconds, "On SIGTERM, how long running requests may still take")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,11 +47,18 @@ class Outcome : public router::SampleEvents {
   explicit Outcome(absl::Duration arrived) : arrived_(arrived) {}
 
   void OnQueued(int64_t /*position*/, const std::string& /*version*/) override {}
-  void OnProgress(int32_t /*step*/, int32_t /*total_steps*/) override {}
-  void OnImage(router::SampledImage /*image*/) override {}
+  void OnProgress(int32_t step, int32_t /*total_steps*/) override {
+    absl::MutexLock lock(&mutex_);
+    step_ = step;
+  }
+  void OnImage(router::SampledImage image) override {
+    absl::MutexLock lock(&mutex_);
+    images_[image.index] = std::move(image.data);
+  }
   void OnDone(const router::SampleReport& report) override {
     absl::MutexLock lock(&mutex_);
     failovers_ = report.routing.failovers;
+    fingerprint_ = report.fingerprint;
     End();
   }
   void OnError(const absl::Status& status) override {
@@ -75,6 +83,19 @@ class Outcome : public router::SampleEvents {
     absl::MutexLock lock(&mutex_);
     return failovers_;
   }
+  std::string fingerprint() const {
+    absl::MutexLock lock(&mutex_);
+    return fingerprint_;
+  }
+  int32_t step() const {
+    absl::MutexLock lock(&mutex_);
+    return step_;
+  }
+  // By index; raw.
+  std::map<int32_t, std::string> images() const {
+    absl::MutexLock lock(&mutex_);
+    return images_;
+  }
 
  private:
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -86,6 +107,9 @@ class Outcome : public router::SampleEvents {
   mutable absl::Mutex mutex_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t failovers_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string fingerprint_ ABSL_GUARDED_BY(mutex_);
+  int32_t step_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<int32_t, std::string> images_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::Duration latency_ ABSL_GUARDED_BY(mutex_);
 };
@@ -162,6 +186,9 @@ class ExpertLossTest : public testing::Test {
     router::SampleRequest request{.classes = {sent_ % 4}, .seeds = {static_cast<uint64_t>(sent_)}, .steps = 8};
     ++sent_;
     request.routing = {.mode = router::RoutingMode::kTopK, .top_k = 2};
+    return Send(request);
+  }
+  Sent Send(router::SampleRequest request) {
     request.format = router::ImageFormat::kRaw;
     Sent sent{.outcome = std::make_shared<Outcome>(Clock::Real()->Monotonic())};
     auto ticket = engine_.Submit(request, absl::InfiniteDuration(), sent.outcome);
@@ -268,6 +295,31 @@ TEST_F(ExpertLossTest, NoRequestFailsWhenAServersAnswersAreLost) {
 TEST_F(ExpertLossTest, NoRequestFailsWhenAServersQuestionsAreLost) {
   LoseAServer(
       "questions lost", [&] { proxies_[0]->Cut(Direction::kToServer); }, [&] { proxies_[0]->Heal(); });
+}
+
+TEST_F(ExpertLossTest, AReproducibleRequestEndsWithTheSameBytesWhenAServerIsKilledInItsMidst) {
+  router::SampleRequest request{
+      .seeds = {7}, .routing = {.mode = router::RoutingMode::kTopK, .top_k = 2}, .steps = 250};
+  for (int32_t i = 0; i < 16; ++i) request.classes.push_back(i % 4);
+  request.reproducible = true;
+  std::vector<Sent> undisturbed;
+  undisturbed.push_back(Send(request));
+  ExpectAllDone(&undisturbed);
+  std::vector<Sent> disturbed;
+  disturbed.push_back(Send(request));
+  // Beside others that are not reproducible.
+  for (int i = 0; i < 8; ++i) disturbed.push_back(Send());
+  const Outcome& outcome = *disturbed[0].outcome;
+  ASSERT_TRUE(Await(kPatience, [&] { return outcome.step() >= 10; }));
+  servers_[0]->Kill();
+  const int32_t killed_at = outcome.step();
+  EXPECT_LT(killed_at, 250);
+  ExpectAllDone(&disturbed);
+  EXPECT_EQ(outcome.images().size(), 16U);
+  EXPECT_EQ(outcome.images(), undisturbed[0].outcome->images());
+  EXPECT_NE(outcome.fingerprint(), "");
+  EXPECT_EQ(outcome.fingerprint(), undisturbed[0].outcome->fingerprint());
+  fmt::print("killed at step {} of 250; {} evaluations taken over\n", killed_at, outcome.failovers());
 }
 
 TEST_F(ExpertLossTest, WithBothServersGoneRequestsEndWithTheNameOfWhatIsLost) {
