@@ -124,7 +124,10 @@ TEST_F(LostRank, ASilentLeaderIsNoticedAndGoesOnWhenItWakes) {
 
 TEST_F(LostRank, ATerminatedIslandLeavesACheckpointAndExitsWell) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndAwaitMidTraining());
-  for (int rank = 0; rank < 2; ++rank) cluster_.rank(0, rank).Signal(SIGTERM);
+  // As Slurm does it: a notice ahead of the end, and the end twice; only the first one counts.
+  for (const int signal : {SIGUSR1, SIGTERM, SIGTERM}) {
+    for (int rank = 0; rank < 2; ++rank) cluster_.rank(0, rank).Signal(signal);
+  }
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(cluster_.rank(0, rank).Wait(kPatience), 0) << rank;
   const pb::Task left = Expert();
   const std::string said = fmt::format("stopped after step {} of {}", left.committed_step(), steps_);

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -103,7 +104,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Rank 0: how long to wait for missing ranks before going on without them")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
-  app.add_option("--stop-seconds", flags.stop_seconds, "After SIGTERM: how long to try to leave a checkpoint")
+  app.add_option("--stop-seconds", flags.stop_seconds,
+                 "After SIGTERM or SIGUSR1 (Slurm): how long to try to leave a checkpoint")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island");
@@ -267,6 +269,13 @@ absl::Status WriteAddress(const std::string& path, const std::string& address) {
   return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("--port-file: cannot write {}", path));
 }
 
+// Something hangs that nobody can abort. The lease runs out by itself, and whoever supervises the process starts
+// another.
+void EndProcess() {
+  spdlog::critical("the process was asked to end and hangs: it ends without cleaning up");
+  std::_Exit(1);
+}
+
 absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const Environment& environment,
                        const std::string& secret, const std::string& build, AttemptParts parts) {
   if (flags.coordinator.empty()) {
@@ -286,8 +295,9 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   const std::string address = fmt::format("{}:{}", host, leader->rendezvous_port());
   if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, address));
   spdlog::info("island {}: leader of {} ranks ({}) at {}", flags.island_id, identity.ranks, identity.source, address);
-  const StopSignals signals([&](const std::string& signal) { leader->Stop(signal); }, [&] { leader->StopNow(); },
-                            absl::Seconds(flags.stop_seconds));
+  const StopSignals signals(
+      {[&](const std::string& signal) { leader->Stop(signal); }, [&] { leader->StopNow(); }, EndProcess},
+      {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
   return leader->Run();
 }
 
@@ -305,9 +315,9 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
                           Clock::Real(), metrics);
   RankRunner runner(std::move(parts), [&](atlpb::island::v1::JoinRequest report) { client.Send(std::move(report)); });
   spdlog::info("island {}: rank {} of {} ({})", flags.island_id, identity.rank, identity.ranks, identity.source);
-  const StopSignals signals([&](const std::string& signal) { client.Stop(signal); },
-                            [&] { runner.AbortAll(absl::CancelledError("the process ends")); },
-                            absl::Seconds(flags.stop_seconds));
+  const StopSignals signals({[&](const std::string& signal) { client.Stop(signal); },
+                             [&] { runner.AbortAll(absl::CancelledError("the process ends")); }, EndProcess},
+                            {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
   return client.Run(&runner);
 }
 
@@ -359,8 +369,9 @@ absl::Status RunExpertServer(const Flags& flags) {
   spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
                server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
                server->hosting().networks.size(), server->hosting().fingerprint);
-  const StopSignals signals([&](const std::string& /*signal*/) { finish(absl::OkStatus()); },
-                            [&] { finish(absl::OkStatus()); }, absl::Seconds(flags.stop_seconds));
+  const auto stop = [&] { finish(absl::OkStatus()); };
+  const StopSignals signals({[&](const std::string& /*signal*/) { stop(); }, stop, EndProcess},
+                            {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
   end->due.WaitForNotification();
   // Routers ask elsewhere for what is cancelled.
   server->Shutdown(absl::Seconds(1));
