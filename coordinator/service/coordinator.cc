@@ -2,6 +2,7 @@
 
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/listen_probe.h"
 #include "coordinator/service/epoch.h"
+#include "coordinator/service/weights_lookup.h"
 #include "coordinator/store/sqlite_store.h"
 #include "spdlog/spdlog.h"
 
@@ -16,7 +18,7 @@ namespace atl::coordinator {
 namespace {
 
 // Bounded, so that a slow blob store refuses instead of hoarding.
-constexpr size_t kWaitingSubmits = 64;
+constexpr size_t kWaitingReads = 64;
 
 std::string RandomBytes(size_t size) {
   std::string bytes(size, '\0');
@@ -50,30 +52,57 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   core.watch_interval = options.watch_interval;
   core.random_bytes = RandomBytes;
   ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
+  return OpenExperts(options, clock);
+}
+
+absl::Status Coordinator::OpenExperts(const CoordinatorOptions& options, Clock* clock) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<store::Model> published, core_->ListModels("", 1));
+  ExpertRegistryOptions experts = options.experts;
+  experts.watch_interval = options.watch_interval;
+  experts_metrics_ = std::make_unique<ExpertRegistryMetrics>(registry_.get());
+  experts_ = std::make_unique<ExpertRegistry>(
+      experts, /*settles=*/!published.empty(), clock, experts_metrics_.get(),
+      [this](const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done) {
+        return ReadWeights(uri, digest, std::move(done));
+      });
+  core_->WatchModel("", 0, [experts = experts_.get()](const absl::StatusOr<store::Model>& model, bool) {
+    if (model.ok()) experts->TakeModel(*model);
+  });
   return absl::OkStatus();
+}
+
+bool Coordinator::ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done) {
+  return blob_thread_->Post([this, uri, digest, done = std::move(done)] {
+    auto weights = LookUpWeights(*blobs_, uri, digest);
+    core_thread_->Post([done, weights = std::move(weights)] { done(weights); });
+  });
 }
 
 absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock) {
   Core* const core = core_.get();
   Executor::Options core_thread;
-  core_thread.after_each = [core] {
+  ExpertRegistry* const experts = experts_.get();
+  core_thread.after_each = [core, experts] {
     core->Deliver();
     core->Tick();
     core->Deliver();
+    experts->Tick();
   };
-  core_thread.next_wake = [core] { return core->NextWake(); };
+  core_thread.next_wake = [core, experts] { return std::min(core->NextWake(), experts->NextWake()); };
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
-  blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingSubmits});
+  blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
 
   const ServiceContext context{core, core_thread_.get(), clock, registry_.get()};
   job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
   island_service_ = std::make_unique<IslandServiceImpl>(context);
   model_service_ = std::make_unique<ModelServiceImpl>(context);
+  serving_service_ = std::make_unique<ServingServiceImpl>(context, experts_.get());
   rpc::ServerOptions server;
   server.listen = options.listen;
   server.services = {{atlpb::job::v1::JobService::service_full_name(), job_service_.get()},
                      {atlpb::island::v1::IslandService::service_full_name(), island_service_.get()},
-                     {atlpb::model::v1::ModelService::service_full_name(), model_service_.get()}};
+                     {atlpb::model::v1::ModelService::service_full_name(), model_service_.get()},
+                     {atlpb::serving::v1::ServingService::service_full_name(), serving_service_.get()}};
   ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server));
   collector_ = std::make_unique<Collector>(
       blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },
@@ -103,7 +132,10 @@ bool Coordinator::WithCore(const std::function<void(Core&)>& function) {
 void Coordinator::Stop(absl::Duration grace) {
   server_->SetServing(false);
   // Ends what would otherwise last as long as its callers wish.
-  core_thread_->Post([this] { core_->EndAllWaits(); });
+  core_thread_->Post([this] {
+    core_->EndAllWaits();
+    experts_->EndWatches();
+  });
   server_->Shutdown(grace);
   collector_.reset();
   blob_thread_->Stop();

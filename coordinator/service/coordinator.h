@@ -1,5 +1,5 @@
-// A whole coordinator: store, core, services, collection and metrics, wired together. One per process in main.cc;
-// tests start it in process.
+// A whole coordinator: store, core, registry of expert servers, services, collection and metrics, wired together. One
+// per process in main.cc; tests start it in process.
 #pragma once
 
 #include <functional>
@@ -17,9 +17,11 @@
 #include "coordinator/service/collector.h"
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"
+#include "coordinator/service/expert_registry.h"
 #include "coordinator/service/island_service.h"
 #include "coordinator/service/job_service.h"
 #include "coordinator/service/model_service.h"
+#include "coordinator/service/serving_service.h"
 #include "coordinator/store/store.h"
 
 namespace atl::coordinator {
@@ -35,6 +37,8 @@ struct CoordinatorOptions {
   leases::LeaseOptions lease;
   CollectorOptions collector;
   absl::Duration watch_interval = absl::Milliseconds(100);
+  // Its watch_interval is the one above.
+  ExpertRegistryOptions experts;
   // Called at "<transaction>.before_commit" and "<transaction>.after_commit", for tests.
   std::function<void(std::string_view point)> on_point;
 };
@@ -65,6 +69,8 @@ class Coordinator {
   Coordinator() = default;
   absl::Status Open(const CoordinatorOptions& options, Clock* clock);
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
+  absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
+  bool ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done);
 
   // In order of construction; destroyed in reverse.
   std::unique_ptr<metrics::Registry> registry_;
@@ -72,11 +78,14 @@ class Coordinator {
   std::unique_ptr<storage::BlobStore> blobs_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<Core> core_;
+  std::unique_ptr<ExpertRegistryMetrics> experts_metrics_;
+  std::unique_ptr<ExpertRegistry> experts_;
   std::unique_ptr<Executor> core_thread_;
   std::unique_ptr<Executor> blob_thread_;
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<IslandServiceImpl> island_service_;
   std::unique_ptr<ModelServiceImpl> model_service_;
+  std::unique_ptr<ServingServiceImpl> serving_service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<Collector> collector_;
   std::unique_ptr<metrics::Exposer> exposer_;

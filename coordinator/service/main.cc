@@ -1,4 +1,4 @@
-// atoll-coordinator: jobs, islands and models; durable state in one SQLite file.
+// atoll-coordinator: jobs, islands, models and expert servers; durable state in one SQLite file.
 #include <signal.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ struct Flags {
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
-  app.description("Coordinates jobs, islands and models. Durable state lies in one SQLite file.");
+  app.description("Coordinates jobs, islands, models and expert servers. Durable state lies in one SQLite file.");
   app.add_option("--listen", flags.options.listen, "Address to serve gRPC at; port 0 takes a free one")
       ->envname("ATOLL_LISTEN")
       ->capture_default_str();
@@ -48,6 +48,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often islands send heartbeats")->capture_default_str();
   app.add_option("--restart-grace", flags.restart_grace, "How long leases live on after a restart")
+      ->capture_default_str();
+  app.add_option("--expert-replicas", flags.options.experts.placement.replicas,
+                 "Expert servers that each expert lies on, where their memory allows; hot experts lie on more")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--collect-every", flags.collect_every, "How often unneeded files are deleted")->capture_default_str();
   app.add_option("--collect-age", flags.collect_age, "How old a file without a row must be")->capture_default_str();

@@ -149,10 +149,13 @@ std::map<Network, double> Heat(std::span<const WantedNetwork> wanted) {
 }
 
 // The versions that come and do not fit are taken out again; what of them did not fit.
-std::vector<Network> PlaceComing(const std::map<std::string, Wanted>& coming, Placing* placing, Wanted* begun) {
+std::vector<Network> PlaceComing(std::map<std::string, Wanted> coming, Placing* placing, Wanted* begun) {
   const auto once = [](const WantedNetwork&) { return 1; };
   std::vector<Network> no_room;
-  for (const auto& [digest, networks] : coming) {
+  for (auto& [digest, networks] : coming) {
+    // It is all or nothing: the large ones first, for small ones find room between them.
+    std::stable_sort(networks.begin(), networks.end(),
+                     [](const WantedNetwork* a, const WantedNetwork* b) { return a->bytes > b->bytes; });
     placing->Fill(networks, once, /*hosted=*/false);
     placing->Fill(networks, once, /*hosted=*/false, Fit::kOver);
     const size_t before = no_room.size();
@@ -198,7 +201,7 @@ Placement Place(std::span<const PlacementServer> servers, std::span<const Wanted
   for (const Fit fit : {Fit::kWithin, Fit::kOver}) placing.Fill(all, once, /*hosted=*/true, fit);
   for (const Fit fit : {Fit::kWithin, Fit::kOver}) placing.Fill(begun, once, /*hosted=*/false, fit);
   Placement placement;
-  placement.no_room = PlaceComing(coming, &placing, &begun);
+  placement.no_room = PlaceComing(std::move(coming), &placing, &begun);
   SortByHeat(&begun);
 
   const auto most = static_cast<int32_t>(servers.size());

@@ -1,0 +1,195 @@
+#include "coordinator/service/serving_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/status_proto.h"
+#include "common/wire/time_wire.h"
+#include "coordinator/service/stream_writer.h"
+#include "fmt/format.h"
+
+namespace atl::coordinator {
+namespace {
+
+namespace pb = atlpb::serving::v1;
+namespace expert_pb = atlpb::expert::v1;
+
+serving::Network NetworkFromProto(const expert_pb::Network& proto) {
+  return {.model = proto.model(), .version = proto.version(), .digest = proto.digest(), .expert = proto.expert()};
+}
+
+void ToProto(const serving::Network& network, expert_pb::Network* proto) {
+  proto->set_model(network.model);
+  proto->set_version(network.version);
+  proto->set_digest(network.digest);
+  proto->set_expert(network.expert);
+}
+
+absl::StatusOr<serving::NetworkState> StateFromProto(const std::string& field, expert_pb::HostedNetwork::State state) {
+  switch (state) {
+    case expert_pb::HostedNetwork::STATE_LOADING:
+      return serving::NetworkState::kLoading;
+    case expert_pb::HostedNetwork::STATE_READY:
+      return serving::NetworkState::kReady;
+    case expert_pb::HostedNetwork::STATE_FAILED:
+      return serving::NetworkState::kFailed;
+    default:
+      return FieldError(field, "INVALID_EXPERT_SERVER",
+                        fmt::format("expected loading, ready or failed, found {}", static_cast<int>(state)));
+  }
+}
+
+expert_pb::HostedNetwork::State ToProto(serving::NetworkState state) {
+  switch (state) {
+    case serving::NetworkState::kLoading:
+      return expert_pb::HostedNetwork::STATE_LOADING;
+    case serving::NetworkState::kReady:
+      return expert_pb::HostedNetwork::STATE_READY;
+    case serving::NetworkState::kFailed:
+      return expert_pb::HostedNetwork::STATE_FAILED;
+  }
+  return expert_pb::HostedNetwork::STATE_UNSPECIFIED;
+}
+
+absl::StatusOr<serving::ExpertServer> ServerFromProto(const pb::ExpertServer& proto) {
+  serving::ExpertServer server{.server_id = proto.server_id(),
+                               .incarnation = proto.incarnation(),
+                               .address = proto.address(),
+                               .fingerprint = proto.hosting().fingerprint(),
+                               .slots = proto.hosting().slots(),
+                               .memory_bytes = proto.hosting().memory_bytes()};
+  for (const expert_pb::HostedNetwork& hosted : proto.hosting().networks()) {
+    const std::string field = fmt::format("server.hosting.networks[{}].state", server.networks.size());
+    ATOLL_ASSIGN_OR_RETURN(const serving::NetworkState state, StateFromProto(field, hosted.state()));
+    server.networks.push_back({.network = NetworkFromProto(hosted.network()),
+                               .state = state,
+                               .bytes = hosted.bytes(),
+                               .error = rpc::FromProto(hosted.error())});
+  }
+  return server;
+}
+
+void ToProto(const serving::ExpertServer& server, pb::ExpertServer* proto) {
+  proto->set_server_id(server.server_id);
+  proto->set_incarnation(server.incarnation);
+  proto->set_address(server.address);
+  expert_pb::ListNetworksResponse* hosting = proto->mutable_hosting();
+  hosting->set_fingerprint(server.fingerprint);
+  hosting->set_slots(server.slots);
+  hosting->set_memory_bytes(server.memory_bytes);
+  for (const serving::HostedNetwork& hosted : server.networks) {
+    expert_pb::HostedNetwork* network = hosting->add_networks();
+    ToProto(hosted.network, network->mutable_network());
+    network->set_state(ToProto(hosted.state));
+    network->set_bytes(hosted.bytes);
+    if (!hosted.error.ok()) *network->mutable_error() = rpc::ToProto(hosted.error);
+  }
+}
+
+pb::WatchServersResponse ToProto(const ServersView& view) {
+  pb::WatchServersResponse response;
+  for (const serving::ExpertServer& server : view.servers) {
+    pb::ExpertServer* proto = response.add_servers();
+    ToProto(server, proto);
+    const auto assigned = view.plan.assigned.find(server.server_id);
+    if (assigned == view.plan.assigned.end()) continue;
+    for (const serving::Network& network : assigned->second) ToProto(network, proto->add_assigned());
+  }
+  for (const auto& [version, shortage] : view.plan.shortages) {
+    pb::VersionShortage* proto = response.add_shortages();
+    proto->set_model(version.first);
+    proto->set_version(version.second);
+    for (const int32_t network : shortage.networks) proto->add_networks(network);
+    proto->set_needed_bytes(shortage.needed_bytes);
+    proto->set_lacking_bytes(shortage.lacking_bytes);
+    *proto->mutable_error() = rpc::ToProto(shortage.error);
+  }
+  response.set_lacking_bytes(view.plan.lacking_bytes);
+  response.set_over_memory_bytes(view.plan.over_memory_bytes);
+  return response;
+}
+
+absl::StatusOr<serving::UseState> StateFromProto(const std::string& field, pb::VersionUse::State state) {
+  switch (state) {
+    case pb::VersionUse::STATE_LOADING:
+      return serving::UseState::kLoading;
+    case pb::VersionUse::STATE_SERVING:
+      return serving::UseState::kServing;
+    case pb::VersionUse::STATE_DRAINING:
+      return serving::UseState::kDraining;
+    default:
+      return FieldError(field, "INVALID_ROUTING_REPORT",
+                        fmt::format("expected loading, serving or draining, found {}", static_cast<int>(state)));
+  }
+}
+
+absl::StatusOr<serving::RoutingReport> ReportFromProto(const pb::ReportRoutingRequest& request) {
+  serving::RoutingReport report{.router_id = request.router_id(),
+                                .needs_router_networks = request.needs_router_networks()};
+  for (const pb::VersionUse& proto : request.uses()) {
+    const std::string field = fmt::format("uses[{}].state", report.uses.size());
+    ATOLL_ASSIGN_OR_RETURN(const serving::UseState state, StateFromProto(field, proto.state()));
+    report.uses.push_back({.model = proto.model(),
+                           .version = proto.version(),
+                           .state = state,
+                           .pinned = proto.pinned(),
+                           .requests = proto.requests(),
+                           .chosen = {proto.chosen().begin(), proto.chosen().end()}});
+  }
+  return report;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
+                                                        const pb::HeartbeatRequest* request,
+                                                        pb::HeartbeatResponse* response) {
+  return Serve(context_, call, "ExpertHeartbeat", [registry = registry_, request, response](Core&) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const serving::ExpertServer server, ServerFromProto(request->server()));
+    ATOLL_ASSIGN_OR_RETURN(const HeartbeatAnswer answer,
+                           registry->Heartbeat(server, request->sequence(), request->leaving()));
+    for (const AssignedNetwork& assigned : answer.assigned) {
+      pb::AssignedNetwork* proto = response->add_assigned();
+      ToProto(assigned.network, proto->mutable_network());
+      proto->set_uri(assigned.uri);
+    }
+    *response->mutable_heartbeat_interval() = wire::ToProto(answer.interval);
+    response->set_undecided(answer.undecided);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* ServingServiceImpl::ReportRouting(grpc::CallbackServerContext* call,
+                                                            const pb::ReportRoutingRequest* request,
+                                                            pb::ReportRoutingResponse* response) {
+  return Serve(context_, call, "ReportRouting", [registry = registry_, request, response](Core&) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const serving::RoutingReport report, ReportFromProto(*request));
+    ATOLL_ASSIGN_OR_RETURN(const absl::Duration interval, registry->ReportRouting(report));
+    *response->mutable_report_interval() = wire::ToProto(interval);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerWriteReactor<pb::WatchServersResponse>* ServingServiceImpl::WatchServers(grpc::CallbackServerContext*,
+                                                                                     const pb::WatchServersRequest*) {
+  auto timer = std::make_shared<CallTimer>(context_, "WatchServers");
+  auto ticket = std::make_shared<int64_t>(0);
+  const ServiceContext context = context_;
+  ExpertRegistry* const registry = registry_;
+  auto writer =
+      StreamWriter<pb::WatchServersResponse>::Create([context, registry, timer, ticket](const grpc::Status& status) {
+        timer->End(rpc::FromGrpc(status));
+        context.core_thread->Post([registry, ticket] { registry->CancelWatch(*ticket); });
+      });
+  const auto send = [writer](const absl::StatusOr<std::shared_ptr<const ServersView>>& view, bool last) {
+    if (view.ok()) writer->Send("servers", ToProto(**view));
+    if (last) writer->End(rpc::ToGrpc(view.status()));
+  };
+  const bool posted = context_.core_thread->Post([registry, ticket, send] { *ticket = registry->WatchServers(send); });
+  if (!posted) writer->End(rpc::ToGrpc(Busy()));
+  return writer.get();
+}
+
+}  // namespace atl::coordinator
