@@ -21,6 +21,18 @@ std::string Shown(const json& value) {
   return text;
 }
 
+// `byte` counts from 1, and is one beyond the text where it ends too early.
+std::string NoJson(std::string_view text, size_t byte) {
+  if (text.empty()) return "nothing";
+  if (byte > text.size()) return fmt::format("text that is no JSON: it ends too early, after {} bytes", text.size());
+  constexpr size_t kBefore = 12;
+  const size_t at = std::max<size_t>(byte, 1) - 1;
+  const size_t from = at - std::min(at, kBefore);
+  return fmt::format("text that is no JSON at byte {}: behind {} stands {}", at + 1,
+                     Shown(json(std::string(text.substr(from, at - from)))),
+                     Shown(json(std::string(text.substr(at, 1)))));
+}
+
 }  // namespace
 
 absl::StatusOr<json> ParseJsonObject(std::string_view text, std::string_view file_name) {
@@ -36,11 +48,19 @@ absl::StatusOr<json> ParseJsonObject(std::string_view text, std::string_view fil
     }
     return true;
   };
-  json parsed = json::parse(text, watch, /*allow_exceptions=*/false);
-  if (parsed.is_discarded() || !parsed.is_object()) {
+  json parsed;
+  std::string bad;
+  try {
+    parsed = json::parse(text, watch);
+    if (!parsed.is_object()) bad = Shown(parsed);
+  } catch (const json::parse_error& error) {
+    bad = NoJson(text, error.byte);
+  } catch (const json::exception&) {
+    bad = "a number that no double holds";
+  }
+  if (!bad.empty()) {
     return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
-                     fmt::format("{}: expected a JSON object, found {}", file_name,
-                                 parsed.is_discarded() ? std::string("text that is no JSON") : Shown(parsed)));
+                     fmt::format("{}: expected a JSON object, found {}", file_name, bad));
   }
   if (!repeated.empty()) {
     return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",

@@ -13,6 +13,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 
 namespace atl::router {
 namespace {
@@ -43,9 +44,29 @@ void WakeUp::Set() {
   [[maybe_unused]] const ssize_t written = write(descriptor_, &one, sizeof(one));
 }
 
+void WakeUp::Clear() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t taken = read(descriptor_, &count, sizeof(count));
+}
+
+void RestCall::OnPreviews(std::vector<SampledImage> previews) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (SampledImage& preview : previews) {
+      const int32_t index = preview.index;
+      previews_[index] = std::move(preview);
+    }
+  }
+  changed_.Set();
+}
+
 void RestCall::OnImage(SampledImage image) {
-  absl::MutexLock lock(&mutex_);
-  images_.push_back(std::move(image));
+  {
+    absl::MutexLock lock(&mutex_);
+    previews_.erase(image.index);
+    images_.push_back(std::move(image));
+  }
+  changed_.Set();
 }
 
 void RestCall::OnDone(const SampleReport& report) {
@@ -54,7 +75,7 @@ void RestCall::OnDone(const SampleReport& report) {
     report_ = report;
     status_ = absl::OkStatus();
   }
-  over_.Set();
+  changed_.Set();
 }
 
 void RestCall::OnError(const absl::Status& status) {
@@ -62,17 +83,23 @@ void RestCall::OnError(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     status_ = status;
   }
-  over_.Set();
+  changed_.Set();
 }
 
-absl::Status RestCall::Await(int socket, const WakeUp& stop) {
-  pollfd events[] = {{.fd = over_.descriptor(), .events = POLLIN, .revents = 0},
+void RestCall::OnNotTaken() {
+  OnError(MakeError(absl::StatusCode::kDeadlineExceeded, "RESULTS_NOT_TAKEN",
+                    "the images were finished long ago and are still not read: the rest is dropped"));
+}
+
+absl::Status RestCall::AwaitDue(int socket, const WakeUp& stop, bool (RestCall::*due)()) {
+  pollfd events[] = {{.fd = changed_.descriptor(), .events = POLLIN, .revents = 0},
                      {.fd = stop.descriptor(), .events = POLLIN, .revents = 0},
                      {.fd = socket, .events = POLLRDHUP, .revents = 0}};
   while (true) {
+    changed_.Clear();
     {
       absl::MutexLock lock(&mutex_);
-      if (status_) return *status_;
+      if ((this->*due)()) return absl::OkStatus();
     }
     if (events[1].revents != 0) {
       return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
@@ -84,6 +111,22 @@ absl::Status RestCall::Await(int socket, const WakeUp& stop) {
     // The engine ends every request by its deadline.
     poll(events, std::size(events), -1);
   }
+}
+
+absl::Status RestCall::Await(int socket, const WakeUp& stop) {
+  ATOLL_RETURN_IF_ERROR(AwaitDue(socket, stop, &RestCall::IsOver));
+  absl::MutexLock lock(&mutex_);
+  return *status_;
+}
+
+absl::StatusOr<RestCall::News> RestCall::AwaitNews(int socket, const WakeUp& stop) {
+  ATOLL_RETURN_IF_ERROR(AwaitDue(socket, stop, &RestCall::HasNews));
+  absl::MutexLock lock(&mutex_);
+  if (status_ && !status_->ok()) return *status_;
+  News news{.images = std::exchange(images_, {}), .over = status_.has_value()};
+  for (auto& [index, preview] : previews_) news.previews.push_back(std::move(preview));
+  previews_.clear();
+  return news;
 }
 
 std::vector<SampledImage> RestCall::TakeImages() {

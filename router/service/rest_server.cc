@@ -1,7 +1,10 @@
 #include "router/service/rest_server.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -10,53 +13,31 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "civetweb.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/metrics/http_listen.h"
 #include "fmt/format.h"
-#include "router/policy/admission.h"
 #include "router/service/rest_call.h"
+#include "router/service/rest_http.h"
 #include "router/service/rest_wire.h"
 #include "router/service/sample_wire.h"
 
 namespace atl::router {
 namespace {
 
-// Threads beside those that wait for images.
-constexpr int kOtherThreads = 4;
+// Connections beside those that wait for images.
+constexpr int kOtherConnections = 4;
 // For a caller to notice that its body is not wanted.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 constexpr char kImagesPath[] = "/v1/images/generations";
 constexpr char kModelsPath[] = "/v1/models";
 constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr char kHealthPath[] = "/healthz";
-
-struct Reply {
-  int code = 200;
-  std::string body;
-  const char* type = "application/json";
-  std::string extra_header;  // with its line end
-  bool body_unread = false;
-};
-
-Reply ErrorReply(const absl::Status& status) {
-  Reply reply{.code = HttpCode(status.code()), .body = ErrorBody(status)};
-  const absl::Duration delay = RetryDelayOf(status);
-  if (delay > absl::ZeroDuration()) {
-    const int64_t seconds = absl::ToInt64Seconds(absl::Ceil(delay, absl::Seconds(1)));
-    reply.extra_header = fmt::format("Retry-After: {}\r\n", seconds);
-  }
-  return reply;
-}
-
-Reply ErrorReply(int code, std::string_view reason, std::string_view message) {
-  Reply reply = ErrorReply(MakeError(absl::StatusCode::kInvalidArgument, reason, message));
-  reply.code = code;
-  reply.body_unread = true;
-  return reply;
-}
+// Of what the caller sent, in messages.
+constexpr size_t kLongestShown = 100;
 
 Reply MethodReply(const mg_request_info& request, std::string_view allowed) {
   Reply reply = ErrorReply(405, "METHOD_NOT_ALLOWED",
@@ -65,29 +46,8 @@ Reply MethodReply(const mg_request_info& request, std::string_view allowed) {
   return reply;
 }
 
-std::string_view ReasonPhrase(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 413:
-      return "Content Too Large";
-    case 415:
-      return "Unsupported Media Type";
-    case 429:
-      return "Too Many Requests";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    default:
-      return code < 500 ? "Bad Request" : "Internal Server Error";
-  }
+absl::string_view MediaType(absl::string_view content_type) {
+  return absl::StripAsciiWhitespace(content_type.substr(0, content_type.find(';')));
 }
 
 uint64_t FreshSeed() {
@@ -95,24 +55,67 @@ uint64_t FreshSeed() {
   return std::random_device{}();
 }
 
+// A request for images that the engine has taken.
+struct Accepted {
+  SamplerInfo info;
+  ImageFormat format = ImageFormat::kPng;
+  bool stream = false;
+  std::shared_ptr<RestCall> call;
+  // Holds its place in the engine until the answer is written.
+  std::unique_ptr<SampleTicket> ticket;
+};
+
+// One request, as long as it is served.
+struct Exchange {
+  mg_connection* connection = nullptr;
+  const mg_request_info* request = nullptr;
+  bool malformed = false;  // nobody knows where it ends
+  bool body_read = false;  // all of it
+  bool keep = false;       // the connection, as the caller was told
+  bool streamed = false;   // the answer is written already
+  std::optional<Accepted> accepted;
+
+  std::string_view method() const { return request->request_method; }
+  // Whether nothing of the request is left on the connection.
+  bool read() const {
+    const bool has_body = request->content_length > 0 || mg_get_header(connection, "Transfer-Encoding") != nullptr;
+    return !malformed && (body_read || !has_body);
+  }
+};
+
 class CivetRestServer : public RestServer {
  public:
   CivetRestServer(RestOptions options, Engine* engine, Clock* clock, RestObserver observer)
       : options_(std::move(options)), engine_(engine), clock_(clock), observer_(std::move(observer)) {}
 
   absl::Status Open() {
-    const std::string threads = fmt::format("{}", options_.max_requests + kOtherThreads);
-    const std::string timeout = fmt::format("{}", absl::ToInt64Milliseconds(options_.max_transfer_time));
-    const std::array<const char*, 13> settings = {"listening_ports", options_.listen.c_str(), "num_threads",
-                                                  threads.c_str(), "request_timeout_ms", timeout.c_str(),
-                                                  // An idle connection would hold a thread.
-                                                  "enable_keep_alive", "no", "enable_directory_listing", "no",
-                                                  "connection_queue", "64", nullptr};
+    const std::string threads =
+        fmt::format("{}", std::max(options_.max_connections, options_.max_requests + kOtherConnections));
+    const std::string timeout = fmt::format("{}", absl::ToInt64Milliseconds(options_.max_idle_time));
+    const std::string head = fmt::format("{}", kMaxHeadBytes);
+    const std::array<const char*, 17> settings = {"listening_ports",
+                                                  options_.listen.c_str(),
+                                                  "num_threads",
+                                                  threads.c_str(),
+                                                  "request_timeout_ms",
+                                                  timeout.c_str(),
+                                                  "enable_keep_alive",
+                                                  "yes",
+                                                  "keep_alive_timeout_ms",
+                                                  timeout.c_str(),
+                                                  "enable_directory_listing",
+                                                  "no",
+                                                  "max_request_size",
+                                                  head.c_str(),
+                                                  "connection_queue",
+                                                  "64",
+                                                  nullptr};
     mg_callbacks callbacks{};
     callbacks.begin_request = [](mg_connection* connection) { return Of(connection)->Serve(connection); };
     callbacks.http_error = [](mg_connection* connection, int code, const char* message) {
       return Of(connection)->Malformed(connection, code, message);
     };
+    callbacks.connection_close = [](const mg_connection* connection) { Of(connection)->TakeBack(connection); };
     context_ = mg_start(&callbacks, this, const_cast<const char**>(settings.data()));
     mg_server_port ports[1] = {};
     if (context_ == nullptr || mg_get_server_ports(context_, 1, ports) != 1) {
@@ -130,6 +133,7 @@ class CivetRestServer : public RestServer {
     {
       // CivetWeb writes nothing once it stops: whoever waited for images gets an answer first.
       absl::MutexLock lock(&mutex_);
+      stopping_ = true;
       const auto answered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return serving_ == 0; };
       mutex_.AwaitWithTimeout(absl::Condition(&answered), options_.max_transfer_time);
     }
@@ -146,37 +150,50 @@ class CivetRestServer : public RestServer {
 
   // Answers one request; returns its code, as CivetWeb wants it.
   int Serve(mg_connection* connection) {
+    TakeBack(connection);
     AddServing(1);
     const absl::Cleanup served = [this] { AddServing(-1); };
     const absl::Duration start = clock_->Monotonic();
-    const mg_request_info& request = *mg_get_request_info(connection);
-    const std::string_view path = request.local_uri == nullptr ? "" : request.local_uri;
-    const std::string_view method = request.request_method;
+    Exchange exchange{.connection = connection, .request = mg_get_request_info(connection)};
     std::string_view route = "other";
-    Reply reply;
-    // Holds its place in the engine until the answer is written.
-    std::unique_ptr<SampleTicket> ticket;
-    if (path == kImagesPath) {
-      route = "images";
-      reply = method == "POST" ? Images(connection, request, &ticket) : MethodReply(request, "POST");
-    } else if (path == kModelsPath || path.starts_with(kModelPrefix)) {
-      route = "models";
-      reply = method == "GET" ? Models(path) : MethodReply(request, "GET");
-    } else if (path == kHealthPath) {
-      route = "healthz";
-      reply = method == "GET" ? Health() : MethodReply(request, "GET");
-    } else {
-      reply =
-          ErrorReply(404, "UNKNOWN_PATH", fmt::format("expected {}, {} or {}", kImagesPath, kModelsPath, kHealthPath));
+    const Reply reply = Route(&exchange, &route);
+    if (!exchange.streamed) {
+      Keep(&exchange);
+      if (!WriterOf(exchange).Write(reply, exchange.method() == "HEAD")) Close(&exchange);
     }
-    Send(connection, reply);
-    if (reply.body_unread && method != "GET") {
+    if (!exchange.read()) {
       // CivetWeb would read all of a body that is refused, however long, or cut the answer off by closing before it.
-      mg_disable_connection_keep_alive(connection);
-      DrainSocket(FindSocket(request.remote_addr, request.remote_port), kDrainTime);
+      DrainSocket(SocketOf(exchange), kDrainTime);
     }
     if (observer_) observer_(route, reply.code, clock_->Monotonic() - start);
     return reply.code;
+  }
+
+  Reply Route(Exchange* exchange, std::string_view* route) {
+    const mg_request_info& request = *exchange->request;
+    const std::string_view path = request.local_uri == nullptr ? "" : request.local_uri;
+    const std::string_view method = exchange->method();
+    const bool reads = method == "GET" || method == "HEAD";
+    if (std::optional<Reply> refused = RefuseHead(request)) {
+      *route = "malformed";
+      exchange->malformed = true;
+      return *std::move(refused);
+    }
+    if (path == kImagesPath) {
+      *route = "images";
+      return method == "POST" ? Images(exchange) : MethodReply(request, "POST");
+    }
+    if (path == kModelsPath || (path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size())) {
+      *route = "models";
+      return reads ? Models(path) : MethodReply(request, "GET, HEAD");
+    }
+    if (path == kHealthPath) {
+      *route = "healthz";
+      return reads ? Health() : MethodReply(request, "GET, HEAD");
+    }
+    return ErrorReply(404, "UNKNOWN_PATH",
+                      fmt::format("expected {}, {} or {}, found {}", kImagesPath, kModelsPath, kHealthPath,
+                                  path.substr(0, kLongestShown)));
   }
 
   void AddServing(int by) {
@@ -184,10 +201,43 @@ class CivetRestServer : public RestServer {
     serving_ += by;
   }
 
-  // What CivetWeb could not read.
+  // Decides whether the connection stays open behind the answer. A kept one holds a thread while it is idle: too many
+  // of them would leave none to others.
+  void Keep(Exchange* exchange) {
+    const bool wanted = AllowsKeepAlive(*exchange->request) && exchange->read();
+    {
+      absl::MutexLock lock(&mutex_);
+      exchange->keep = wanted && !stopping_ && kept_ < options_.max_connections / 2;
+      if (exchange->keep) ++kept_;
+    }
+    if (!exchange->keep) return mg_disable_connection_keep_alive(exchange->connection);
+    mg_set_user_connection_data(exchange->connection, this);
+  }
+  void Close(Exchange* exchange) {
+    exchange->keep = false;
+    TakeBack(exchange->connection);
+    mg_disable_connection_keep_alive(exchange->connection);
+  }
+  // A connection that was kept is used again, or closed.
+  void TakeBack(const mg_connection* connection) {
+    if (mg_get_user_connection_data(connection) == nullptr) return;
+    mg_set_user_connection_data(connection, nullptr);
+    absl::MutexLock lock(&mutex_);
+    --kept_;
+  }
+
+  AnswerWriter WriterOf(const Exchange& exchange) {
+    return AnswerWriter(exchange.connection, clock_, options_.max_transfer_time, exchange.keep);
+  }
+  static int SocketOf(const Exchange& exchange) {
+    return FindSocket(exchange.request->remote_addr, exchange.request->remote_port);
+  }
+
+  // What CivetWeb could not read: it closes the connection.
   int Malformed(mg_connection* connection, int code, const char* message) {
-    Send(connection, ErrorReply(code, "REQUEST_MALFORMED", message));
-    if (observer_) observer_("malformed", code, absl::ZeroDuration());
+    const Reply reply = UnreadableReply(code, message);
+    AnswerWriter(connection, clock_, options_.max_transfer_time, /*keep_alive=*/false).Write(reply);
+    if (observer_) observer_("malformed", reply.code, absl::ZeroDuration());
     return 0;
   }
 
@@ -203,37 +253,45 @@ class CivetRestServer : public RestServer {
     return info.ok() ? Reply{.body = ModelBody(*info)} : ErrorReply(info.status());
   }
 
-  Reply Images(mg_connection* connection, const mg_request_info& request, std::unique_ptr<SampleTicket>* ticket) {
+  Reply Images(Exchange* exchange) {
     // A page of another site may send a browser's plain forms here, but no JSON unless this server agreed.
-    const char* type = mg_get_header(connection, "Content-Type");
-    if (type == nullptr || !absl::StartsWithIgnoreCase(type, "application/json")) {
-      return ErrorReply(415, "CONTENT_TYPE_NOT_JSON", "Content-Type: expected application/json");
+    const char* type = mg_get_header(exchange->connection, "Content-Type");
+    const absl::string_view found = type == nullptr ? "none" : type;
+    if (!absl::EqualsIgnoreCase(MediaType(found), "application/json")) {
+      return ErrorReply(415, "CONTENT_TYPE_NOT_JSON",
+                        fmt::format("Content-Type: expected application/json, found {}",
+                                    std::string(found.substr(0, kLongestShown))));
     }
     const int busy = busy_.fetch_add(1);
     const absl::Cleanup leave = [this] { busy_.fetch_sub(1); };
     if (busy >= options_.max_requests) {
-      Reply reply = ErrorReply(429, "TOO_MANY_REQUESTS",
-                               fmt::format("{} REST requests wait for images already; try again later", busy));
+      Reply reply = ErrorReply(
+          429, "TOO_MANY_REQUESTS",
+          fmt::format("{} REST requests wait for images already (--rest-max-requests); try again later", busy));
       reply.extra_header = "Retry-After: 1\r\n";
       return reply;
     }
     std::string body;
-    if (const std::optional<Reply> refused = ReadBody(connection, request, &body)) return *refused;
+    if (const std::optional<Reply> refused = ReadBody(exchange, &body)) return *refused;
     // CivetWeb's threads have 100 KB of stack; what reads and decodes the bytes of strangers gets a whole one.
-    const int socket = FindSocket(request.remote_addr, request.remote_port);
     absl::StatusOr<Reply> reply = absl::InternalError("not run");
-    std::thread([&] { reply = Sample(body, socket, ticket); }).join();
+    std::thread([&] { reply = Sample(body, exchange); }).join();
     return reply.ok() ? *std::move(reply) : ErrorReply(reply.status());
   }
 
-  std::optional<Reply> ReadBody(mg_connection* connection, const mg_request_info& request, std::string* body) {
+  std::optional<Reply> ReadBody(Exchange* exchange, std::string* body) {
     // Small pieces: CivetWeb waits for each of them for the whole time, however slowly its bytes come.
     std::array<char, 4096> piece;
     const size_t most = options_.max_body_bytes;
+    const int64_t length = exchange->request->content_length;
     const absl::Duration end = clock_->Monotonic() + options_.max_transfer_time;
-    bool too_large = request.content_length > static_cast<int64_t>(most);
+    bool too_large = length > static_cast<int64_t>(most);
+    if (const char* expect = mg_get_header(exchange->connection, "Expect"); expect != nullptr && !too_large) {
+      constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+      mg_write(exchange->connection, kContinue.data(), kContinue.size());
+    }
     while (!too_large) {
-      const int read = mg_read(connection, piece.data(), piece.size());
+      const int read = mg_read(exchange->connection, piece.data(), piece.size());
       if (read <= 0) break;
       body->append(piece.data(), read);
       too_large = body->size() > most;
@@ -242,40 +300,74 @@ class CivetRestServer : public RestServer {
     if (too_large) {
       return ErrorReply(413, "BODY_TOO_LARGE", fmt::format("expected a body of at most {} bytes", most));
     }
-    if (request.content_length >= 0 && body->size() < static_cast<size_t>(request.content_length)) {
-      return ErrorReply(
-          400, "BODY_TRUNCATED",
-          fmt::format("expected {} bytes as Content-Length says, found {}", request.content_length, body->size()));
+    if (length >= 0 && body->size() < static_cast<size_t>(length)) {
+      return ErrorReply(400, "BODY_TRUNCATED",
+                        fmt::format("expected {} bytes as Content-Length says, found {}", length, body->size()));
     }
+    exchange->body_read = true;
     return std::nullopt;
   }
 
-  absl::StatusOr<Reply> Sample(const std::string& body, int socket, std::unique_ptr<SampleTicket>* ticket) {
+  absl::StatusOr<Reply> Sample(const std::string& body, Exchange* exchange) {
+    ATOLL_ASSIGN_OR_RETURN(exchange->accepted, Submit(body));
+    Accepted& accepted = *exchange->accepted;
+    if (accepted.stream) {
+      Stream(exchange);
+      return Reply{};
+    }
+    if (absl::Status status = accepted.call->Await(SocketOf(*exchange), stop_); !status.ok()) {
+      accepted.ticket.reset();
+      return status;
+    }
+    return Reply{.body = ImagesBody(clock_->Now(), accepted.info, accepted.format, accepted.call->TakeImages(),
+                                    accepted.call->report())};
+  }
+
+  absl::StatusOr<Accepted> Submit(const std::string& body) {
     const SamplerLimits& limits = engine_->options().limits;
     const int32_t max_images = std::min(options_.max_images, limits.max_images);
     ATOLL_ASSIGN_OR_RETURN(const ImagesRequest asked, ParseImagesRequest(body, max_images));
-    ATOLL_ASSIGN_OR_RETURN(const SamplerInfo info, engine_->Info(asked.sample.model()));
-    ATOLL_ASSIGN_OR_RETURN(const atlpb::sample::v1::SampleRequest complete, CompleteRequest(asked, info, FreshSeed()));
+    Accepted accepted{.stream = asked.stream, .call = std::make_shared<RestCall>()};
+    ATOLL_ASSIGN_OR_RETURN(accepted.info, engine_->Info(asked.sample.model()));
+    ATOLL_ASSIGN_OR_RETURN(const atlpb::sample::v1::SampleRequest complete,
+                           CompleteRequest(asked, accepted.info, FreshSeed()));
     ATOLL_ASSIGN_OR_RETURN(const SampleRequest sample, FromProto(complete, limits));
-    const auto call = std::make_shared<RestCall>();
-    ATOLL_ASSIGN_OR_RETURN(*ticket, engine_->Submit(sample, clock_->Monotonic() + asked.timeout, call));
-    if (absl::Status status = call->Await(socket, stop_); !status.ok()) {
-      ticket->reset();
-      return status;
-    }
-    return Reply{.body = ImagesBody(clock_->Now(), info, sample.format, call->TakeImages(), call->report())};
+    accepted.format = sample.format;
+    ATOLL_ASSIGN_OR_RETURN(accepted.ticket,
+                           engine_->Submit(sample, clock_->Monotonic() + asked.timeout, accepted.call));
+    return accepted;
   }
 
-  void Send(mg_connection* connection, const Reply& reply) {
-    const std::string head = fmt::format(
-        "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{}Connection: close\r\n"
-        "\r\n",
-        reply.code, ReasonPhrase(reply.code), reply.type, reply.body.size(), reply.extra_header);
-    constexpr size_t kPiece = 65'536;
-    const absl::Duration end = clock_->Monotonic() + options_.max_transfer_time;
-    if (mg_write(connection, head.data(), head.size()) <= 0) return;
-    for (size_t at = 0; at < reply.body.size() && clock_->Monotonic() < end; at += kPiece) {
-      if (mg_write(connection, reply.body.data() + at, std::min(kPiece, reply.body.size() - at)) <= 0) return;
+  // Writes what comes of the request as it comes. Its place is given back as soon as its caller is gone.
+  void Stream(Exchange* exchange) {
+    Keep(exchange);
+    exchange->streamed = true;
+    AnswerWriter writer = WriterOf(*exchange);
+    const bool chunked = std::string_view(exchange->request->http_version) == "1.1";
+    if (writer.BeginStream("text/event-stream", chunked) && WriteEvents(*exchange, &writer) && writer.EndStream()) {
+      return;
+    }
+    exchange->accepted->ticket.reset();
+    Close(exchange);
+  }
+
+  // False when the caller is gone, or too slow.
+  bool WriteEvents(const Exchange& exchange, AnswerWriter* writer) {
+    const Accepted& accepted = *exchange.accepted;
+    const int socket = SocketOf(exchange);
+    std::map<int32_t, int32_t> partials;  // by image: how many were sent
+    while (true) {
+      const absl::StatusOr<RestCall::News> news = accepted.call->AwaitNews(socket, stop_);
+      if (!news.ok()) return writer->WritePiece(ErrorEvent(news.status()));
+      const absl::Time now = clock_->Now();
+      for (const SampledImage& preview : news->previews) {
+        const int32_t number = partials[preview.index]++;
+        if (!writer->WritePiece(PartialImageEvent(now, accepted.info, accepted.format, number, preview))) return false;
+      }
+      for (const SampledImage& image : news->images) {
+        if (!writer->WritePiece(CompletedImageEvent(now, accepted.info, accepted.format, image))) return false;
+      }
+      if (news->over) return writer->WritePiece(DoneEvent(accepted.info, accepted.call->report()));
     }
   }
 
@@ -287,6 +379,8 @@ class CivetRestServer : public RestServer {
   std::atomic<int> busy_ = 0;  // requests for images
   absl::Mutex mutex_;
   int serving_ ABSL_GUARDED_BY(mutex_) = 0;  // requests of any kind
+  int kept_ ABSL_GUARDED_BY(mutex_) = 0;     // connections that wait for another request
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   mg_context* context_ = nullptr;
   int port_ = 0;
   std::string address_;

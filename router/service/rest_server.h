@@ -15,13 +15,17 @@ namespace atl::router {
 
 struct RestOptions {
   std::string listen = "127.0.0.1:0";  // "host:port"
-  // Requests for images at a time, one thread each; a few threads more answer everything else, and refuse.
+  // Requests for images at a time.
   int max_requests = 16;
+  // One thread each. At most half of them wait for another request of their callers; others wait to be accepted.
+  int max_connections = 512;
   size_t max_body_bytes = size_t{4} << 20;
   // Of one request: its answer is held in memory whole.
   int32_t max_images = 128;
-  // How long a caller may take to send its body, and to read its answer.
+  // How long a caller may take to send its body, and to read its answer, or one event of a stream.
   absl::Duration max_transfer_time = absl::Seconds(30);
+  // How long the head of the next request may take, and a silence within a transfer.
+  absl::Duration max_idle_time = absl::Seconds(5);
 };
 
 // `route` is one of a few fixed names. Called from serving threads; must not block.

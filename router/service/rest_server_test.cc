@@ -7,7 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <map>
 #include <thread>
 
 #include "absl/strings/escaping.h"
@@ -41,7 +44,8 @@ SamplerInfo Info() {
 // One connection. Closed by its destructor.
 class Connection {
  public:
-  explicit Connection(int port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Connection(int port, int receive_buffer = 0) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0) setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
@@ -61,16 +65,60 @@ class Connection {
       bytes.remove_prefix(sent);
     }
   }
-  // To its end.
+  // One answer; what came behind it stays for the next time.
   std::string Receive() {
-    std::string answer;
-    char buffer[4096];
-    for (ssize_t n; (n = read(socket_, buffer, sizeof(buffer))) > 0;) answer.append(buffer, n);
+    while (AnswerSize() == 0 && ReadMore()) {
+    }
+    const size_t size = AnswerSize();
+    const std::string answer = came_.substr(0, size == 0 ? came_.size() : size);
+    came_.erase(0, answer.size());
     return answer;
   }
+  // All that comes until the other side closes; longer than its patience it waits for nothing.
+  std::string ReceiveAll() {
+    while (ReadMore()) {
+    }
+    EXPECT_TRUE(closed_) << "the connection is still open";
+    return std::exchange(came_, "");
+  }
+  // Until `text` has come so many times.
+  void Await(std::string_view text, int times) {
+    const auto count = [&] {
+      int found = 0;
+      for (size_t at = 0; (at = came_.find(text, at)) != std::string::npos; ++at) ++found;
+      return found;
+    };
+    while (count() < times && ReadMore()) {
+    }
+    EXPECT_EQ(count(), times) << text;
+  }
+  void EndSending() { shutdown(socket_, SHUT_WR); }
 
  private:
+  bool ReadMore() {
+    char buffer[65'536];
+    const ssize_t count = read(socket_, buffer, sizeof(buffer));
+    closed_ = count == 0 || (count < 0 && errno == ECONNRESET);
+    if (count > 0) came_.append(buffer, count);
+    return count > 0;
+  }
+  // Of the first whole answer in what came; 0: none yet.
+  size_t AnswerSize() const {
+    const size_t head = came_.find("\r\n\r\n");
+    if (head == std::string::npos) return 0;
+    const size_t length = came_.find("Content-Length: ");
+    if (length < head) {
+      const size_t size = head + 4 + std::stoul(came_.substr(length + 16));
+      return came_.size() < size ? 0 : size;
+    }
+    if (came_.find("Transfer-Encoding: chunked") > head) return came_.starts_with("HTTP/1.1 100") ? head + 4 : 0;
+    const size_t end = came_.find("\r\n0\r\n\r\n");
+    return end == std::string::npos ? 0 : end + 7;
+  }
+
   const int socket_;
+  std::string came_;
+  bool closed_ = false;
 };
 
 struct Answer {
@@ -123,6 +171,13 @@ class RestServerTest : public ::testing::Test {
   }
   Answer Get(const std::string& path) { return Exchange("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"); }
   Answer Post(std::string_view body) { return Exchange(PostText(body)); }
+  void AwaitSeen(const std::string& line) {
+    absl::MutexLock lock(&mutex_);
+    const auto seen = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return std::find(seen_.begin(), seen_.end(), line) != seen_.end();
+    };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&seen), absl::Seconds(20))) << line;
+  }
   void AwaitWaiting(size_t count) {
     const absl::Time end = absl::Now() + absl::Seconds(20);
     while (engine_->waiting_requests() != count && absl::Now() < end) std::this_thread::yield();
@@ -217,6 +272,12 @@ TEST_F(RestServerTest, ErrorsHaveOpenAisFormAndTheRightCode) {
       {"GET /v1/models/faces HTTP/1.1\r\nHost: x\r\n\r\n", 404, "UNKNOWN_MODEL"},
       {"GET /etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", 404, "UNKNOWN_PATH"},
       {"GET /v1/models/../../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", 404, "UNKNOWN_PATH"},
+      {PostText(R"({"prompt": "one"})", "application/jsonx"), 415, "CONTENT_TYPE_NOT_JSON"},
+      {PostText(R"({"prompt": "one", "steps": 0.5})"), 400, "VALUE_OUT_OF_RANGE"},
+      {PostText(R"({"prompt": "one", "guidance": NaN})"), 400, "BODY_MALFORMED"},
+      {PostText(R"({"prompt": "one", "mode": "best"})"), 400, "UNKNOWN_MODE"},
+      {PostText(R"({"prompt": "one", "solver": "rk4"})"), 400, "UNKNOWN_SOLVER"},
+      {"GET /v1/models/ HTTP/1.1\r\nHost: x\r\n\r\n", 404, "UNKNOWN_PATH"},
       {"nonsense\r\n\r\n", 400, "REQUEST_MALFORMED"},
   };
   for (const Case& bad : cases) {
@@ -225,6 +286,7 @@ TEST_F(RestServerTest, ErrorsHaveOpenAisFormAndTheRightCode) {
     EXPECT_EQ(answer.ErrorCode(), bad.reason) << bad.request << answer.body;
   }
   EXPECT_THAT(Get("/v1/images/generations").head, HasSubstr("Allow: POST"));
+  EXPECT_THAT(Post("{\"prompt\": 1,}").Json()["error"]["message"].get<std::string>(), HasSubstr("at byte 14"));
   EXPECT_EQ(Post(R"({"prompt": "one", "steps": 2})").code, 200);
 }
 
@@ -271,6 +333,7 @@ TEST_F(RestServerTest, MoreRequestsThanThreadsAre429AndHealthStillAnswers) {
   const Answer refused = Post(R"({"prompt": "one", "steps": 2})");
   EXPECT_EQ(refused.code, 429);
   EXPECT_EQ(refused.ErrorCode(), "TOO_MANY_REQUESTS");
+  EXPECT_EQ(refused.Json()["error"]["type"], "rate_limit_error");
   EXPECT_THAT(refused.head, HasSubstr("Retry-After: 1"));
   EXPECT_EQ(Get("/healthz").code, 200);
   engine_->Start();
@@ -280,16 +343,270 @@ TEST_F(RestServerTest, MoreRequestsThanThreadsAre429AndHealthStillAnswers) {
 
 TEST_F(RestServerTest, ACallerThatHangsUpLeavesAtTheNextStep) {
   Start();
-  {
-    Connection leaves(server_->port());
-    leaves.Send(PostText(R"({"prompt": "one", "steps": 2})"));
-    AwaitWaiting(1);
+  for (const std::string stream : {"false", "true"}) {
+    {
+      Connection leaves(server_->port());
+      leaves.Send(PostText(R"({"prompt": "one", "steps": 2, "stream": )" + stream + "}"));
+      AwaitWaiting(1);
+    }
+    const absl::Time end = absl::Now() + absl::Seconds(20);
+    while (!engine_->has_leavers() && absl::Now() < end) std::this_thread::yield();
+    ASSERT_TRUE(engine_->has_leavers());
+    EXPECT_FALSE(engine_->RunTick());
+    EXPECT_TRUE(backend_->TakeSeen().empty());
   }
+}
+
+TEST_F(RestServerTest, OneConnectionServesManyRequests) {
+  Start();
+  engine_->Start();
+  const std::string post = PostText(R"({"prompt": "one", "steps": 2})");
+  const std::string health = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+  Connection connection(server_->port());
+  for (const std::string& request : {post, health, post}) {
+    connection.Send(request);
+    const Answer answer = Parse(connection.Receive());
+    EXPECT_EQ(answer.code, 200);
+    EXPECT_THAT(answer.head, HasSubstr("Connection: keep-alive"));
+  }
+  connection.Send(post + health);  // before the first answer is there
+  EXPECT_EQ(Parse(connection.Receive()).Json()["data"].size(), 1u);
+  EXPECT_EQ(Parse(connection.Receive()).body, "ok\n");
+  connection.Send("HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const Answer last = Parse(connection.ReceiveAll());
+  EXPECT_THAT(last.head, HasSubstr("Content-Length: 3\r\n"));
+  EXPECT_THAT(last.head, HasSubstr("Connection: close"));
+  EXPECT_EQ(last.body, "");
+
+  Connection old(server_->port());
+  old.Send("GET /healthz HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(Parse(old.ReceiveAll()).code, 200);
+}
+
+TEST_F(RestServerTest, AHeadThatCanBeReadInTwoWaysIsRefusedAndEndsTheConnection) {
+  Start();
+  engine_->Start();
+  const std::string body = R"({"prompt": "one", "steps": 1})";
+  const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n";
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += "X-Field: 1\r\n";
+  const std::vector<std::pair<std::string, int>> cases = {
+      {"Content-Length: 0\r\n" + length, 400},
+      {length + "Content-Length: 0\r\n", 400},
+      {length + "Transfer-Encoding: chunked\r\n", 400},
+      {"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400},
+      {"Transfer-Encoding: gzip, chunked\r\n", 400},
+      {"Transfer-Encoding: identity\r\n", 400},
+      {"Content-Length: +" + std::to_string(body.size()) + "\r\n", 400},
+      {"Content-Length: " + std::to_string(body.size()) + ", 0\r\n", 400},
+      {"Content-Length: -1\r\n", 400},
+      {"Content-Length: \r\n", 400},
+      {many + length, 431},
+      {"X-Field: " + std::string(40'000, 'x') + "\r\n" + length, 400},
+  };
+  for (const auto& [fields, code] : cases) {
+    SCOPED_TRACE(fields.substr(0, 80));
+    Connection connection(server_->port());
+    connection.Send("POST /v1/images/generations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + fields +
+                    "\r\n" + body + "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string text = connection.ReceiveAll();
+    EXPECT_EQ(Parse(text).code, code) << text;
+    EXPECT_THAT(Parse(text).ErrorCode(), ::testing::AnyOf("REQUEST_MALFORMED", "HEAD_TOO_LARGE"));
+    EXPECT_EQ(text.find("HTTP/1.1 200", 1), std::string::npos) << "what follows is no request: " << text;
+  }
+}
+
+TEST_F(RestServerTest, ABodyThatNobodyReadsIsNotTakenForARequest) {
+  Start();
+  Connection connection(server_->port());
+  connection.Send(
+      "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n");
+  const std::string text = connection.ReceiveAll();
+  EXPECT_EQ(Parse(text).body, "ok\n");
+  EXPECT_EQ(text.find("HTTP/1.1 200", 1), std::string::npos);
+}
+
+TEST_F(RestServerTest, ACallerThatAsksBeforeItSendsIsToldToGoOn) {
+  Start();
+  engine_->Start();
+  const std::string body = R"({"prompt": "one", "steps": 1})";
+  const auto head = [](size_t size) {
+    return "POST /v1/images/generations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: "
+           "100-continue\r\nContent-Length: " +
+           std::to_string(size) + "\r\n\r\n";
+  };
+  Connection connection(server_->port());
+  connection.Send(head(body.size()));
+  EXPECT_EQ(Parse(connection.Receive()).code, 100);
+  connection.Send(body);
+  EXPECT_EQ(Parse(connection.Receive()).code, 200);
+  connection.Send(head(99'999'999));
+  EXPECT_EQ(Parse(connection.Receive()).code, 413);
+}
+
+TEST_F(RestServerTest, ABodyThatEndsEarlyIsRefused) {
+  Start();
+  Connection connection(server_->port());
+  connection.Send(
+      "POST /v1/images/generations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Content-Length: 100\r\n\r\n{\"prompt\"");
+  connection.EndSending();
+  EXPECT_EQ(Parse(connection.ReceiveAll()).ErrorCode(), "BODY_TRUNCATED");
+}
+
+TEST_F(RestServerTest, SilentConnectionsAreClosed) {
+  Start({.max_idle_time = absl::Milliseconds(50)});
+  Connection nothing(server_->port());
+  Connection half_a_head(server_->port());
+  half_a_head.Send("GET /healthz HTTP/1.1\r\nHo");
+  Connection once(server_->port());
+  once.Send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(nothing.ReceiveAll(), "");
+  half_a_head.ReceiveAll();
+  EXPECT_EQ(Parse(once.ReceiveAll()).code, 200);
+}
+
+TEST_F(RestServerTest, IdleConnectionsLeaveRoomForOthers) {
+  Start({.max_requests = 1, .max_connections = 8, .max_idle_time = absl::Minutes(1)});
+  const std::string health = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+  std::vector<std::unique_ptr<Connection>> connections;
+  std::vector<bool> kept;
+  for (int i = 0; i < 20; ++i) {
+    connections.push_back(std::make_unique<Connection>(server_->port()));
+    connections.back()->Send(health);
+    const Answer answer = Parse(connections.back()->Receive());
+    ASSERT_EQ(answer.code, 200);
+    kept.push_back(answer.head.find("keep-alive") != std::string::npos);
+  }
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), true), 4) << "half of the connections";
+  EXPECT_TRUE(kept[3]);
+  // A kept connection goes on, and one that is closed makes room for another.
+  connections[0]->Send(health);
+  EXPECT_EQ(Parse(connections[0]->Receive()).code, 200);
+  connections.clear();
   const absl::Time end = absl::Now() + absl::Seconds(20);
-  while (!engine_->has_leavers() && absl::Now() < end) std::this_thread::yield();
-  ASSERT_TRUE(engine_->has_leavers());
-  EXPECT_FALSE(engine_->RunTick());
-  EXPECT_TRUE(backend_->TakeSeen().empty());
+  bool again = false;
+  while (!again && absl::Now() < end) {
+    Connection connection(server_->port());
+    connection.Send(health);
+    again = Parse(connection.Receive()).head.find("keep-alive") != std::string::npos;
+  }
+  EXPECT_TRUE(again);
+}
+
+class LargeImagesTest : public RestServerTest {
+ protected:
+  LargeImagesTest() {
+    SamplerInfo info = Info();
+    info.width = info.height = 256;
+    backend_ = std::make_shared<FakeBackend>(info);
+  }
+};
+
+TEST_F(LargeImagesTest, ACallerThatDoesNotReadIsCutOff) {
+  Start({.max_transfer_time = absl::Milliseconds(100), .max_idle_time = absl::Milliseconds(100)});
+  engine_->Start();
+  // 14 MB, many times what a connection's buffers hold.
+  const std::string request =
+      PostText(R"({"prompt": "one", "steps": 1, "n": 40, "output_format": "raw", "stream": STREAM})");
+  for (const std::string stream : {"false", "true"}) {
+    std::string asked = request;
+    asked.replace(asked.find("STREAM"), 6, stream + (stream == "true" ? "  " : " "));
+    Connection silent(server_->port(), /*receive_buffer=*/4096);
+    silent.Send(asked);
+    AwaitSeen("images 200");
+    EXPECT_EQ(Get("/healthz").code, 200);
+    EXPECT_LT(silent.ReceiveAll().size(), 10'000'000u) << stream;
+    absl::MutexLock lock(&mutex_);
+    seen_.clear();
+  }
+  // Their places are free again.
+  EXPECT_EQ(engine_->RequestsOn("digits", "v1"), 0);
+}
+
+// Event names, and the data of each.
+std::vector<std::pair<std::string, json>> EventsOf(const std::string& answer) {
+  // Taken out of its chunks.
+  std::string text;
+  std::string_view left = std::string_view(answer).substr(answer.find("\r\n\r\n") + 4);
+  while (!left.empty()) {
+    const size_t size = std::stoul(std::string(left.substr(0, left.find("\r\n"))), nullptr, 16);
+    left.remove_prefix(left.find("\r\n") + 2);
+    text += left.substr(0, size);
+    left.remove_prefix(size + 2);
+  }
+  std::vector<std::pair<std::string, json>> events;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find("\n\n", at);
+    const std::string event = text.substr(at, end - at);
+    const size_t data = event.find("\ndata: ");
+    EXPECT_THAT(event, StartsWith("event: "));
+    events.emplace_back(event.substr(7, data - 7), json::parse(event.substr(data + 7)));
+    EXPECT_EQ(events.back().first, events.back().second["type"]);
+    at = end + 2;
+  }
+  return events;
+}
+
+TEST_F(RestServerTest, AStreamHasPreviewsImagesAndAReport) {
+  Start();
+  Connection connection(server_->port());
+  connection.Send(
+      PostText(R"({"prompt": "two", "n": 2, "seed": 40, "steps": 9, "stream": true, "partial_images": 2})"));
+  AwaitWaiting(1);
+  for (int step = 1; step <= 9; ++step) {
+    engine_->RunTick();
+    if (step == 3) connection.Await("\"partial_image_index\":0", 2);
+    if (step == 6) connection.Await("\"partial_image_index\":1", 2);
+  }
+  const std::string text = connection.Receive();
+  EXPECT_THAT(Parse(text).head, HasSubstr("Content-Type: text/event-stream"));
+  const auto events = EventsOf(text);
+  std::map<std::string, int> counts;
+  for (const auto& [name, data] : events) {
+    ++counts[name];
+    if (!data.contains("b64_json")) continue;
+    EXPECT_EQ(data["seed"], 40 + data["index"].get<int>());
+    EXPECT_EQ(data["size"], "8x8");
+    std::string png;
+    ASSERT_TRUE(absl::Base64Unescape(data["b64_json"].get<std::string>(), &png));
+    EXPECT_TRUE(dataset::DecodeImage(png, name).ok());
+  }
+  EXPECT_EQ(counts["image_generation.completed"], 2);
+  EXPECT_EQ(counts["image_generation.partial_image"], 4);
+  EXPECT_EQ(events.front().second["partial_image_index"], 0);
+  EXPECT_EQ(events.back().first, "image_generation.done");
+  EXPECT_EQ(events.back().second["version"], "v1");
+  // The connection goes on.
+  connection.Send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(Parse(connection.Receive()).body, "ok\n");
+}
+
+TEST_F(RestServerTest, AStreamThatFailsEndsWithTheErrorAndARefusedOneIsNoStream) {
+  Start();
+  engine_->Start();
+  backend_->expert_status = [](int32_t) {
+    return MakeError(absl::StatusCode::kInternal, "NETWORK_FAILED", "as the test says");
+  };
+  Connection connection(server_->port());
+  connection.Send(PostText(R"({"prompt": "one", "steps": 2, "stream": true})"));
+  const auto events = EventsOf(connection.Receive());
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].second["error"]["code"], "NETWORK_FAILED");
+  connection.Send(PostText(R"({"prompt": "seven", "stream": true})"));
+  const Answer refused = Parse(connection.Receive());
+  EXPECT_EQ(refused.code, 400);
+  EXPECT_EQ(refused.ErrorCode(), "UNKNOWN_CLASS");
+}
+
+TEST_F(RestServerTest, AStreamToAnOldCallerHasNoChunks) {
+  Start();
+  engine_->Start();
+  const std::string body = R"({"prompt": "one", "steps": 1, "stream": true})";
+  Connection connection(server_->port());
+  connection.Send("POST /v1/images/generations HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+                  std::to_string(body.size()) + "\r\n\r\n" + body);
+  EXPECT_THAT(Parse(connection.ReceiveAll()).body, StartsWith("event: image_generation.completed\ndata: {"));
 }
 
 TEST_F(RestServerTest, ATimeoutOfTheRequestIs504) {

@@ -23,6 +23,7 @@ using nlohmann::ordered_json;
 
 constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
 constexpr double kLongestTimeoutSeconds = 86'400;
+constexpr int32_t kMostPartialImages = 3;
 
 std::string Shown(const json& value) {
   constexpr size_t kLongest = 60;
@@ -160,10 +161,11 @@ void TakeStandardFields(BodyReader* reader, int32_t max_images, ImagesRequest* r
   const bool raw = reader->TakeChoice("output_format", kFormats, "UNKNOWN_FORMAT") == 1;
   request->sample.set_format(raw ? pb::SampleRequest::FORMAT_RAW : pb::SampleRequest::FORMAT_PNG);
   reader->TakeChoice("background", kBackgrounds, "VALUE_UNKNOWN");
-  bool stream = false;
-  if (reader->Take("stream", &stream) && stream) {
-    reader->SetError(
-        FieldError("stream", "FIELD_NOT_SUPPORTED", "expected false: this server answers once; found true"));
+  reader->Take("stream", &request->stream);
+  if (reader->Take("partial_images", &request->partial_images, 0, kMostPartialImages) && !request->stream &&
+      request->partial_images > 0) {
+    reader->SetError(FieldError("partial_images", "FIELD_NOT_SUPPORTED",
+                                fmt::format("expected 0 without stream, found {}", request->partial_images)));
   }
   for (const char* name : {"quality", "style", "moderation", "user"}) reader->Ignore(name);
 }
@@ -235,6 +237,13 @@ absl::StatusOr<int32_t> ClassOf(const std::string& prompt, const SamplerInfo& in
                     fmt::format("expected a class of model '{}', {}, found {}", info.model, known, Shown(prompt)));
 }
 
+// So many steps apart that there are at most `previews` before the last step.
+int32_t PreviewEvery(const pb::SampleRequest& sample, const SamplerInfo& info, int32_t previews) {
+  const int32_t asked = sample.times_size() > 0 ? sample.times_size() - 1 : sample.steps();
+  const int64_t steps = asked > 0 ? asked : info.defaults.steps;
+  return static_cast<int32_t>(std::max<int64_t>(1, (steps + previews) / (previews + 1)));
+}
+
 // The field of a body that a field of SampleRequest came from.
 std::string ParamOf(const absl::Status& status) {
   const std::string field = ErrorField(status);
@@ -267,6 +276,61 @@ ordered_json ModelJson(const SamplerInfo& info) {
           {"height", info.height},
           {"width", info.width},
           {"latent", info.latent}};
+}
+
+ordered_json ErrorJson(const absl::Status& status) {
+  const std::string param = ParamOf(status);
+  std::string reason = ErrorReason(status);
+  if (reason.empty()) reason = rpc::DefaultReason(status.code());
+  return {{"error",
+           {{"message", std::string(status.message())},
+            {"type", ErrorType(HttpCode(status.code()))},
+            {"param", param.empty() ? ordered_json(nullptr) : ordered_json(param)},
+            {"code", reason}}}};
+}
+
+ordered_json ImageJson(const SampledImage& image) {
+  ordered_json entry = {{"b64_json", absl::Base64Escape(image.data)}, {"seed", image.order.seed}};
+  if (image.order.class_label != kNoClass) entry["class"] = image.order.class_label;
+  return entry;
+}
+
+ordered_json FormatJson(const SamplerInfo& info, ImageFormat format) {
+  return {{"background", "opaque"},
+          {"output_format", format == ImageFormat::kPng ? "png" : "raw"},
+          {"size", fmt::format("{}x{}", info.width, info.height)}};
+}
+
+ordered_json ReportJson(const SamplerInfo& info, const SampleReport& report) {
+  return {{"model", info.model},
+          {"version", report.version},
+          {"routing",
+           {{"chosen", report.routing.chosen},
+            {"weight", report.routing.weight},
+            {"image_steps", report.routing.image_steps},
+            {"mean_entropy", report.routing.mean_entropy()},
+            {"switches", report.routing.switches},
+            {"close_calls", report.routing.close_calls}}},
+          {"timings",
+           {{"queue_seconds", absl::ToDoubleSeconds(report.queue_time)},
+            {"sample_seconds", absl::ToDoubleSeconds(report.sample_time)},
+            {"first_image_seconds", absl::ToDoubleSeconds(report.first_image_time)}}}};
+}
+
+ordered_json ImageEventJson(absl::Time created, const SamplerInfo& info, ImageFormat format,
+                            const SampledImage& image) {
+  ordered_json fields = ImageJson(image);
+  fields["index"] = image.index;
+  fields["created_at"] = absl::ToUnixSeconds(created);
+  fields.update(FormatJson(info, format));
+  return fields;
+}
+
+// Text is one line, as an event's data must be.
+std::string Event(std::string_view type, const ordered_json& fields) {
+  ordered_json data = {{"type", type}};
+  data.update(fields);
+  return fmt::format("event: {}\ndata: {}\n", type, Text(data));
 }
 
 }  // namespace
@@ -306,6 +370,7 @@ absl::StatusOr<pb::SampleRequest> CompleteRequest(const ImagesRequest& request, 
   sample.set_model(info.model);
   sample.mutable_classes()->Resize(request.images, label);
   sample.add_seeds(request.seed.value_or(fresh_seed));
+  if (request.partial_images > 0) sample.set_preview_every(PreviewEvery(sample, info, request.partial_images));
   return sample;
 }
 
@@ -315,29 +380,33 @@ std::string ImagesBody(absl::Time created, const SamplerInfo& info, ImageFormat 
             [](const SampledImage& a, const SampledImage& b) { return a.index < b.index; });
   ordered_json data = ordered_json::array();
   for (SampledImage& image : images) {
-    ordered_json entry = {{"b64_json", absl::Base64Escape(image.data)}, {"seed", image.order.seed}};
+    data.push_back(ImageJson(image));
     image.data.clear();
-    if (image.order.class_label != kNoClass) entry["class"] = image.order.class_label;
-    data.push_back(std::move(entry));
   }
-  return Text({{"created", absl::ToUnixSeconds(created)},
-               {"data", std::move(data)},
-               {"background", "opaque"},
-               {"output_format", format == ImageFormat::kPng ? "png" : "raw"},
-               {"size", fmt::format("{}x{}", info.width, info.height)},
-               {"model", info.model},
-               {"version", report.version},
-               {"routing",
-                {{"chosen", report.routing.chosen},
-                 {"weight", report.routing.weight},
-                 {"image_steps", report.routing.image_steps},
-                 {"mean_entropy", report.routing.mean_entropy()},
-                 {"switches", report.routing.switches},
-                 {"close_calls", report.routing.close_calls}}},
-               {"timings",
-                {{"queue_seconds", absl::ToDoubleSeconds(report.queue_time)},
-                 {"sample_seconds", absl::ToDoubleSeconds(report.sample_time)},
-                 {"first_image_seconds", absl::ToDoubleSeconds(report.first_image_time)}}}});
+  ordered_json body = {{"created", absl::ToUnixSeconds(created)}, {"data", std::move(data)}};
+  body.update(FormatJson(info, format));
+  body.update(ReportJson(info, report));
+  return Text(body);
+}
+
+std::string PartialImageEvent(absl::Time created, const SamplerInfo& info, ImageFormat format, int32_t partial,
+                              const SampledImage& preview) {
+  ordered_json fields = ImageEventJson(created, info, format, preview);
+  fields["partial_image_index"] = partial;
+  return Event("image_generation.partial_image", fields);
+}
+
+std::string CompletedImageEvent(absl::Time created, const SamplerInfo& info, ImageFormat format,
+                                const SampledImage& image) {
+  return Event("image_generation.completed", ImageEventJson(created, info, format, image));
+}
+
+std::string DoneEvent(const SamplerInfo& info, const SampleReport& report) {
+  return Event("image_generation.done", ReportJson(info, report));
+}
+
+std::string ErrorEvent(const absl::Status& status) {
+  return Event("error", ErrorJson(status));
 }
 
 std::string ModelsBody(std::span<const SamplerInfo> models) {
@@ -351,14 +420,7 @@ std::string ModelBody(const SamplerInfo& model) {
 }
 
 std::string ErrorBody(const absl::Status& status) {
-  const std::string param = ParamOf(status);
-  std::string reason = ErrorReason(status);
-  if (reason.empty()) reason = rpc::DefaultReason(status.code());
-  return Text({{"error",
-                {{"message", std::string(status.message())},
-                 {"type", ErrorType(HttpCode(status.code()))},
-                 {"param", param.empty() ? ordered_json(nullptr) : ordered_json(param)},
-                 {"code", reason}}}});
+  return Text(ErrorJson(status));
 }
 
 int HttpCode(absl::StatusCode code) {

@@ -25,6 +25,8 @@ struct ImagesRequest {
   std::optional<uint64_t> seed;  // of the first image
   std::string size;              // "<width>x<height>", or empty: the model's
   absl::Duration timeout = absl::InfiniteDuration();
+  bool stream = false;
+  int32_t partial_images = 0;  // previews of each image, of a stream
 };
 
 // INVALID_ARGUMENT with the field for what is no JSON object (BODY_MALFORMED), a field of a wrong type or out of range,
@@ -40,6 +42,15 @@ absl::StatusOr<atlpb::sample::v1::SampleRequest> CompleteRequest(const ImagesReq
 // The answer with every image in it, in the order of their indexes.
 std::string ImagesBody(absl::Time created, const SamplerInfo& info, ImageFormat format,
                        std::vector<SampledImage> images, const SampleReport& report);
+
+// Server-sent events of a stream, as OpenAI names them: a preview, number `partial` of its image; a finished image;
+// what the request was, after the last image; the error that ends it.
+std::string PartialImageEvent(absl::Time created, const SamplerInfo& info, ImageFormat format, int32_t partial,
+                              const SampledImage& preview);
+std::string CompletedImageEvent(absl::Time created, const SamplerInfo& info, ImageFormat format,
+                                const SampledImage& image);
+std::string DoneEvent(const SamplerInfo& info, const SampleReport& report);
+std::string ErrorEvent(const absl::Status& status);
 
 // GET /v1/models, and one of its entries alone.
 std::string ModelsBody(std::span<const SamplerInfo> models);

@@ -118,7 +118,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadBody{"Url", R"({"prompt": "dog", "response_format": "url"})", "response_format", "UNKNOWN_FORMAT"},
         BadBody{"Jpeg", R"({"prompt": "dog", "output_format": "jpeg"})", "output_format", "UNKNOWN_FORMAT"},
         BadBody{"Transparent", R"({"prompt": "dog", "background": "transparent"})", "background", "VALUE_UNKNOWN"},
-        BadBody{"Stream", R"({"prompt": "dog", "stream": true})", "stream", "FIELD_NOT_SUPPORTED"},
+        BadBody{"StreamIsText", R"({"prompt": "dog", "stream": "yes"})", "stream", "WRONG_TYPE"},
+        BadBody{"PartialImagesWithoutStream", R"({"prompt": "dog", "partial_images": 1})", "partial_images",
+                "FIELD_NOT_SUPPORTED"},
+        BadBody{"TooManyPartialImages", R"({"prompt": "dog", "stream": true, "partial_images": 4})", "partial_images",
+                "VALUE_OUT_OF_RANGE"},
         BadBody{"UnknownMode", R"({"prompt": "dog", "mode": "best"})", "mode", "UNKNOWN_MODE"},
         BadBody{"UnknownSolver", R"({"prompt": "dog", "solver": "rk4"})", "solver", "UNKNOWN_SOLVER"},
         BadBody{"UnknownField", R"({"prompt": "dog", "guidence": 2})", "guidence", "UNKNOWN_FIELD"},
@@ -126,6 +130,23 @@ INSTANTIATE_TEST_SUITE_P(
         BadBody{"NoBase64", R"({"prompt": "dog", "init_images": ["*"]})", "init_images[0]", "WRONG_TYPE"},
         BadBody{"TimeoutZero", R"({"prompt": "dog", "timeout": 0})", "timeout", "VALUE_OUT_OF_RANGE"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(RestWireTest, PartialImagesAreSpreadOverTheSteps) {
+  struct Case {
+    std::string fields;
+    int32_t every;
+  };
+  const std::vector<Case> cases = {{R"("steps": 30, "partial_images": 0)", 0},
+                                   {R"("steps": 30, "partial_images": 2)", 10},
+                                   {R"("steps": 31, "partial_images": 2)", 11},
+                                   {R"("steps": 2, "partial_images": 3)", 1},
+                                   {R"("times": [1, 0.5, 0.2, 0.1, 0], "partial_images": 1)", 2}};
+  for (const auto& [fields, every] : cases) {
+    const auto request = Read(R"({"prompt": "dog", "stream": true, )" + fields + "}");
+    ASSERT_TRUE(request.ok()) << request.status();
+    EXPECT_EQ(request->preview_every(), every) << fields;
+  }
+}
 
 TEST(RestWireTest, AnAnswerHoldsEveryImageInOrder) {
   SampleReport report{.version = "v3"};
