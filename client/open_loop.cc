@@ -85,8 +85,12 @@ class LoadCall : public grpc::ClientReadReactor<SampleResponse> {
           MakeError(absl::StatusCode::kDataLoss, "STREAM_INCOMPLETE",
                     fmt::format("expected {} images, found {}", request_.classes_size(), outcome_.images));
     }
-    load_->End(index_, std::move(outcome_));
+    // The call first: whoever learns that all have ended may end the process.
+    Load* const load = load_;
+    const size_t index = index_;
+    RequestOutcome outcome = std::move(outcome_);
     delete this;
+    load->End(index, std::move(outcome));
   }
 
  private:

@@ -46,6 +46,8 @@ class Child {
   static absl::StatusOr<std::unique_ptr<Child>> Start(const std::vector<std::string>& command);
   ~Child();
 
+  pid_t pid() const { return pid_; }
+
   absl::Status Send(const std::string& line);
   // The next line, without its end; UNAVAILABLE when the child has ended.
   absl::StatusOr<std::string> Receive();

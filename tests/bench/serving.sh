@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Serving with step-level batches: against a loop of one request at a time, a PyTorch loop and one offline batch (throughput);
-# what small requests pay beside a large one (fairness); how soon a cancelled request is gone (cancel); ten times the
-# sustainable rate (overload); expert servers over loopback (remote). One JSON object per line on standard output; the course of
-# it on standard error. Wants two quiet cores; seven minutes for all.
+# what small requests pay beside a large one (fairness); the same weights in PyTorch (numbers); the same images alone and beside
+# others (company); how soon a cancelled request is gone (cancel) and ten times the sustainable rate (overload), in process and
+# through gRPC (grpc); expert servers over loopback (remote). One JSON object per line on standard output; the course of it on
+# standard error. Wants two quiet cores; fifteen minutes for all.
 #
 #   tests/bench/serving.sh                            all cases
 #   tests/bench/serving.sh --case fairness            one of them; arguments go to serving_bench, e.g. --rounds 3
@@ -14,9 +15,9 @@ case ${1:-} in
 esac
 cd "$(dirname "$0")/../.."
 build=${ATOLL_BUILD:-build/release}
-if [ ! -x "$build/bin/serving_bench" ] || [ ! -x "$build/bin/atoll-worker" ]; then
+if [ ! -x "$build/bin/serving_bench" ] || [ ! -x "$build/bin/atoll-worker" ] || [ ! -x "$build/bin/atoll-router" ]; then
   cmake --preset release >&2
-  cmake --build --preset release --target serving_bench atoll-worker >&2
+  cmake --build --preset release --target serving_bench atoll-worker atoll-router >&2
 fi
 tests/peers/setup.sh
 peers=$(tests/peers/setup.sh --prefix)

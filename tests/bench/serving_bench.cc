@@ -20,8 +20,8 @@ namespace {
 
 const std::map<std::string, absl::Status (*)(const Settings&, Published*)>& Cases() {
   static const auto* const cases = new std::map<std::string, absl::Status (*)(const Settings&, Published*)>{
-      {"throughput", &RunThroughput}, {"fairness", &RunFairness}, {"company", &RunCompany},
-      {"cancel", &RunCancel},         {"overload", &RunOverload}, {"remote", &RunRemote}};
+      {"throughput", &RunThroughput}, {"fairness", &RunFairness}, {"numbers", &RunNumbers},   {"company", &RunCompany},
+      {"cancel", &RunCancel},         {"grpc", &RunGrpc},         {"overload", &RunOverload}, {"remote", &RunRemote}};
   return *cases;
 }
 
@@ -38,15 +38,18 @@ absl::Status Run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  const std::vector<std::string> cases = {"throughput", "fairness", "company", "cancel", "overload", "remote"};
+  const std::vector<std::string> cases = {"throughput", "fairness", "numbers", "company",
+                                          "cancel",     "overload", "grpc",    "remote"};
   atl::bench::Settings settings;
   settings.cases = cases;
   settings.worker = std::filesystem::read_symlink("/proc/self/exe").replace_filename("atoll-worker");
+  settings.router = std::filesystem::path(settings.worker).replace_filename("atoll-router");
   CLI::App app{"Serving: step-level batches against their rivals, fairness, cancelling, overload, expert servers"};
   app.add_option(
          "--case", settings.cases,
          "throughput (batched-vs-loop, vs-offline, batched-vs-python), fairness (fair-one-by-one, fair-at-once), "
-         "company, cancel, overload or remote (remote-vs-local); repeatable")
+         "numbers (same-numbers), company, cancel, overload, grpc (cancel-grpc, overload-grpc) or remote "
+         "(remote-vs-local); repeatable")
       ->allow_extra_args(false)
       ->check(CLI::IsMember(cases));
   app.add_option("--rounds", settings.rounds, "in which rivals take turns")
@@ -65,6 +68,7 @@ int main(int argc, char** argv) {
                  "a published version for the case company, in place of random weights");
   app.add_option("--peer-python", settings.peer_python, "python of tests/peers/setup.sh");
   app.add_option("--peer-script", settings.peer_script, "tests/peers/torch_serving.py");
+  app.add_option("--router", settings.router, "atoll-router, for the case grpc")->capture_default_str();
   app.add_option("--worker", settings.worker, "atoll-worker, for expert servers")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = atl::bench::Run(settings);

@@ -28,6 +28,7 @@ struct Settings {
   std::string peer_python;  // empty: without the comparison with PyTorch
   std::string peer_script;
   std::string worker;  // program of expert servers
+  std::string router;
   uint64_t company_images = 200;
   std::string model_dir;  // of the case company; empty: the model of the others
 };
@@ -72,8 +73,10 @@ void PrintMedians(const Figures& figures, const std::string& unit);
 // Each prints its figures. `published` is 8 experts of width 256 and depth 8.
 absl::Status RunThroughput(const Settings& settings, Published* published);
 absl::Status RunFairness(const Settings& settings, Published* published);
+absl::Status RunNumbers(const Settings& settings, Published* published);
 absl::Status RunCompany(const Settings& settings, Published* published);
 absl::Status RunCancel(const Settings& settings, Published* published);
+absl::Status RunGrpc(const Settings& settings, Published* published);
 // With models of their own.
 absl::Status RunOverload(const Settings& settings, Published* published);
 absl::Status RunRemote(const Settings& settings, Published* published);

@@ -48,7 +48,8 @@ std::vector<model::LoadedModel> BuildNetworks(const ServingModel& model) {
 }
 
 absl::StatusOr<std::string> Publish(const ServingModel& model, const std::vector<model::LoadedModel>& networks,
-                                    storage::BlobStore* store, const std::string& folder_uri) {
+                                    storage::BlobStore* store, const std::string& folder_uri,
+                                    const std::string& probe) {
   storage::ModelIndex index{.name = model.name,
                             .version = "v1",
                             .dataset = "none",
@@ -69,6 +70,10 @@ absl::StatusOr<std::string> Publish(const ServingModel& model, const std::vector
     ATOLL_ASSIGN_OR_RETURN(const std::string weights, model::SerializeParameters(networks[k].layers));
     ATOLL_RETURN_IF_ERROR(add(part + "/" + storage::kConfigFile, model::ToJson(networks[k].config)));
     ATOLL_RETURN_IF_ERROR(add(part + "/" + storage::kWeightsFile, weights));
+  }
+  if (!probe.empty()) {
+    index.probe = "probe.safetensors";
+    ATOLL_RETURN_IF_ERROR(add(index.probe, probe));
   }
   ATOLL_ASSIGN_OR_RETURN(const storage::WrittenFile written,
                          store->Write(folder_uri + "/model_index.json", storage::ToJson(index)));

@@ -27,8 +27,10 @@ struct ServingModel {
 // Expert 0 … experts - 1, then the router network. Which expert a row gets depends on its class and time.
 std::vector<model::LoadedModel> BuildNetworks(const ServingModel& model);
 
-// Writes model_index.json and all that it names below `folder_uri`; the SHA-256 of the index.
+// Writes model_index.json and all that it names below `folder_uri`; the SHA-256 of the index. `probe`: the bytes of its
+// probe; empty: none.
 absl::StatusOr<std::string> Publish(const ServingModel& model, const std::vector<model::LoadedModel>& networks,
-                                    storage::BlobStore* store, const std::string& folder_uri);
+                                    storage::BlobStore* store, const std::string& folder_uri,
+                                    const std::string& probe = "");
 
 }  // namespace atl::bench

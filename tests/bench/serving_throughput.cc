@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -36,32 +37,25 @@ class Peers {
  public:
   static absl::StatusOr<std::unique_ptr<Peers>> Start(const Settings& settings, const ServingModel& model,
                                                       int processes, int threads) {
+    const std::pair<const char*, int> flags[] = {{"--experts", model.experts},
+                                                 {"--classes", model.classes},
+                                                 {"--channels", model.channels},
+                                                 {"--side", model.side},
+                                                 {"--width", model.width},
+                                                 {"--depth", model.depth},
+                                                 {"--heads", model.heads},
+                                                 {"--router-width", model.router_width},
+                                                 {"--router-depth", model.router_depth},
+                                                 {"--steps", settings.steps},
+                                                 {"--threads", threads}};
+    std::vector<std::string> command = {settings.peer_python, settings.peer_script};
+    for (const auto& [flag, value] : flags) {
+      command.emplace_back(flag);
+      command.push_back(std::to_string(value));
+    }
     auto peers = std::make_unique<Peers>();
     for (int i = 0; i < processes; ++i) {
-      ATOLL_ASSIGN_OR_RETURN(auto child, Child::Start({settings.peer_python,
-                                                       settings.peer_script,
-                                                       "--experts",
-                                                       std::to_string(model.experts),
-                                                       "--classes",
-                                                       std::to_string(model.classes),
-                                                       "--channels",
-                                                       std::to_string(model.channels),
-                                                       "--side",
-                                                       std::to_string(model.side),
-                                                       "--width",
-                                                       std::to_string(model.width),
-                                                       "--depth",
-                                                       std::to_string(model.depth),
-                                                       "--heads",
-                                                       std::to_string(model.heads),
-                                                       "--router-width",
-                                                       std::to_string(model.router_width),
-                                                       "--router-depth",
-                                                       std::to_string(model.router_depth),
-                                                       "--steps",
-                                                       std::to_string(settings.steps),
-                                                       "--threads",
-                                                       std::to_string(threads)}));
+      ATOLL_ASSIGN_OR_RETURN(auto child, Child::Start(command));
       peers->children_.push_back(std::move(child));
     }
     for (const auto& child : peers->children_) {
