@@ -163,6 +163,11 @@ int64_t Engine::RequestsOn(const std::string& model, const std::string& version)
   });
 }
 
+std::map<std::pair<std::string, std::string>, std::vector<int64_t>> Engine::TakeChosen() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(chosen_, {});
+}
+
 absl::StatusOr<const Engine::ServedModel*> Engine::FindModel(const std::string& name) {
   std::vector<const ServedModel*> serving;
   std::string known;
@@ -476,7 +481,7 @@ void Engine::BeginSteps() {
       image.step_began = now;
       image.asked.clear();
       image.renormalised = false;
-      if (image.step->need() == StepNeed::kVelocities) request->routing.Count(image.step->choice(), &image.experts);
+      if (image.step->need() == StepNeed::kVelocities) CountChoice(request.get(), &image);
       Proceed({request.get(), &image});
     }
   }
@@ -594,9 +599,18 @@ void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& f
   const std::span<const float> posterior = std::span(call.answer->values).subspan(row * experts, experts);
   request->failure = image->step->TakePosterior(posterior);
   if (!request->failure.ok()) return;
-  request->routing.Count(image->step->choice(), &image->experts);
+  CountChoice(request, image);
   ++request->routing.routed_image_steps;
   request->routing.entropy_sum += Entropy(posterior);
+}
+
+void Engine::CountChoice(ActiveRequest* request, ActiveImage* image) {
+  const ExpertChoice& choice = image->step->choice();
+  request->routing.Count(choice, &image->experts);
+  const SamplerInfo& info = request->model->info;
+  std::vector<int64_t>& chosen = chosen_in_tick_[{info.model, info.version}];
+  chosen.resize(static_cast<size_t>(info.experts));
+  for (const ExpertWeight& expert : choice.experts) ++chosen[static_cast<size_t>(expert.expert)];
 }
 
 void Engine::FinishStep(const Flight& flight) {
@@ -682,6 +696,11 @@ void Engine::CountSteps() {
   for (const auto& request : active_) steps += std::exchange(request->steps_taken, 0);
   absl::MutexLock lock(&mutex_);
   image_steps_left_ -= steps;
+  for (const auto& [version, chosen] : std::exchange(chosen_in_tick_, {})) {
+    std::vector<int64_t>& sum = chosen_[version];
+    sum.resize(chosen.size());
+    for (size_t expert = 0; expert < chosen.size(); ++expert) sum[expert] += chosen[expert];
+  }
   if (steps_in_busy_time_ == 0 || (busy_time_ < kRatePeriod && steps_in_busy_time_ < kRateSteps)) return;
   const absl::Duration measured = busy_time_ / steps_in_busy_time_;
   time_per_image_step_ = time_per_image_step_ == absl::ZeroDuration()

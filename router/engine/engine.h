@@ -127,6 +127,8 @@ class Engine {
 
   // Requests that are queued or sampled with a version.
   int64_t RequestsOn(const std::string& model, const std::string& version);
+  // By model and version: image-steps in which each expert was chosen since the last call.
+  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> TakeChosen();
   // The serving version of `model`; of the only one when the name is empty. FAILED_PRECONDITION with reason NO_MODEL
   // before any is there, NOT_FOUND with reason UNKNOWN_MODEL, INVALID_ARGUMENT with reason MODEL_REQUIRED when there
   // are several.
@@ -211,6 +213,7 @@ class Engine {
   void TakePosterior(const FinishedCall& call, size_t row, const Flight& flight);
   // Asks for what the image's step waits for and was not asked for yet; finishes a step that waits for nothing.
   void Proceed(const Flight& flight);
+  void CountChoice(ActiveRequest* request, ActiveImage* image);
   void FinishStep(const Flight& flight);
   void DeliverProgress();
   // Images that have made all their steps, on their way to the caller.
@@ -239,6 +242,7 @@ class Engine {
   bool busy_ = false;          // whether images were in flight then
   absl::Duration busy_time_;   // not yet in time_per_image_step_
   int64_t steps_in_busy_time_ = 0;
+  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> chosen_in_tick_;  // not yet in chosen_
 
   absl::Mutex mutex_;
   std::map<std::string, ServedModel> models_ ABSL_GUARDED_BY(mutex_);
@@ -251,6 +255,7 @@ class Engine {
   int64_t active_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t image_steps_left_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration time_per_image_step_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> chosen_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -3,9 +3,13 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "router/policy/network_id.h"
 
 namespace atl::router {
 namespace {
+
+// So many missing networks are named; the rest is counted.
+constexpr size_t kNamedNetworks = 8;
 
 using Statuses = std::vector<VersionStatus>;
 using Names = std::vector<std::string>;
@@ -51,10 +55,29 @@ RollDecision DecideLoad(absl::Duration now, const std::string& version, std::str
   return {RollAction::kLoad, version, std::move(why)};
 }
 
+// What keeps a loaded version from taking requests; null: nothing.
+std::optional<RollDecision> DecideWaiting(absl::Duration now, const VersionStatus& status, const Statuses& versions) {
+  const ServerNeeds& needs = status.servers;
+  if (!needs.missing.empty() && needs.without_servers) {
+    return DecideLoad(now, status.version, "no expert server is left: the router evaluates all of it", versions);
+  }
+  if (!needs.missing.empty()) return RollDecision{RollAction::kWait, status.version, DescribeMissing(needs)};
+  if (status.state == VersionState::kReady && needs.loading > 0 && now < status.replicas_until) {
+    return RollDecision{RollAction::kWait, status.version,
+                        fmt::format("expert servers still load {} replicas of its networks", needs.loading)};
+  }
+  return std::nullopt;
+}
+
 RollDecision DecideWanted(absl::Duration now, const ServingChoice& wanted, const Statuses& versions) {
   const std::string why = fmt::format("generation {} wants it", wanted.generation);
   const VersionStatus* const found = Find(versions, wanted.version);
   if (found == nullptr) return DecideLoad(now, wanted.version, why, versions);
+  const bool loaded = found->state == VersionState::kReady || found->state == VersionState::kOffered ||
+                      found->state == VersionState::kDraining;
+  if (loaded) {
+    if (auto waiting = DecideWaiting(now, *found, versions)) return *waiting;
+  }
   switch (found->state) {
     case VersionState::kServing:
       return {RollAction::kNone, found->version, "it serves"};
@@ -77,7 +100,10 @@ std::optional<RollDecision> DecidePinned(absl::Duration now, const Statuses& ver
   for (const std::string& version : pinned) {
     const VersionStatus* const found = Find(versions, version);
     if (found != nullptr && (found->state == VersionState::kReady || found->state == VersionState::kDraining)) {
-      return RollDecision{RollAction::kOffer, version, "it is pinned"};
+      const auto waiting = DecideWaiting(now, *found, versions);
+      if (!waiting) return RollDecision{RollAction::kOffer, version, "it is pinned"};
+      if (waiting->action == RollAction::kLoad) return waiting;
+      continue;
     }
     if (found != nullptr && found->state != VersionState::kFailed) continue;
     const RollDecision load = DecideLoad(now, version, "it is pinned", versions);
@@ -93,9 +119,29 @@ RollDecision DecideRoll(absl::Duration now, const std::optional<ServingChoice>& 
   if (auto leaving = DecideLeaving(now, wanted, versions, pinned)) return *leaving;
   if (!wanted) return {RollAction::kNone, "", "no version is wanted"};
   RollDecision decision = DecideWanted(now, *wanted, versions);
-  if (decision.action != RollAction::kNone) return decision;
+  if (decision.action != RollAction::kNone && decision.action != RollAction::kWait) return decision;
   if (auto also = DecidePinned(now, versions, pinned)) return *also;
   return decision;
+}
+
+std::string DescribeMissing(const ServerNeeds& needs) {
+  if (needs.missing.empty()) return "";
+  std::string named;
+  for (size_t i = 0; i < std::min(needs.missing.size(), kNamedNetworks); ++i) {
+    const int32_t network = needs.missing[i];
+    named += i == 0 ? "" : ", ";
+    named += network == kRouterNetwork ? "router network" : fmt::format("expert {}", network);
+  }
+  if (needs.missing.size() > kNamedNetworks)
+    named += fmt::format(" and {} more", needs.missing.size() - kNamedNetworks);
+  std::string text =
+      fmt::format("{} of its {} networks are on no expert server: {}", needs.missing.size(), needs.networks, named);
+  if (needs.bytes_lacking > 0) {
+    text += fmt::format("; it needs {} bytes of the servers' memory, and {} of them do not fit", needs.bytes_needed,
+                        needs.bytes_lacking);
+  }
+  if (!needs.why.empty()) text += fmt::format(" ({})", needs.why);
+  return text;
 }
 
 bool IsNewer(const std::optional<ServingChoice>& known, const ServingChoice& news) {

@@ -28,6 +28,15 @@ TEST_P(VersionRollTest, DecidesAtMostOneAction) {
 const ServingChoice kTwo{.version = "v2", .generation = 2};
 using S = VersionState;
 
+VersionStatus Needing(const std::string& version, S state, ServerNeeds needs,
+                      absl::Duration replicas_until = absl::ZeroDuration()) {
+  return {.version = version, .state = state, .servers = std::move(needs), .replicas_until = replicas_until};
+}
+const ServerNeeds kHosted{.networks = 4};
+const ServerNeeds kLacking{.networks = 4, .missing = {1, 3}};
+const ServerNeeds kDeserted{.networks = 4, .missing = {0, 1, 2, 3}, .without_servers = true};
+const ServerNeeds kSpreading{.networks = 4, .loading = 4};
+
 INSTANTIATE_TEST_SUITE_P(
     States, VersionRollTest,
     ::testing::Values(
@@ -118,8 +127,95 @@ INSTANTIATE_TEST_SUITE_P(
                  {{"v1", S::kFailed, 0, absl::Seconds(101)}, {"v2", S::kServing}},
                  RollAction::kLoad,
                  "v0",
-                 {"v1", "v0"}}),
+                 {"v1", "v0"}},
+        RollCase{"SwitchesWhenEveryNetworkHasAServer",
+                 kTwo,
+                 {{"v1", S::kServing}, Needing("v2", S::kReady, kHosted)},
+                 RollAction::kSwitch,
+                 "v2"},
+        RollCase{"WaitsForServersOfEveryNetwork",
+                 kTwo,
+                 {{"v1", S::kServing}, Needing("v2", S::kReady, kLacking)},
+                 RollAction::kWait,
+                 "v2"},
+        RollCase{
+            "TheFirstVersionWaitsForServersToo", kTwo, {Needing("v2", S::kReady, kLacking)}, RollAction::kWait, "v2"},
+        RollCase{
+            "WhatServesStaysWhenItsServersGo", kTwo, {Needing("v2", S::kServing, kLacking)}, RollAction::kNone, "v2"},
+        RollCase{"RollbackWaitsForServersThatHaveDroppedIt",
+                 kTwo,
+                 {Needing("v2", S::kDraining, kLacking), {"v3", S::kServing}},
+                 RollAction::kWait,
+                 "v2"},
+        RollCase{"DroppingGoesOnWhileTheWantedWaits",
+                 kTwo,
+                 {{"v0", S::kDraining, 0}, {"v1", S::kServing}, Needing("v2", S::kReady, kLacking)},
+                 RollAction::kDrop,
+                 "v0"},
+        RollCase{"WhatWaitsForServersIsDroppedWhenAnotherIsWanted",
+                 kTwo,
+                 {{"v1", S::kServing}, Needing("v3", S::kReady, kLacking)},
+                 RollAction::kDrop,
+                 "v3"},
+        RollCase{"WithoutServersTheRouterTakesItOver",
+                 kTwo,
+                 {{"v1", S::kServing}, Needing("v2", S::kReady, kDeserted)},
+                 RollAction::kLoad,
+                 "v2"},
+        RollCase{"WhatDrainsWithoutServersIsLoadedAnewForTheRollback",
+                 kTwo,
+                 {Needing("v2", S::kDraining, kDeserted), {"v3", S::kServing}},
+                 RollAction::kLoad,
+                 "v2"},
+        RollCase{"FurtherReplicasAreWaitedForAWhile",
+                 kTwo,
+                 {{"v1", S::kServing}, Needing("v2", S::kReady, kSpreading, absl::Seconds(101))},
+                 RollAction::kWait,
+                 "v2"},
+        RollCase{"AndNotForLonger",
+                 kTwo,
+                 {{"v1", S::kServing}, Needing("v2", S::kReady, kSpreading, absl::Seconds(100))},
+                 RollAction::kSwitch,
+                 "v2"},
+        RollCase{"ARollbackWaitsForNoFurtherReplicas",
+                 kTwo,
+                 {Needing("v2", S::kDraining, kSpreading, absl::Seconds(101)), {"v3", S::kServing}},
+                 RollAction::kSwitch,
+                 "v2"},
+        RollCase{"APinnedVersionIsOfferedWhileTheWantedWaits",
+                 kTwo,
+                 {{"v1", S::kServing}, {"v0", S::kReady}, Needing("v2", S::kReady, kLacking)},
+                 RollAction::kOffer,
+                 "v0",
+                 {"v0"}},
+        RollCase{"APinnedVersionWithoutServersIsNotOfferedAndDoesNotStopTheNext",
+                 kTwo,
+                 {Needing("v1", S::kReady, kLacking), {"v0", S::kReady}, {"v2", S::kServing}},
+                 RollAction::kOffer,
+                 "v0",
+                 {"v1", "v0"}},
+        RollCase{"APinnedVersionIsTakenOverWithoutServers",
+                 kTwo,
+                 {Needing("v1", S::kReady, kDeserted), {"v2", S::kServing}},
+                 RollAction::kLoad,
+                 "v1",
+                 {"v1"}}),
     [](const auto& info) { return info.param.name; });
+
+TEST(DescribeMissingTest, NamesTheNetworksAndTheBytes) {
+  EXPECT_EQ(DescribeMissing(kHosted), "");
+  EXPECT_EQ(DescribeMissing({.networks = 4, .missing = {-1, 3}}),
+            "2 of its 4 networks are on no expert server: router network, expert 3");
+  EXPECT_EQ(
+      DescribeMissing(
+          {.networks = 4, .missing = {1}, .bytes_needed = 900, .bytes_lacking = 100, .why = "servers are full"}),
+      "1 of its 4 networks are on no expert server: expert 1; it needs 900 bytes of the servers' memory, and 100 of "
+      "them do not fit (servers are full)");
+  EXPECT_EQ(
+      DescribeMissing({.networks = 16, .missing = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}),
+      "10 of its 16 networks are on no expert server: expert 0, expert 1, expert 2, expert 3, expert 4, expert 5, "
+      "expert 6, expert 7 and 2 more");
+}
 
 TEST(IsNewerTest, OnlyAHigherGenerationReplacesTheKnownRow) {
   EXPECT_TRUE(IsNewer(std::nullopt, kTwo));

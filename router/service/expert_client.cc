@@ -207,6 +207,7 @@ void RemoteLane::NotifyChanged() {
     notifying_ = changed != nullptr;
   }
   if (changed) changed();
+  if (options_.on_hosting) options_.on_hosting();
   absl::MutexLock lock(&mutex_);
   notifying_ = false;
 }

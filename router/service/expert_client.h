@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,6 +31,8 @@ struct RemoteLaneOptions {
   absl::Duration last_backoff = absl::Seconds(5);
   // Batches under way per batch that the server evaluates: the next one is there when an answer leaves.
   int32_t batches_per_slot = 2;
+  // Called after what it hosts changed, beside the watcher's callback and as that one; may be null.
+  std::function<void()> on_hosting;
 };
 
 // Thread-safe. Out of reach it hosts nothing, and what was under way is answered UNAVAILABLE, reason

@@ -64,14 +64,20 @@ int main(int argc, char** argv) {
                  "REST requests for images at a time; further ones are refused with 429")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--expert-server", options.expert_servers,
-                 "HOST:PORT of an `atoll-worker --serve` that evaluates experts; may be repeated");
-  app.add_option("--own-networks", options.own_networks,
-                 "What this router evaluates itself, beside expert servers: all, router or none (default: router)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, atl::router::OwnNetworks>{{"all", atl::router::OwnNetworks::kAll},
-                                                          {"router", atl::router::OwnNetworks::kRouter},
-                                                          {"none", atl::router::OwnNetworks::kNone}}));
+  app.add_option(
+      "--expert-server", options.expert_servers,
+      "HOST:PORT of an `atoll-worker --serve` that evaluates experts, beside those that the coordinator lists;\n"
+      "may be repeated");
+  const std::map<std::string, atl::router::OwnNetworks> own_networks = {{"auto", atl::router::OwnNetworks::kAuto},
+                                                                        {"all", atl::router::OwnNetworks::kAll},
+                                                                        {"router", atl::router::OwnNetworks::kRouter},
+                                                                        {"none", atl::router::OwnNetworks::kNone}};
+  app.add_option_function<std::string>(
+         "--own-networks", [&](const std::string& name) { options.own_networks = own_networks.at(name); },
+         "What of a version this router evaluates itself: all, router, none, or auto: the router network where there\n"
+         "are expert servers when the version is loaded, else all")
+      ->check(CLI::IsMember({"auto", "all", "router", "none"}))
+      ->default_str("auto");
   app.add_option("--threads", options.threads, "Threads that evaluate networks on the processor")
       ->capture_default_str();
   app.add_option("--device", options.device, "Where networks are evaluated: cpu, or cuda (all devices that there are)")

@@ -49,6 +49,7 @@ ModelFollower::ModelFollower(FollowerOptions options, std::shared_ptr<grpc::Chan
       callbacks_(std::move(callbacks)) {
   watcher_ = std::thread([this] { WatchLoop(); });
   roller_ = std::thread([this] { RollLoop(); });
+  loader_thread_ = std::thread([this] { LoadLoop(); });
 }
 
 ModelFollower::~ModelFollower() {
@@ -59,6 +60,37 @@ ModelFollower::~ModelFollower() {
   }
   watcher_.join();
   roller_.join();
+  loader_thread_.join();
+}
+
+void ModelFollower::LookAgain() {
+  absl::MutexLock lock(&mutex_);
+  news_ = true;
+}
+
+std::vector<FollowedVersion> ModelFollower::Versions() {
+  std::vector<FollowedVersion> versions;
+  absl::MutexLock lock(&mutex_);
+  Refresh();
+  for (const auto& [model, followed] : models_) {
+    const std::vector<std::string> pinned = PinnedOf(model, followed);
+    for (const VersionStatus& status : followed.versions) {
+      FollowedVersion& entry = versions.emplace_back(
+          FollowedVersion{.model = model,
+                          .version = status.version,
+                          .state = status.state,
+                          .wanted = followed.wanted && followed.wanted->version == status.version,
+                          .pinned = std::find(pinned.begin(), pinned.end(), status.version) != pinned.end(),
+                          .requests = status.requests,
+                          .servers = status.servers});
+      if (status.state == VersionState::kReady) entry.waits_for = DescribeMissing(status.servers);
+      const auto error = followed.load_errors.find(status.version);
+      if (status.state == VersionState::kFailed && error != followed.load_errors.end()) {
+        entry.waits_for = error->second;
+      }
+    }
+  }
+  return versions;
 }
 
 void ModelFollower::WatchLoop() {
@@ -134,58 +166,88 @@ void ModelFollower::RollLoop() {
   }
 }
 
-void ModelFollower::RefreshRequestCounts() {
+void ModelFollower::Refresh() {
   for (auto& [name, followed] : models_) {
-    for (VersionStatus& status : followed.versions) status.requests = engine_->RequestsOn(name, status.version);
+    for (VersionStatus& status : followed.versions) {
+      status.requests = engine_->RequestsOn(name, status.version);
+      status.servers = {};
+      const auto loaded = followed.loaded.find(status.version);
+      if (!callbacks_.server_needs || loaded == followed.loaded.end() || loaded->second.remote.empty()) continue;
+      status.servers = callbacks_.server_needs(loaded->second.remote);
+    }
   }
 }
 
 bool ModelFollower::RollOnce() {
-  std::optional<PublishedVersion> to_load;
-  std::shared_ptr<const ServedVersion> dropped;  // freed after the lock
-  {
-    absl::MutexLock lock(&mutex_);
-    if (stopping_) return false;
-    RefreshRequestCounts();
-    for (auto& [name, followed] : models_) {
-      const RollDecision decision =
-          DecideRoll(clock_->Monotonic(), followed.wanted, followed.versions, PinnedOf(name, followed));
-      if (decision.action == RollAction::kNone) continue;
-      if (decision.action == RollAction::kDrop) {
-        spdlog::info("model '{}': dropping version '{}': {}", name, decision.version, decision.reason);
-        dropped = std::move(followed.loaded[decision.version]);
-        followed.loaded.erase(decision.version);
-        std::erase_if(followed.versions, [&](const auto& status) { return status.version == decision.version; });
-        return true;
-      }
-      if (decision.action == RollAction::kEndRequests) {
-        spdlog::warn("model '{}': ending the requests of version '{}': {}", name, decision.version, decision.reason);
-        engine_->EndRequestsOn(name, decision.version);
-        Find(&followed.versions, decision.version)->drain_until = clock_->Monotonic() + kEndAgainAfter;
-        return true;
-      }
-      if (decision.action == RollAction::kOffer) {
-        engine_->Offer(followed.loaded[decision.version]);
-        Find(&followed.versions, decision.version)->state = VersionState::kOffered;
-        spdlog::info("model '{}': version '{}' serves those who name it: {}", name, decision.version, decision.reason);
-        return true;
-      }
-      if (decision.action == RollAction::kSwitch) {
-        Switch(name, &followed, decision.version);
-        spdlog::info("model '{}': version '{}' serves: {}", name, decision.version, decision.reason);
-        if (callbacks_.on_serving) callbacks_.on_serving(name, decision.version, followed.wanted->generation);
-        return true;
-      }
-      spdlog::info("model '{}': loading version '{}': {}", name, decision.version, decision.reason);
-      std::erase_if(followed.versions, [&](const auto& status) { return status.version == decision.version; });
-      followed.versions.push_back({.version = decision.version, .state = VersionState::kLoading});
-      to_load = followed.published[decision.version];
-      break;
-    }
+  LoadedVersion dropped;  // freed after the lock
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return false;
+  Refresh();
+  for (auto& [name, followed] : models_) {
+    const RollDecision decision =
+        DecideRoll(clock_->Monotonic(), followed.wanted, followed.versions, PinnedOf(name, followed));
+    NoteWaiting(name, &followed, decision);
+    if (decision.action == RollAction::kNone || decision.action == RollAction::kWait) continue;
+    dropped = CarryOut(name, &followed, decision);
+    return true;
   }
-  if (!to_load) return false;
-  LoadVersion(to_load->model, *to_load);
-  return true;
+  return false;
+}
+
+void ModelFollower::NoteWaiting(const std::string& model, Followed* followed, const RollDecision& decision) {
+  if (decision.action != RollAction::kWait && decision.action != RollAction::kNone) return;
+  const std::string waits_for = decision.action == RollAction::kWait ? decision.reason : "";
+  if (waits_for == followed->waits_for) return;
+  followed->waits_for = waits_for;
+  if (!waits_for.empty()) {
+    spdlog::info("model '{}': version '{}' waits for expert servers: {}", model, decision.version, waits_for);
+  }
+  if (!callbacks_.on_waiting) return;
+  const VersionStatus* const status = Find(&followed->versions, decision.version);
+  if (waits_for.empty() || status == nullptr) return callbacks_.on_waiting(model, 0);
+  const ServerNeeds& needs = status->servers;
+  callbacks_.on_waiting(model, needs.missing.empty() ? needs.loading : static_cast<int64_t>(needs.missing.size()));
+}
+
+LoadedVersion ModelFollower::CarryOut(const std::string& model, Followed* followed, const RollDecision& decision) {
+  LoadedVersion dropped;
+  VersionStatus* const status = Find(&followed->versions, decision.version);
+  switch (decision.action) {
+    case RollAction::kNone:
+    case RollAction::kWait:
+      break;
+    case RollAction::kDrop:
+      spdlog::info("model '{}': dropping version '{}': {}", model, decision.version, decision.reason);
+      dropped = std::move(followed->loaded[decision.version]);
+      followed->loaded.erase(decision.version);
+      followed->load_errors.erase(decision.version);
+      std::erase_if(followed->versions, [&](const auto& entry) { return entry.version == decision.version; });
+      break;
+    case RollAction::kEndRequests:
+      spdlog::warn("model '{}': ending the requests of version '{}': {}", model, decision.version, decision.reason);
+      engine_->EndRequestsOn(model, decision.version);
+      status->drain_until = clock_->Monotonic() + kEndAgainAfter;
+      break;
+    case RollAction::kOffer:
+      engine_->Offer(followed->loaded[decision.version].served);
+      status->state = VersionState::kOffered;
+      spdlog::info("model '{}': version '{}' serves those who name it: {}", model, decision.version, decision.reason);
+      break;
+    case RollAction::kSwitch:
+      Switch(model, followed, decision.version);
+      spdlog::info("model '{}': version '{}' serves: {}", model, decision.version, decision.reason);
+      if (callbacks_.on_serving) callbacks_.on_serving(model, decision.version, followed->wanted->generation);
+      break;
+    case RollAction::kLoad:
+      spdlog::info("model '{}': loading version '{}': {}", model, decision.version, decision.reason);
+      dropped = std::move(followed->loaded[decision.version]);
+      followed->loaded.erase(decision.version);
+      std::erase_if(followed->versions, [&](const auto& entry) { return entry.version == decision.version; });
+      followed->versions.push_back({.version = decision.version, .state = VersionState::kLoading});
+      loads_.push_back(followed->published[decision.version]);
+      break;
+  }
+  return dropped;
 }
 
 std::vector<std::string> ModelFollower::PinnedOf(const std::string& model, const Followed& followed) const {
@@ -203,36 +265,55 @@ void ModelFollower::Switch(const std::string& model, Followed* followed, const s
   for (VersionStatus& status : followed->versions) {
     if (status.state != VersionState::kServing) continue;
     const bool stays = std::find(pinned.begin(), pinned.end(), status.version) != pinned.end();
-    if (stays) engine_->Offer(followed->loaded[status.version]);
+    if (stays) engine_->Offer(followed->loaded[status.version].served);
     status.state = stays ? VersionState::kOffered : VersionState::kDraining;
     status.drain_until = clock_->Monotonic() + options_.drain_deadline;
   }
-  engine_->Serve(followed->loaded[version]);
+  engine_->Serve(followed->loaded[version].served);
   engine_->Withdraw(model, version);
   Find(&followed->versions, version)->state = VersionState::kServing;
 }
 
-void ModelFollower::LoadVersion(const std::string& model, const PublishedVersion& version) {
-  absl::StatusOr<std::shared_ptr<const ServedVersion>> served = loader_(version);
-  absl::Status status = served.status();
-  if (status.ok()) status = CheckIdentity((*served)->info, version);
+void ModelFollower::LoadLoop() {
+  while (true) {
+    PublishedVersion version;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !loads_.empty(); };
+      mutex_.Await(absl::Condition(&awake));
+      if (stopping_) return;
+      version = std::move(loads_.front());
+      loads_.pop_front();
+    }
+    LoadVersion(version);
+  }
+}
+
+void ModelFollower::LoadVersion(const PublishedVersion& version) {
+  absl::StatusOr<LoadedVersion> loaded = loader_(version);
+  absl::Status status = loaded.status();
+  if (status.ok()) status = CheckIdentity(loaded->served->info, version);
   if (!status.ok()) {
-    spdlog::error("model '{}' version '{}' cannot be served: {}", model, version.version, status.ToString());
+    spdlog::error("model '{}' version '{}' cannot be served: {}", version.model, version.version, status.ToString());
     if (callbacks_.on_load_failed) callbacks_.on_load_failed(version, status);
   }
   absl::MutexLock lock(&mutex_);
-  Followed& followed = models_[model];
+  news_ = true;
+  Followed& followed = models_[version.model];
   VersionStatus* const entry = Find(&followed.versions, version.version);
   if (status.ok()) {
     entry->state = VersionState::kReady;
-    followed.loaded[version.version] = *std::move(served);
+    entry->replicas_until = clock_->Monotonic() + options_.replicas_patience;
+    followed.loaded[version.version] = *std::move(loaded);
     followed.next_retry.erase(version.version);
+    followed.load_errors.erase(version.version);
     return;
   }
   absl::Duration& wait = followed.next_retry.try_emplace(version.version, options_.first_retry).first->second;
   if (FilesAreToBlame(status)) wait = options_.last_retry;
   entry->state = VersionState::kFailed;
   entry->retry_at = clock_->Monotonic() + wait;
+  followed.load_errors[version.version] = std::string(status.message());
   wait = std::min(wait * 2, options_.last_retry);
 }
 

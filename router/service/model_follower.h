@@ -1,10 +1,11 @@
 // Keeps the engine on the versions that the coordinator's serving rows name: watches ModelService, loads a new version
 // beside the old one, switches when it is ready, and goes on with the last known one while the coordinator is away.
 //
-// Two threads, joined by the destructor: one reads the watch stream (again and again, with backoff), one carries out
-// DecideRoll's decisions and blocks in loading.
+// Three threads, joined by the destructor: one reads the watch stream (again and again, with backoff), one carries out
+// DecideRoll's decisions and waits for nothing, one blocks in loading.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,6 +32,24 @@ struct PublishedVersion {
   std::string digest;
 };
 
+// A version whose networks of this router are loaded.
+struct LoadedVersion {
+  std::shared_ptr<const ServedVersion> served;
+  std::vector<NetworkId> remote;  // networks that expert servers evaluate
+};
+
+// What became of a version so far.
+struct FollowedVersion {
+  std::string model;
+  std::string version;
+  VersionState state = VersionState::kLoading;
+  bool wanted = false;  // by the serving row
+  bool pinned = false;
+  int64_t requests = 0;  // that are queued or sampled with it
+  ServerNeeds servers;
+  std::string waits_for;  // kReady: what keeps it from serving; kFailed: why it could not be loaded
+};
+
 struct FollowerOptions {
   // Models to serve; empty: every model that the coordinator knows.
   std::vector<std::string> models;
@@ -47,16 +66,24 @@ struct FollowerOptions {
   absl::Duration drain_deadline = absl::Minutes(10);
   // A watch is renewed after this: every call has a deadline.
   absl::Duration watch_deadline = absl::Minutes(10);
+  // How long a version whose networks have a server each waits for the further replicas that servers load.
+  absl::Duration replicas_patience = absl::Seconds(30);
 };
 
 class ModelFollower {
  public:
-  // Returns the version when its networks can be asked for; they may be taken away when its last reference is gone.
-  using Loader = std::function<absl::StatusOr<std::shared_ptr<const ServedVersion>>(const PublishedVersion&)>;
+  // Returns the version when its networks of this router can be asked for; they may be taken away when the last
+  // reference to `served` is gone.
+  using Loader = std::function<absl::StatusOr<LoadedVersion>(const PublishedVersion&)>;
   struct Callbacks {
+    // What there is on expert servers of the networks that a version needs of them: asked again and again, and must not
+    // block. Null: versions need none.
+    std::function<ServerNeeds(const std::vector<NetworkId>& networks)> server_needs;
     // A version serves from now on.
     std::function<void(const std::string& model, const std::string& version, int64_t generation)> on_serving;
     std::function<void(const PublishedVersion& version, const absl::Status& status)> on_load_failed;
+    // A wanted version that is loaded waits for servers that host so many networks; 0: no longer.
+    std::function<void(const std::string& model, int64_t networks)> on_waiting;
     std::function<void(bool connected)> on_connection;
   };
 
@@ -67,12 +94,19 @@ class ModelFollower {
   ModelFollower(const ModelFollower&) = delete;
   ModelFollower& operator=(const ModelFollower&) = delete;
 
+  // `server_needs` may answer otherwise now: versions that wait are looked at. Thread-safe; does not block.
+  void LookAgain();
+  // All versions that are loading, loaded or could not be loaded. Thread-safe.
+  std::vector<FollowedVersion> Versions();
+
  private:
   struct Followed {
     std::optional<ServingChoice> wanted;
     std::map<std::string, PublishedVersion> published;
     std::vector<VersionStatus> versions;
-    std::map<std::string, std::shared_ptr<const ServedVersion>> loaded;
+    std::map<std::string, LoadedVersion> loaded;
+    std::map<std::string, std::string> load_errors;    // of kFailed
+    std::string waits_for;                             // of the wanted version, as it was logged
     std::map<std::string, absl::Duration> next_retry;  // how long a failed version will wait the next time
   };
 
@@ -84,12 +118,19 @@ class ModelFollower {
   void RollLoop();
   // Carries out one decision for one model; false when there was none.
   bool RollOnce();
-  void LoadVersion(const std::string& model, const PublishedVersion& version);
+  // Returns what it dropped, to be freed without the lock.
+  LoadedVersion CarryOut(const std::string& model, Followed* followed, const RollDecision& decision)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteWaiting(const std::string& model, Followed* followed, const RollDecision& decision)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LoadLoop();
+  void LoadVersion(const PublishedVersion& version);
   // Those of the model's pinned versions whose files are known.
   std::vector<std::string> PinnedOf(const std::string& model, const Followed& followed) const;
   void Switch(const std::string& model, Followed* followed, const std::string& version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RefreshRequestCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Brings the versions' requests and servers up to date.
+  void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FollowerOptions options_;
   const std::unique_ptr<atlpb::model::v1::ModelService::Stub> stub_;
@@ -103,8 +144,10 @@ class ModelFollower {
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the call under way, to cancel
+  std::deque<PublishedVersion> loads_ ABSL_GUARDED_BY(mutex_);    // to be loaded
   std::thread watcher_;
   std::thread roller_;
+  std::thread loader_thread_;
 };
 
 }  // namespace atl::router

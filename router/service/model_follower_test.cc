@@ -1,6 +1,8 @@
 // The follower against a ModelService over real gRPC, whose rows and presence the test decides.
 #include "router/service/model_follower.h"
 
+#include <set>
+
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
@@ -13,20 +15,21 @@ namespace {
 
 namespace pb = atlpb::model::v1;
 
-// Sends the row now and whenever it changes, until the call is cancelled or the service ends.
+// Sends the rows now and whenever they change, until the call is cancelled or the service ends.
 class FakeModelService final : public pb::ModelService::Service {
  public:
-  void Set(const std::string& version, int64_t generation) {
-    Publish(version);
+  void Set(const std::string& version, int64_t generation, const std::string& model = "digits") {
+    Publish(version, model);
     absl::MutexLock lock(&mutex_);
-    model_.set_name("digits");
-    model_.set_serving_version(version);
-    model_.set_serving_generation(generation);
+    models_[model].set_name(model);
+    models_[model].set_serving_version(version);
+    models_[model].set_serving_generation(generation);
+    ++changes_;
   }
   // Told with the next change of the serving version.
-  void Publish(const std::string& version) {
+  void Publish(const std::string& version, const std::string& model = "digits") {
     absl::MutexLock lock(&mutex_);
-    pb::ModelVersion* const added = model_.add_versions();
+    pb::ModelVersion* const added = models_[model].add_versions();
     added->set_version(version);
     added->set_uri("file:///models/digits/" + version);
     added->set_digest("digest-" + version);
@@ -40,25 +43,28 @@ class FakeModelService final : public pb::ModelService::Service {
                           grpc::ServerWriter<pb::WatchModelResponse>* writer) override {
     int64_t sent = 0;
     while (!context->IsCancelled()) {
-      pb::WatchModelResponse response;
+      std::vector<pb::Model> models;
       {
         absl::MutexLock lock(&mutex_);
-        const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-          return ending_ || model_.serving_generation() != sent;
-        };
+        const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ending_ || changes_ != sent; };
         if (!mutex_.AwaitWithTimeout(absl::Condition(&changed), absl::Milliseconds(20))) continue;
         if (ending_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going away");
-        *response.mutable_model() = model_;
-        sent = model_.serving_generation();
+        for (const auto& [name, model] : models_) models.push_back(model);
+        sent = changes_;
       }
-      if (!writer->Write(response)) break;
+      for (const pb::Model& model : models) {
+        pb::WatchModelResponse response;
+        *response.mutable_model() = model;
+        if (!writer->Write(response)) return grpc::Status::OK;
+      }
     }
     return grpc::Status::OK;
   }
 
  private:
   absl::Mutex mutex_;
-  pb::Model model_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, pb::Model> models_ ABSL_GUARDED_BY(mutex_);
+  int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -78,13 +84,27 @@ class ModelFollowerTest : public ::testing::Test {
                             .last_retry = absl::Milliseconds(40),
                             .first_backoff = absl::Milliseconds(10),
                             .last_backoff = absl::Milliseconds(50)};
-    options.models = {"digits"};
+    options.models = {"digits", "letters"};
     options.pinned = {{"digits", pinned_}};
     options.drain_deadline = drain_deadline_;
     ModelFollower::Callbacks callbacks;
-    callbacks.on_serving = [this](const std::string&, const std::string& version, int64_t) {
+    callbacks.on_serving = [this](const std::string& model, const std::string& version, int64_t) {
       absl::MutexLock lock(&mutex_);
-      serving_ = version;
+      if (model == "digits") serving_ = version;
+      if (model == "letters") serving_letters_ = version;
+    };
+    callbacks.server_needs = [this](const std::vector<NetworkId>& networks) {
+      ServerNeeds needs{.networks = static_cast<int32_t>(networks.size())};
+      absl::MutexLock lock(&mutex_);
+      needs.without_servers = without_servers_;
+      for (const NetworkId& network : networks) {
+        if (!hosted_.contains(network)) needs.missing.push_back(network.expert);
+      }
+      return needs;
+    };
+    callbacks.on_waiting = [this](const std::string&, int64_t networks) {
+      absl::MutexLock lock(&mutex_);
+      waits_.push_back(networks);
     };
     callbacks.on_load_failed = [this](const PublishedVersion&, const absl::Status&) {
       absl::MutexLock lock(&mutex_);
@@ -94,14 +114,47 @@ class ModelFollowerTest : public ::testing::Test {
         options, rpc::MakeChannel(server_->address()),
         [this](const PublishedVersion& version) { return Load(version); }, &engine_, Clock::Real(), callbacks);
   }
-  absl::StatusOr<std::shared_ptr<const ServedVersion>> Load(const PublishedVersion& version) {
+  absl::StatusOr<LoadedVersion> Load(const PublishedVersion& version) {
     EXPECT_EQ(version.digest, "digest-" + version.version);
     absl::MutexLock lock(&mutex_);
     loads_.push_back(version.version);
+    mutex_.Await(absl::Condition(
+        +[](ModelFollowerTest* test) ABSL_NO_THREAD_SAFETY_ANALYSIS { return test->loads_.back() != test->stuck_; },
+        this));
     if (version.version == damaged_) return MakeError(absl::StatusCode::kDataLoss, "SHA256_MISMATCH", "damaged");
     ServedVersion served{.digest = version.digest};
-    served.info = {.model = "digits", .version = version.version, .experts = 1, .channels = 1, .height = 2, .width = 2};
-    return std::make_shared<const ServedVersion>(std::move(served));
+    served.info = {
+        .model = version.model, .version = version.version, .experts = 2, .channels = 1, .height = 2, .width = 2};
+    LoadedVersion loaded{.served = std::make_shared<const ServedVersion>(served)};
+    if (version.version == remote_) loaded.remote = {served.network(0), served.network(1)};
+    return loaded;
+  }
+  static NetworkId Expert(const std::string& version, int32_t expert) {
+    return {.model = "digits", .version = version, .digest = "digest-" + version, .expert = expert};
+  }
+  void AskServersFor(const std::string& version) {
+    absl::MutexLock lock(&mutex_);
+    remote_ = version;
+  }
+  // What servers host from now on.
+  void Host(std::set<NetworkId> hosted) {
+    {
+      absl::MutexLock lock(&mutex_);
+      hosted_ = std::move(hosted);
+    }
+    follower_->LookAgain();
+  }
+  bool AwaitWait(int64_t networks) {
+    absl::MutexLock lock(&mutex_);
+    const auto waits = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !waits_.empty() && waits_.back() == networks;
+    };
+    return mutex_.AwaitWithTimeout(absl::Condition(&waits), absl::Seconds(20));
+  }
+  bool AwaitLoads(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto loaded = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return loads_.size() >= count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&loaded), absl::Seconds(20));
   }
   bool AwaitServing(const std::string& version) {
     absl::MutexLock lock(&mutex_);
@@ -117,7 +170,13 @@ class ModelFollowerTest : public ::testing::Test {
     absl::MutexLock lock(&mutex_);
     damaged_ = version;
   }
+  // While it is named, its load does not come to an end.
+  void SetStuck(const std::string& version) {
+    absl::MutexLock lock(&mutex_);
+    stuck_ = version;
+  }
   void TearDown() override {
+    SetStuck("");
     follower_.reset();
     if (server_ != nullptr) StopCoordinator();
   }
@@ -130,7 +189,13 @@ class ModelFollowerTest : public ::testing::Test {
   std::unique_ptr<ModelFollower> follower_;
   absl::Mutex mutex_;
   std::string serving_ ABSL_GUARDED_BY(mutex_);
+  std::string serving_letters_ ABSL_GUARDED_BY(mutex_);
   std::string damaged_ ABSL_GUARDED_BY(mutex_);
+  std::string stuck_ ABSL_GUARDED_BY(mutex_);
+  std::string remote_ ABSL_GUARDED_BY(mutex_);  // the version whose experts are asked of servers
+  std::set<NetworkId> hosted_ ABSL_GUARDED_BY(mutex_);
+  bool without_servers_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<int64_t> waits_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> loads_ ABSL_GUARDED_BY(mutex_);
   int failures_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -233,6 +298,88 @@ TEST_F(ModelFollowerTest, AReplacedVersionsRequestsEndWhenTheirTimeIsOver) {
   while (!events->over() && absl::Now() < end) engine_.RunTick();
   EXPECT_EQ(events->status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(events->status()), "VERSION_DRAINED");
+}
+
+TEST_F(ModelFollowerTest, AVersionServesOnceServersHostAllOfIt) {
+  AskServersFor("v2");
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitWait(2));
+  EXPECT_EQ(engine_.Info("digits")->version, "v1");
+  // Half of it is not enough, nor are the networks of another version.
+  Host({Expert("v2", 1), Expert("v1", 0)});
+  ASSERT_TRUE(AwaitWait(1));
+  EXPECT_EQ(engine_.Info("digits")->version, "v1");
+  const std::vector<FollowedVersion> versions = follower_->Versions();
+  ASSERT_EQ(versions.size(), 2u);
+  EXPECT_EQ(versions[1].version, "v2");
+  EXPECT_TRUE(versions[1].wanted);
+  EXPECT_EQ(versions[1].state, VersionState::kReady);
+  EXPECT_EQ(versions[1].waits_for, "1 of its 2 networks are on no expert server: expert 0");
+  Host({Expert("v2", 0), Expert("v2", 1)});
+  ASSERT_TRUE(AwaitServing("v2"));
+  EXPECT_TRUE(AwaitWait(0));
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(loads_, ::testing::ElementsAre("v1", "v2"));
+}
+
+TEST_F(ModelFollowerTest, AVersionThatWaitsForServersGivesWayToTheNext) {
+  AskServersFor("v2");
+  StartCoordinator();
+  Follow();
+  models_->Set("v2", 1);
+  ASSERT_TRUE(AwaitWait(2));
+  EXPECT_FALSE(engine_.serves_any());
+  models_->Set("v3", 2);
+  ASSERT_TRUE(AwaitServing("v3"));
+  EXPECT_EQ(follower_->Versions().size(), 1u);
+}
+
+TEST_F(ModelFollowerTest, WithoutAServerTheVersionIsLoadedAnew) {
+  AskServersFor("v1");
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitWait(2));
+  {
+    absl::MutexLock lock(&mutex_);
+    remote_ = "";  // the loader takes all networks for its own from now on
+    without_servers_ = true;
+  }
+  follower_->LookAgain();
+  ASSERT_TRUE(AwaitServing("v1"));
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(loads_, ::testing::ElementsAre("v1", "v1"));
+}
+
+TEST_F(ModelFollowerTest, WhileAVersionLoadsOthersRollAndDrain) {
+  drain_deadline_ = absl::ZeroDuration();
+  AskServersFor("v2");
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitWait(2));
+  const auto events = std::make_shared<RecordedEvents>();
+  const auto ticket = engine_.Submit({.classes = {-1}}, absl::InfiniteDuration(), events);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  // Another model's load hangs; this one's switch, and the end of the old version's request, do not wait for it.
+  SetStuck("a1");
+  models_->Set("a1", 1, "letters");
+  ASSERT_TRUE(AwaitLoads(3));
+  Host({Expert("v2", 0), Expert("v2", 1)});
+  ASSERT_TRUE(AwaitServing("v2"));
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (!events->over() && absl::Now() < end) engine_.RunTick();
+  EXPECT_EQ(ErrorReason(events->status()), "VERSION_DRAINED");
+  SetStuck("");
+  absl::MutexLock lock(&mutex_);
+  const auto letters = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return serving_letters_ == "a1"; };
+  EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&letters), absl::Seconds(20)));
 }
 
 TEST_F(ModelFollowerTest, EndsPromptlyWithAndWithoutACoordinator) {

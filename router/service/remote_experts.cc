@@ -1,63 +1,233 @@
 #include "router/service/remote_experts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "common/base/errors.h"
 #include "fmt/format.h"
 #include "router/engine/hosted_networks.h"
 #include "router/service/expert_client.h"
+#include "spdlog/spdlog.h"
 
 namespace atl::router {
-namespace {
 
-// A lane has one watcher, and that is the engine: here its news are looked for.
-constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
+// What lanes call and where they go when the engine lets go of them.
+struct RemoteExperts::Shared {
+  Watchers watchers;
+  absl::Mutex mutex;
+  int64_t changes ABSL_GUARDED_BY(mutex) = 0;
+  std::vector<std::shared_ptr<ExpertLane>> released ABSL_GUARDED_BY(mutex);
+  bool ended ABSL_GUARDED_BY(mutex) = false;  // the thread
 
-}  // namespace
-
-RemoteExperts::RemoteExperts(const std::vector<std::string>& addresses, Clock* clock)
-    : clock_(clock), addresses_(addresses) {
-  for (const std::string& address : addresses_) {
-    lanes_.push_back(std::make_shared<RemoteLane>(RemoteLaneOptions{.address = address}, clock));
-  }
-}
-
-std::vector<NetworkId> RemoteExperts::Missing(const ServedVersion& version, bool with_router) const {
-  std::vector<NetworkId> missing;
-  for (int32_t expert = with_router ? kRouterNetwork : 0; expert < version.info.experts; ++expert) {
-    const NetworkId id = version.network(expert);
-    const bool hosted = std::any_of(lanes_.begin(), lanes_.end(),
-                                    [&](const auto& lane) { return FindHosted(*lane->hosted(), id) != nullptr; });
-    if (!hosted) missing.push_back(id);
-  }
-  return missing;
-}
-
-absl::Status RemoteExperts::AwaitHosted(const ServedVersion& version, bool with_router, absl::Duration timeout) {
-  const absl::Duration deadline = clock_->Monotonic() + timeout;
-  std::vector<NetworkId> missing = Missing(version, with_router);
-  for (bool again = true; again && !missing.empty();) {
+  void OnChange() {
     {
-      absl::MutexLock lock(&mutex_);
-      const absl::Duration now = clock_->Monotonic();
-      again = now < deadline && !stopping_;
-      if (again) clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), std::min(deadline, now + kLookAgain));
+      absl::MutexLock lock(&mutex);
+      ++changes;
     }
-    missing = Missing(version, with_router);
+    watchers.Notify();
   }
-  if (missing.empty()) return absl::OkStatus();
-  const std::string which = Describe(missing.front());
+  void Release(std::shared_ptr<ExpertLane> lane) {
+    // Its end may wait for a call of OnChange: not under the lock.
+    absl::MutexLock lock(&mutex);
+    if (!ended) released.push_back(std::exchange(lane, nullptr));
+  }
+};
+
+RemoteExperts::MakeLane RemoteExperts::Connect(Clock* clock) {
+  return [clock](const std::string& name, const std::string& address, std::function<void()> hosting) {
+    return std::make_shared<RemoteLane>(
+        RemoteLaneOptions{.address = address, .name = name, .on_hosting = std::move(hosting)}, clock);
+  };
+}
+
+RemoteExperts::RemoteExperts(Options options, MakeLane make_lane, Engine* engine, Clock* clock)
+    : options_(std::move(options)),
+      make_lane_(std::move(make_lane)),
+      engine_(engine),
+      clock_(clock),
+      shared_(std::make_shared<Shared>()) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const std::string& address : options_.addresses) {
+      if (!named_.contains(address)) named_[address] = AddLane(address, address);
+    }
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+RemoteExperts::~RemoteExperts() {
+  Stop();
+  thread_.join();
+}
+
+std::shared_ptr<ExpertLane> RemoteExperts::AddLane(const std::string& name, const std::string& address) {
+  const std::shared_ptr<ExpertLane> lane = make_lane_(name, address, [shared = shared_] { shared->OnChange(); });
+  // The engine's thread must not be the one that waits for the lane's end.
+  engine_->AddLane(std::shared_ptr<ExpertLane>(
+      lane.get(), [lane, shared = shared_](ExpertLane*) mutable { shared->Release(std::move(lane)); }));
+  return lane;
+}
+
+void RemoteExperts::Run() {
+  while (true) {
+    int64_t seen = 0;
+    {
+      absl::MutexLock lock(&shared_->mutex);
+      seen = shared_->changes;
+    }
+    if (stopping()) break;
+    const absl::Duration look_again_at = ChangeLanes();
+    const auto news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
+      return shared_->changes != seen || !shared_->released.empty();
+    };
+    std::vector<std::shared_ptr<ExpertLane>> released;
+    absl::MutexLock lock(&shared_->mutex);
+    clock_->AwaitUntil(&shared_->mutex, absl::Condition(&news), look_again_at);
+    released.swap(shared_->released);
+  }
+  std::vector<std::shared_ptr<ExpertLane>> released;
+  absl::MutexLock lock(&shared_->mutex);
+  shared_->ended = true;
+  released.swap(shared_->released);
+}
+
+absl::Duration RemoteExperts::ChangeLanes() {
+  std::vector<std::shared_ptr<ExpertLane>> removed;  // let go of without the lock
+  absl::MutexLock lock(&mutex_);
+  if (!list_ || stopping_) return absl::InfiniteDuration();
+  const absl::Duration now = clock_->Monotonic();
+  std::vector<ListedServer> listed;
+  for (const ServerList::Server& entry : list_->servers) listed.push_back(entry.server);
+  std::vector<ServerLane> lanes;
+  for (auto& [id, found] : found_) {
+    const bool on_list =
+        std::any_of(listed.begin(), listed.end(), [&](const ListedServer& server) { return server.server_id == id; });
+    found.unlisted_since = on_list ? absl::InfiniteDuration() : std::min(found.unlisted_since, now);
+    lanes.push_back(
+        {.server = found.server, .hosts = !found.lane->hosted()->empty(), .unlisted_since = found.unlisted_since});
+  }
+  const LaneChanges changes = DecideLanes(now, listed, lanes, options_.addresses, options_.lanes);
+  for (const std::string& id : changes.remove) {
+    const auto found = found_.find(id);
+    spdlog::info("expert server '{}' at {} is gone", id, found->second.server.address);
+    engine_->RemoveLane(found->second.lane->info().name);
+    removed.push_back(std::move(found->second.lane));
+    found_.erase(found);
+  }
+  for (const ListedServer& server : changes.add) {
+    spdlog::info("expert server '{}' at {} was found", server.server_id, server.address);
+    found_[server.server_id] = {
+        .server = server, .lane = AddLane(fmt::format("{} at {}", server.server_id, server.address), server.address)};
+  }
+  return changes.look_again_at;
+}
+
+void RemoteExperts::TakeList(ServerList list) {
+  {
+    absl::MutexLock lock(&mutex_);
+    list_ = std::move(list);
+  }
+  shared_->OnChange();
+}
+
+bool RemoteExperts::AnyServer() const {
+  return !named_.empty() || !found_.empty() || (list_ && !list_->servers.empty());
+}
+
+ServerNeeds RemoteExperts::Needs(const std::vector<NetworkId>& networks) const {
+  ServerNeeds needs{.networks = static_cast<int32_t>(networks.size())};
+  absl::MutexLock lock(&mutex_);
+  needs.without_servers = !AnyServer();
+  std::vector<std::shared_ptr<const std::vector<HostedNetwork>>> hosted;
+  for (const auto& [address, lane] : named_) hosted.push_back(lane->hosted());
+  for (const auto& [id, found] : found_) hosted.push_back(found.lane->hosted());
+  for (const NetworkId& id : networks) {
+    const bool somewhere =
+        std::any_of(hosted.begin(), hosted.end(), [&](const auto& list) { return FindHosted(*list, id) != nullptr; });
+    if (!somewhere) needs.missing.push_back(id.expert);
+  }
+  if (!list_ || networks.empty()) return needs;
+  for (const ServerList::Server& entry : list_->servers) {
+    needs.loading +=
+        static_cast<int32_t>(std::count_if(entry.loading.begin(), entry.loading.end(), [&](const NetworkId& id) {
+          return std::find(networks.begin(), networks.end(), id) != networks.end();
+        }));
+  }
+  for (const ServerList::Shortage& shortage : list_->shortages) {
+    if (shortage.model != networks.front().model || shortage.version != networks.front().version) continue;
+    needs.bytes_needed = shortage.bytes_needed;
+    needs.bytes_lacking = shortage.bytes_lacking;
+    needs.why = shortage.why;
+  }
+  return needs;
+}
+
+absl::StatusOr<bool> RemoteExperts::AwaitAnyServer(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return list_.has_value() || !named_.empty() || stopping_;
+  };
+  clock_->AwaitUntil(&mutex_, absl::Condition(&known), clock_->Monotonic() + timeout);
+  if (list_ || !named_.empty()) return AnyServer();
+  return MakeError(absl::StatusCode::kUnavailable, "SERVERS_UNKNOWN",
+                   "expected the coordinator's list of expert servers, found none yet");
+}
+
+absl::Status RemoteExperts::AwaitHosted(const std::vector<NetworkId>& networks, absl::Duration timeout) {
+  struct Waiter {
+    absl::Mutex mutex;
+    bool changed ABSL_GUARDED_BY(mutex) = false;
+  } waiter;
+  const absl::Duration deadline = clock_->Monotonic() + timeout;
+  const int64_t watcher = Watch([&waiter] {
+    absl::MutexLock lock(&waiter.mutex);
+    waiter.changed = true;
+  });
+  ServerNeeds needs = Needs(networks);
+  while (!needs.missing.empty() && !stopping()) {
+    {
+      absl::MutexLock lock(&waiter.mutex);
+      if (!clock_->AwaitUntil(&waiter.mutex, absl::Condition(&waiter.changed), deadline)) break;
+      waiter.changed = false;
+    }
+    needs = Needs(networks);
+  }
+  Unwatch(watcher);
+  if (needs.missing.empty()) return absl::OkStatus();
+  const NetworkId& any = networks.front();
   return MakeError(absl::StatusCode::kUnavailable, "EXPERTS_MISSING",
-                   fmt::format("expected every network on one of the expert servers {}, found {} of {} on none: {}, "
-                               "digest '{}', for one",
-                               absl::StrJoin(addresses_, ", "), missing.size(),
-                               version.info.experts + (with_router ? 1 : 0), which, missing.front().digest));
+                   fmt::format("model '{}' version '{}', digest '{}': {}; asked: {}", any.model, any.version,
+                               any.digest, DescribeMissing(needs), absl::StrJoin(lane_names(), ", ")));
 }
 
 void RemoteExperts::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  shared_->OnChange();
+}
+
+bool RemoteExperts::stopping() const {
   absl::MutexLock lock(&mutex_);
-  stopping_ = true;
+  return stopping_;
+}
+
+int64_t RemoteExperts::Watch(std::function<void()> changed) {
+  return shared_->watchers.Add(std::move(changed));
+}
+
+void RemoteExperts::Unwatch(int64_t watcher) {
+  shared_->watchers.Remove(watcher);
+}
+
+std::vector<std::string> RemoteExperts::lane_names() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::string> names;
+  for (const auto& [address, lane] : named_) names.push_back(lane->info().name);
+  for (const auto& [id, found] : found_) names.push_back(found.lane->info().name);
+  return names;
 }
 
 }  // namespace atl::router

@@ -1,45 +1,117 @@
-// The expert servers that a router was told of, as lanes, and whether they host all of a version.
+// The expert servers of a router as lanes: those that it was told of, and those that the coordinator lists. Says what
+// of a version they host.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "router/engine/engine.h"
 #include "router/engine/lane.h"
-#include "router/engine/served_version.h"
+#include "router/engine/watchers.h"
+#include "router/policy/server_lanes.h"
+#include "router/policy/version_roll.h"
 
 namespace atl::router {
 
-// "all", "router" or "none": which networks of a version a router evaluates itself, whatever servers do.
-enum class OwnNetworks { kAll, kRouter, kNone };
+// What the coordinator knows of expert servers.
+struct ServerList {
+  struct Server {
+    ListedServer server;
+    std::vector<NetworkId> loading;  // that it is bringing in
+  };
+  // A version of which networks lie on no server.
+  struct Shortage {
+    std::string model;
+    std::string version;
+    int64_t bytes_needed = 0;
+    int64_t bytes_lacking = 0;
+    std::string why;
+  };
+  std::vector<Server> servers;
+  std::vector<Shortage> shortages;
+};
 
-// Thread-safe.
+// Thread-safe. Owns one thread, joined by the destructor: it adds lanes to the engine, removes them, and lets go of
+// those that the engine no longer uses, which may block.
 class RemoteExperts {
  public:
-  // One lane per address, each connecting in the background. `clock` must outlive the lanes.
-  RemoteExperts(const std::vector<std::string>& addresses, Clock* clock);
+  // A lane of this name to the server at `address`, which calls `hosting` after what it hosts changed.
+  using MakeLane = std::function<std::shared_ptr<ExpertLane>(const std::string& name, const std::string& address,
+                                                             std::function<void()> hosting)>;
+  // RemoteLanes of the clock, which must outlive them.
+  static MakeLane Connect(Clock* clock);
 
-  const std::vector<std::shared_ptr<ExpertLane>>& lanes() const { return lanes_; }
+  struct Options {
+    std::vector<std::string> addresses;  // of servers that the router was told of
+    ServerLaneOptions lanes;
+  };
+  // `engine` and `clock` must outlive it. Lanes to the named addresses are added at once.
+  RemoteExperts(Options options, MakeLane make_lane, Engine* engine, Clock* clock);
+  ~RemoteExperts();
+  RemoteExperts(const RemoteExperts&) = delete;
+  RemoteExperts& operator=(const RemoteExperts&) = delete;
 
-  // The networks of a version that no server hosts now, ascending; of experts alone, or with the router network.
-  std::vector<NetworkId> Missing(const ServedVersion& version, bool with_router) const;
-  // Waits until none is missing. UNAVAILABLE with reason EXPERTS_MISSING names those that are after `timeout`, or when
-  // Stop was called.
-  absl::Status AwaitHosted(const ServedVersion& version, bool with_router, absl::Duration timeout);
+  // All that the coordinator knows now.
+  void TakeList(ServerList list);
+
+  // What there is of these networks of one version; `without_servers` when there is no server at all.
+  ServerNeeds Needs(const std::vector<NetworkId>& networks) const;
+  // Whether there is any server, named or listed or still with a lane. Without named ones, blocks until the
+  // coordinator's first list; UNAVAILABLE with reason SERVERS_UNKNOWN when none came within `timeout`, or when Stop was
+  // called.
+  absl::StatusOr<bool> AwaitAnyServer(absl::Duration timeout);
+  // Waits until a server hosts each of these networks. UNAVAILABLE with reason EXPERTS_MISSING names those that are on
+  // none after `timeout`, or when Stop was called.
+  absl::Status AwaitHosted(const std::vector<NetworkId>& networks, absl::Duration timeout);
   // Ends what waits, now and later.
   void Stop();
 
+  // Called without a lock whenever Needs may answer otherwise; must not block.
+  int64_t Watch(std::function<void()> changed);
+  // No call is under way when this returns.
+  void Unwatch(int64_t watcher);
+
+  // Names of the lanes that there are.
+  std::vector<std::string> lane_names() const;
+
  private:
+  struct Shared;
+  struct Found {
+    ListedServer server;
+    std::shared_ptr<ExpertLane> lane;
+    absl::Duration unlisted_since = absl::InfiniteDuration();
+  };
+
+  void Run();
+  // Carries DecideLanes out; when to do so again though nothing happens.
+  absl::Duration ChangeLanes();
+  std::shared_ptr<ExpertLane> AddLane(const std::string& name, const std::string& address);
+  bool stopping() const;
+  bool AnyServer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  const MakeLane make_lane_;
+  Engine* const engine_;
   Clock* const clock_;
-  const std::vector<std::string> addresses_;
-  std::vector<std::shared_ptr<ExpertLane>> lanes_;
-  absl::Mutex mutex_;
+  const std::shared_ptr<Shared> shared_;  // with lanes, which may outlive this
+
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::shared_ptr<ExpertLane>> named_ ABSL_GUARDED_BY(mutex_);  // by address
+  std::map<std::string, Found> found_ ABSL_GUARDED_BY(mutex_);                        // by server_id
+  std::optional<ServerList> list_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
 };
 
 }  // namespace atl::router

@@ -161,6 +161,14 @@ void RouterMetrics::OnLoadFailed(const std::string& model) {
       ->Increment();
 }
 
+void RouterMetrics::OnWaitingForServers(const std::string& model, int64_t networks) {
+  registry_
+      ->AddGauge("atoll_router_awaited_networks",
+                 "Networks that the version to be served waits for on expert servers; 0: it does not wait.",
+                 {{"model", model}})
+      ->Set(static_cast<double>(networks));
+}
+
 void RouterMetrics::OnCoordinatorConnection(bool connected) {
   coordinator_connected_->Set(connected ? 1 : 0);
 }

@@ -32,6 +32,7 @@ class RouterMetrics final : public EngineObserver {
   void OnRest(std::string_view route, int code, absl::Duration duration);
   void OnServing(const std::string& model, int64_t generation);
   void OnLoadFailed(const std::string& model);
+  void OnWaitingForServers(const std::string& model, int64_t networks);
   void OnCoordinatorConnection(bool connected);
 
   // Asked by Refresh. Before the first Refresh.

@@ -13,8 +13,11 @@ namespace {
 
 constexpr char const* kServiceName = atlpb::sample::v1::SampleService::service_full_name();
 
-// How long a version's load waits for servers that host its networks; then it is tried again, or given up.
+// How long a model folder waits at the start for servers that host its networks.
 constexpr absl::Duration kServersPatience = absl::Seconds(15);
+
+// How long a load waits for the coordinator's first list of servers; then it is tried again.
+constexpr absl::Duration kListPatience = absl::Seconds(15);
 
 absl::Status CheckSources(const RouterOptions& options) {
   if (options.model_dir.empty() == options.coordinator.empty()) {
@@ -25,9 +28,12 @@ absl::Status CheckSources(const RouterOptions& options) {
     return FieldError("--blob-store", "BLOB_STORE_REQUIRED",
                       "expected the URI of the coordinator's blob store, found none");
   }
-  if (options.own_networks && *options.own_networks != OwnNetworks::kAll && options.expert_servers.empty()) {
-    return FieldError("--own-networks", "EXPERT_SERVER_REQUIRED",
-                      "expected an --expert-server for what is not evaluated here, found none");
+  const bool needs_servers = options.own_networks == OwnNetworks::kRouter || options.own_networks == OwnNetworks::kNone;
+  if (needs_servers && options.expert_servers.empty() && options.coordinator.empty()) {
+    return FieldError(
+        "--own-networks", "EXPERT_SERVER_REQUIRED",
+        "expected an --expert-server, or a --coordinator that lists some, for what is not evaluated here; "
+        "found none");
   }
   return absl::OkStatus();
 }
@@ -49,11 +55,12 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
                                                                 Clock::Real()));
   router->metrics_.WatchMemory([experts = router->experts_.get()] { return experts->stats(); });
   for (const auto& lane : router->experts_->lanes()) router->engine_.AddLane(lane);
-  if (!options.expert_servers.empty()) {
-    router->own_networks_ = options.own_networks.value_or(OwnNetworks::kRouter);
-    router->remote_ = std::make_unique<RemoteExperts>(options.expert_servers, Clock::Real());
-    for (const auto& lane : router->remote_->lanes()) router->engine_.AddLane(lane);
-  }
+  router->own_networks_ = options.own_networks;
+  router->remote_ =
+      std::make_unique<RemoteExperts>(RemoteExperts::Options{.addresses = options.expert_servers},
+                                      RemoteExperts::Connect(Clock::Real()), &router->engine_, Clock::Real());
+  // A folder's servers are the named ones.
+  if (options.coordinator.empty()) router->remote_->TakeList({});
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
   ATOLL_ASSIGN_OR_RETURN(
@@ -89,28 +96,52 @@ absl::Status RouterServer::LoadFolder(const std::string& folder) {
         fmt::format("expected a folder with model_index.json, found no '{}': {}", folder, error.message()));
   }
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path.string()));
-  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const ServedVersion> version, Load(store_->root(), /*digest=*/""));
-  spdlog::info("serving model '{}' version '{}' from {}", version->info.model, version->info.version, folder);
-  engine_.Serve(std::move(version));
+  ATOLL_ASSIGN_OR_RETURN(LoadedVersion version, Load(store_->root(), /*digest=*/""));
+  ATOLL_RETURN_IF_ERROR(remote_->AwaitHosted(version.remote, kServersPatience));
+  spdlog::info("serving model '{}' version '{}' from {}", version.served->info.model, version.served->info.version,
+               folder);
+  engine_.Serve(std::move(version.served));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const ServedVersion>> RouterServer::Load(const std::string& folder_uri,
-                                                                        const std::string& digest) {
+absl::StatusOr<OwnNetworks> RouterServer::DecideOwnNetworks() {
+  if (own_networks_ != OwnNetworks::kAuto) return own_networks_;
+  ATOLL_ASSIGN_OR_RETURN(const bool any_server, remote_->AwaitAnyServer(kListPatience));
+  return any_server ? OwnNetworks::kRouter : OwnNetworks::kAll;
+}
+
+absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, const std::string& digest) {
   ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const VersionFiles> files, OpenVersion(store_.get(), folder_uri, digest));
-  if (own_networks_ == OwnNetworks::kAll) return experts_->Host(std::move(files));
-  const bool own_router = own_networks_ == OwnNetworks::kRouter;
-  ATOLL_RETURN_IF_ERROR(remote_->AwaitHosted(files->served, /*with_router=*/!own_router, kServersPatience));
-  if (!own_router) return std::shared_ptr<const ServedVersion>(files, &files->served);
+  ATOLL_ASSIGN_OR_RETURN(const OwnNetworks own, DecideOwnNetworks());
+  LoadedVersion loaded;
+  if (own == OwnNetworks::kAll) {
+    ATOLL_ASSIGN_OR_RETURN(loaded.served, experts_->Host(std::move(files)));
+    return loaded;
+  }
+  const ServedVersion& served = files->served;
+  if (own == OwnNetworks::kNone) loaded.remote.push_back(served.network(kRouterNetwork));
+  for (int32_t expert = 0; expert < served.info.experts; ++expert) loaded.remote.push_back(served.network(expert));
+  if (own == OwnNetworks::kNone) {
+    loaded.served = {files, &served};
+    return loaded;
+  }
   ATOLL_RETURN_IF_ERROR(experts_->Load(files, kRouterNetwork));
-  return std::shared_ptr<const ServedVersion>(&files->served, [this, files](const ServedVersion* version) {
-    experts_->Forget(version->network(kRouterNetwork));
-  });
+  loaded.served = {&served,
+                   [this, files](const ServedVersion* version) { experts_->Forget(version->network(kRouterNetwork)); }};
+  return loaded;
 }
 
 absl::Status RouterServer::Follow(const RouterOptions& options) {
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open(options.blob_store));
+  const std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(options.coordinator);
+  directory_ = std::make_unique<ExpertDirectory>(DirectoryOptions{}, channel, remote_.get(), Clock::Real());
   ModelFollower::Callbacks callbacks{
+      .server_needs =
+          [this](const std::vector<NetworkId>& networks) {
+            ServerNeeds needs = remote_->Needs(networks);
+            needs.without_servers = needs.without_servers && own_networks_ == OwnNetworks::kAuto;
+            return needs;
+          },
       .on_serving =
           [this](const std::string& model, const std::string& version, int64_t generation) {
             metrics_.OnServing(model, generation);
@@ -118,14 +149,21 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
           },
       .on_load_failed = [this](const PublishedVersion& version,
                                const absl::Status&) { metrics_.OnLoadFailed(version.model); },
+      .on_waiting = [this](const std::string& model,
+                           int64_t networks) { metrics_.OnWaitingForServers(model, networks); },
       .on_connection = [this](bool connected) { metrics_.OnCoordinatorConnection(connected); },
   };
   follower_ = std::make_unique<ModelFollower>(
       FollowerOptions{
           .models = options.models, .pinned = options.pinned, .drain_deadline = options.version_drain_deadline},
-      rpc::MakeChannel(options.coordinator),
-      [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_, Clock::Real(),
-      std::move(callbacks));
+      channel, [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_,
+      Clock::Real(), std::move(callbacks));
+  server_watcher_ = remote_->Watch([follower = follower_.get()] { follower->LookAgain(); });
+  // A router that evaluates everything itself has nothing to ask of servers.
+  if (own_networks_ == OwnNetworks::kAll) return absl::OkStatus();
+  reports_ = std::make_unique<RoutingReports>(
+      ReportOptions{.needs_router_networks = own_networks_ == OwnNetworks::kNone}, channel,
+      [follower = follower_.get()] { return follower->Versions(); }, &engine_, Clock::Real());
   return absl::OkStatus();
 }
 
@@ -134,7 +172,11 @@ void RouterServer::SetServing() {
 }
 
 void RouterServer::Shutdown(absl::Duration grace) {
+  directory_.reset();
+  reports_.reset();
   if (remote_ != nullptr) remote_->Stop();
+  if (server_watcher_) remote_->Unwatch(*server_watcher_);
+  server_watcher_.reset();
   follower_.reset();
   if (server_ != nullptr) {
     server_->SetServing(false);

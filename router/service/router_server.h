@@ -15,13 +15,19 @@
 #include "common/storage/blob_store.h"
 #include "router/engine/engine.h"
 #include "router/engine/local_experts.h"
+#include "router/service/expert_directory.h"
 #include "router/service/model_follower.h"
 #include "router/service/remote_experts.h"
 #include "router/service/rest_server.h"
 #include "router/service/router_metrics.h"
+#include "router/service/routing_reports.h"
 #include "router/service/sample_service.h"
 
 namespace atl::router {
+
+// Which networks of a version a router evaluates itself, whatever servers do. kAuto: all while there is no expert
+// server, else the router network; it is decided when a version is loaded.
+enum class OwnNetworks { kAuto, kAll, kRouter, kNone };
 
 struct RouterOptions {
   // Either a coordinator and its blob store, or a folder with one published model.
@@ -36,10 +42,9 @@ struct RouterOptions {
   std::string metrics_listen;         // empty: none
   RestOptions rest = {.listen = ""};  // no address: none
   int threads = 1;
-  // Expert servers that evaluate networks, "host:port", and what is evaluated here beside them: the router network
-  // unless said otherwise. Without servers everything is.
+  // Expert servers that evaluate networks, "host:port", beside those that the coordinator lists.
   std::vector<std::string> expert_servers;
-  std::optional<OwnNetworks> own_networks;
+  OwnNetworks own_networks = OwnNetworks::kAuto;
   std::string device = "cpu";
   int64_t memory_budget_bytes = 0;  // of weights, per device; 0: no limit
   EngineOptions engine;
@@ -75,9 +80,10 @@ class RouterServer {
   explicit RouterServer(const RouterOptions& options);
   absl::Status LoadFolder(const std::string& folder);
   absl::Status Follow(const RouterOptions& options);
-  // Brings into memory what this router evaluates itself, and waits for servers that host the rest: UNAVAILABLE with
-  // reason EXPERTS_MISSING.
-  absl::StatusOr<std::shared_ptr<const ServedVersion>> Load(const std::string& folder_uri, const std::string& digest);
+  // Brings into memory what this router evaluates itself, and says what it leaves to servers. What LocalExperts
+  // returns; UNAVAILABLE with reason SERVERS_UNKNOWN.
+  absl::StatusOr<LoadedVersion> Load(const std::string& folder_uri, const std::string& digest);
+  absl::StatusOr<OwnNetworks> DecideOwnNetworks();
   void SetServing();
 
   const std::unique_ptr<metrics::Registry> registry_;
@@ -86,12 +92,15 @@ class RouterServer {
   SampleService service_;
   std::unique_ptr<storage::BlobStore> store_;
   std::unique_ptr<LocalExperts> experts_;
-  std::unique_ptr<RemoteExperts> remote_;  // null without expert servers
-  OwnNetworks own_networks_ = OwnNetworks::kAll;
+  OwnNetworks own_networks_ = OwnNetworks::kAuto;
+  std::unique_ptr<RemoteExperts> remote_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<RestServer> rest_;
   std::unique_ptr<metrics::Exposer> exposer_;
+  std::unique_ptr<ExpertDirectory> directory_;
   std::unique_ptr<ModelFollower> follower_;
+  std::optional<int64_t> server_watcher_;  // of remote_, for follower_
+  std::unique_ptr<RoutingReports> reports_;
 };
 
 }  // namespace atl::router

@@ -1,0 +1,37 @@
+#include "router/policy/server_lanes.h"
+
+#include <algorithm>
+
+namespace atl::router {
+
+LaneChanges DecideLanes(absl::Duration now, std::span<const ListedServer> listed, std::span<const ServerLane> lanes,
+                        std::span<const std::string> named, const ServerLaneOptions& options) {
+  LaneChanges changes;
+  const auto is_named = [&](const std::string& address) {
+    return std::find(named.begin(), named.end(), address) != named.end();
+  };
+  for (const ServerLane& lane : lanes) {
+    const auto entry = std::find_if(listed.begin(), listed.end(), [&](const ListedServer& server) {
+      return server.server_id == lane.server.server_id;
+    });
+    if (entry != listed.end()) {
+      if (*entry != lane.server) changes.remove.push_back(lane.server.server_id);
+      continue;
+    }
+    const absl::Duration ends = std::min(lane.unlisted_since, now) + options.unlisted_grace;
+    if (!lane.hosts || now >= ends) {
+      changes.remove.push_back(lane.server.server_id);
+    } else {
+      changes.look_again_at = std::min(changes.look_again_at, ends);
+    }
+  }
+  for (const ListedServer& server : listed) {
+    if (is_named(server.address)) continue;
+    const bool kept =
+        std::any_of(lanes.begin(), lanes.end(), [&](const ServerLane& lane) { return lane.server == server; });
+    if (!kept) changes.add.push_back(server);
+  }
+  return changes;
+}
+
+}  // namespace atl::router

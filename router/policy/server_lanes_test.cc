@@ -1,0 +1,59 @@
+#include "router/policy/server_lanes.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace atl::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kNow = absl::Seconds(100);
+const ServerLaneOptions kOptions{.unlisted_grace = absl::Seconds(30)};
+const ListedServer kOne{.server_id = "one", .incarnation = "1", .address = "a:1"};
+const ListedServer kTwo{.server_id = "two", .incarnation = "1", .address = "b:1"};
+
+LaneChanges Decide(const std::vector<ListedServer>& listed, const std::vector<ServerLane>& lanes,
+                   const std::vector<std::string>& named = {}) {
+  return DecideLanes(kNow, listed, lanes, named, kOptions);
+}
+
+TEST(DecideLanesTest, ListedServersGetLanesAndKeepThem) {
+  const LaneChanges first = Decide({kOne, kTwo}, {});
+  EXPECT_THAT(first.add, ElementsAre(kOne, kTwo));
+  EXPECT_THAT(first.remove, IsEmpty());
+  // In reach or not: a lane connects again by itself.
+  const LaneChanges next = Decide({kOne, kTwo}, {{.server = kOne, .hosts = true}, {.server = kTwo, .hosts = false}});
+  EXPECT_THAT(next.add, IsEmpty());
+  EXPECT_THAT(next.remove, IsEmpty());
+  EXPECT_EQ(next.look_again_at, absl::InfiniteDuration());
+}
+
+TEST(DecideLanesTest, AnotherProcessOrAddressOfAServerGetsANewLane) {
+  for (const ListedServer& now : {ListedServer{"one", "2", "a:1"}, ListedServer{"one", "1", "a:2"}}) {
+    const LaneChanges changes = Decide({now}, {{.server = kOne, .hosts = true}});
+    EXPECT_THAT(changes.remove, ElementsAre("one"));
+    EXPECT_THAT(changes.add, ElementsAre(now));
+  }
+}
+
+TEST(DecideLanesTest, ServersThatWereNamedGetNoSecondLane) {
+  EXPECT_THAT(Decide({kOne, kTwo}, {}, {"a:1"}).add, ElementsAre(kTwo));
+}
+
+TEST(DecideLanesTest, WhatIsNotListedGoesAtOnceWhenItHostsNothing) {
+  EXPECT_THAT(Decide({kTwo}, {{.server = kOne, .hosts = false}, {.server = kTwo, .hosts = true}}).remove,
+              ElementsAre("one"));
+}
+
+TEST(DecideLanesTest, WhatIsNotListedAndAnswersHasItsGrace) {
+  const LaneChanges fresh = Decide({}, {{.server = kOne, .hosts = true, .unlisted_since = kNow}});
+  EXPECT_THAT(fresh.remove, IsEmpty());
+  EXPECT_EQ(fresh.look_again_at, kNow + absl::Seconds(30));
+  const LaneChanges late = Decide({}, {{.server = kOne, .hosts = true, .unlisted_since = kNow - absl::Seconds(30)}});
+  EXPECT_THAT(late.remove, ElementsAre("one"));
+}
+
+}  // namespace
+}  // namespace atl::router

@@ -1,0 +1,79 @@
+// For tests: the coordinator's registry of expert servers, whose answers the test decides.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "atoll/serving/v1/serving_service.grpc.pb.h"
+
+namespace atl::router {
+
+// Thread-safe.
+class FakeServingService final : public atlpb::serving::v1::ServingService::Service {
+ public:
+  // Sent to all watchers, and first of all to those to come.
+  void List(const atlpb::serving::v1::WatchServersResponse& list) {
+    absl::MutexLock lock(&mutex_);
+    list_ = list;
+    ++changes_;
+  }
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  // The next so many reports are not taken.
+  void RefuseReports(int count) {
+    absl::MutexLock lock(&mutex_);
+    refused_ = count;
+  }
+  // The `index`-th report that came, taken or not.
+  std::optional<atlpb::serving::v1::ReportRoutingRequest> AwaitReport(size_t index) {
+    absl::MutexLock lock(&mutex_);
+    const auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reports_.size() > index; };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&came), absl::Seconds(20))) return std::nullopt;
+    return reports_[index];
+  }
+  size_t reports() {
+    absl::MutexLock lock(&mutex_);
+    return reports_.size();
+  }
+
+  grpc::Status WatchServers(grpc::ServerContext* context, const atlpb::serving::v1::WatchServersRequest*,
+                            grpc::ServerWriter<atlpb::serving::v1::WatchServersResponse>* writer) override {
+    int64_t sent = 0;
+    while (!context->IsCancelled()) {
+      atlpb::serving::v1::WatchServersResponse response;
+      {
+        absl::MutexLock lock(&mutex_);
+        const auto changed = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ending_ || changes_ != sent; };
+        if (!mutex_.AwaitWithTimeout(absl::Condition(&changed), absl::Milliseconds(20))) continue;
+        if (ending_) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "going away");
+        response = list_;
+        sent = changes_;
+      }
+      if (!writer->Write(response)) break;
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status ReportRouting(grpc::ServerContext*, const atlpb::serving::v1::ReportRoutingRequest* request,
+                             atlpb::serving::v1::ReportRoutingResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    reports_.push_back(*request);
+    if (refused_ > 0 && refused_-- > 0) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "busy");
+    response->mutable_report_interval()->set_nanos(100'000'000);
+    return grpc::Status::OK;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  atlpb::serving::v1::WatchServersResponse list_ ABSL_GUARDED_BY(mutex_);
+  int64_t changes_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<atlpb::serving::v1::ReportRoutingRequest> reports_ ABSL_GUARDED_BY(mutex_);
+  int refused_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace atl::router
