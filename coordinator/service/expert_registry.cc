@@ -113,10 +113,14 @@ absl::StatusOr<HeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::ExpertS
     NoteFailures(server);
     news_ = true;
   }
-  answer.undecided = Now() < settled_at_;
-  if (answer.undecided) return answer;
   Refresh();
-  for (const serving::Network& network : plan_.assigned[server.server_id]) {
+  const auto assigned = plan_.assigned.find(server.server_id);
+  answer.undecided = assigned == plan_.assigned.end();
+  if (answer.undecided) {
+    if (Now() >= settled_at_) answer.interval = options_.watch_interval;
+    return answer;
+  }
+  for (const serving::Network& network : assigned->second) {
     answer.assigned.push_back({.network = network, .uri = uris_.at(network.digest)});
   }
   return answer;
@@ -193,15 +197,16 @@ void ExpertRegistry::TakeHeat(absl::Duration now) {
 }
 
 absl::Duration ExpertRegistry::NextWake() const {
-  absl::Duration next = std::min({look_again_, servers_.NextExpiry(), routers_.NextExpiry(), watches_.NextWake()});
+  absl::Duration next = std::min({NextRefresh(), servers_.NextExpiry(), routers_.NextExpiry(), watches_.NextWake()});
   if (heat_news_) next = std::min(next, heat_due_);
   return next;
 }
 
 void ExpertRegistry::Refresh() {
   const absl::Duration now = Now();
-  if (!news_ && now < look_again_) return;
+  if (now < NextRefresh()) return;
   news_ = false;
+  not_before_ = now + options_.watch_interval;
   look_again_ = absl::InfiniteDuration();
   watches_.MarkDirty("");
   if (now < settled_at_) {

@@ -7,6 +7,7 @@
 // Not thread-safe: owned by the core's executor, or by a test. Nothing blocks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -43,7 +44,7 @@ struct ExpertRegistryOptions {
   // A version's index that could not be read is read again after this, doubled up to the last.
   absl::Duration first_retry = absl::Seconds(1);
   absl::Duration last_retry = absl::Minutes(1);
-  // Least time between two messages of one watch.
+  // Least time between two decisions, and between two messages of one watch.
   absl::Duration watch_interval = absl::Milliseconds(100);
 };
 
@@ -68,7 +69,7 @@ struct AssignedNetwork {
 struct HeartbeatAnswer {
   std::vector<AssignedNetwork> assigned;
   absl::Duration interval;
-  // Nothing is decided yet: the server keeps what it hosts.
+  // Nothing is decided yet for this server: it keeps what it hosts.
   bool undecided = false;
 };
 
@@ -123,8 +124,9 @@ class ExpertRegistry {
   void ForgetTheSilent(absl::Duration now);
   void TakeHeat(absl::Duration now);
 
-  // Decides anew when something changed.
+  // Decides anew when something changed, or time did it, and the last decision is an interval ago.
   void Refresh();
+  absl::Duration NextRefresh() const { return news_ ? not_before_ : std::max(look_again_, not_before_); }
   serving::VersionFacts GatherVersionFacts(absl::Duration now);
   void BeginReads(absl::Duration now, const std::vector<serving::WantedVersion>& wanted);
   void TakeWeights(const std::string& digest, absl::StatusOr<serving::VersionWeights> weights);
@@ -150,6 +152,7 @@ class ExpertRegistry {
   absl::Duration heat_due_ = absl::ZeroDuration();
 
   bool news_ = true;
+  absl::Duration not_before_ = absl::ZeroDuration();  // the next decision
   absl::Duration look_again_ = absl::ZeroDuration();  // when time alone changes what is decided
   std::map<std::string, std::string> uris_;           // by digest, of wanted versions
   serving::HostingPlan plan_;

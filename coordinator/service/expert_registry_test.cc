@@ -22,7 +22,7 @@ class ExpertRegistryTest : public testing::Test {
   ExpertRegistryTest() { Start(/*settles=*/false); }
 
   void Start(bool settles, ExpertRegistryOptions options = {}) {
-    options.watch_interval = absl::ZeroDuration();
+    options.watch_interval = interval_;
     sequence_ = 0;
     reads_.clear();
     experts_ = std::make_unique<ExpertRegistry>(
@@ -107,6 +107,7 @@ class ExpertRegistryTest : public testing::Test {
   absl::Status ended_;
   int64_t sequence_ = 0;
   int32_t experts_of_each_ = 2;
+  absl::Duration interval_ = absl::ZeroDuration();
 };
 
 TEST_F(ExpertRegistryTest, WithoutServersNothingIsReadAndNothingLacks) {
@@ -314,6 +315,27 @@ TEST_F(ExpertRegistryTest, WhatAServerCannotLoadGoesToAnother) {
   EXPECT_EQ(Beat("a", 0, NetworkState::kFailed), Experts{});
   // It does not come back once the failed ones are off its list.
   EXPECT_EQ(Beat("a"), Experts{});
+}
+
+TEST_F(ExpertRegistryTest, ManyChangesAtOnceAreOneDecision) {
+  interval_ = absl::Milliseconds(100);
+  Start(false);
+  Serve("v1");
+  Pass(interval_);
+  EXPECT_EQ(Beat("a"), Experts{"undecided"});
+  Pass(interval_);
+  Read();
+  Pass(interval_);
+  EXPECT_EQ(Beat("a"), (Experts{"v1/0", "v1/1"}));
+  // Of two that come at the same time one is asked to come again soon, and keeps what it has until then.
+  Pass(interval_);
+  EXPECT_EQ(Beat("b"), (Experts{"v1/0", "v1/1"}));
+  const auto c = experts_->Heartbeat({.server_id = "c", .incarnation = "i", .address = "c:1"}, 1, /*leaving=*/false);
+  ASSERT_TRUE(c.ok());
+  EXPECT_TRUE(c->undecided && c->assigned.empty());
+  EXPECT_EQ(c->interval, interval_);
+  Pass(interval_);
+  EXPECT_EQ(Beat("c"), (Experts{"v1/0", "v1/1"}));
 }
 
 TEST_F(ExpertRegistryTest, AnIndexThatCannotBeReadIsNamedAndReadAgain) {

@@ -74,7 +74,7 @@ TEST(HostingPlan, WithoutServersEverythingLacks) {
 TEST(HostingPlan, UnknownWeightsLeaveWhatIsHostedWhereItIs) {
   const ExpertServer a = Server("a", 100, {{Expert(0), NetworkState::kReady, 10}});
   const ExpertServer b = Server("b", 100, {{Expert(0), NetworkState::kFailed, 0}});
-  HostingFacts facts{.versions = {Version("v1")}, .servers = {&a, &b}};
+  HostingFacts facts{.versions = {Version("v1")}, .servers = {&a, &b}, .failing = {{"b", Expert(0)}}};
   // Being read: no complaint yet.
   HostingPlan plan = PlanHosting(facts, {.replicas = 1});
   EXPECT_EQ(plan.assigned["a"], std::vector<Network>{Expert(0)});
@@ -101,14 +101,14 @@ TEST(HostingPlan, WhatFailedGoesElsewhereWhileThatIsRemembered) {
 }
 
 TEST(HostingPlan, AFewRequestsMakeNoExpertHot) {
-  const ExpertServer a = Server("a", 0), b = Server("b", 0);
+  const ExpertServer a = Server("a", 0), b = Server("b", 0), c = Server("c", 0);
   HostingFacts facts{.versions = {Version("v1")},
                      .weights = {{"d-v1", VersionWeights{{0, 10}, {1, 10}, {2, 10}}}},
-                     .servers = {&a, &b}};
+                     .servers = {&a, &b, &c}};
   facts.versions[0].version.experts = 3;
   const auto replicas = [&] {
     const HostingPlan plan = PlanHosting(facts, {.replicas = 1});
-    return plan.assigned.at("a").size() + plan.assigned.at("b").size();
+    return plan.assigned.at("a").size() + plan.assigned.at("b").size() + plan.assigned.at("c").size();
   };
   EXPECT_EQ(replicas(), 3u);
   facts.chosen = {{kV1, {60, 0, 0}}};

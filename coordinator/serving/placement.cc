@@ -79,6 +79,29 @@ class Placing {
     }
   }
 
+  // Servers with less than their share of all replicas get more of those that are asked most against their replicas.
+  template <typename Heat>
+  void Spread(const Wanted& networks, int32_t replicas, const Heat& heat) {
+    if (rooms_.empty()) return;
+    const size_t share = (networks.size() * static_cast<size_t>(replicas) + rooms_.size() - 1) / rooms_.size();
+    for (Room& room : rooms_) {
+      while (room.assigned.size() < share) {
+        const WantedNetwork* best = nullptr;
+        double best_need = 0;
+        for (const WantedNetwork* wanted : networks) {
+          if (!room.Takes(*wanted, Fit::kWithin) || Contains(room.server->failing, wanted->network)) continue;
+          const double need = heat(*wanted) / std::max(1, Replicas(*wanted));
+          if (best != nullptr && need <= best_need) continue;
+          best = wanted;
+          best_need = need;
+        }
+        if (best == nullptr) break;
+        room.Assign(*best);
+        ++replicas_[best->network];
+      }
+    }
+  }
+
   void Remove(const Wanted& networks) {
     for (const WantedNetwork* wanted : networks) {
       for (Room& room : rooms_) room.Remove(*wanted);
@@ -221,6 +244,7 @@ Placement Place(std::span<const PlacementServer> servers, std::span<const Wanted
     placing.Fill(begun, target, hosted);
   }
   placing.KeepHosted(all);
+  placing.Spread(begun, options.replicas, [&](const WantedNetwork& network) { return heat.at(network.network); });
 
   placement.assigned = placing.Assigned();
   placement.over_memory_bytes = placing.OverMemory();
