@@ -9,6 +9,7 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "fmt/format.h"
+#include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
@@ -66,7 +67,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   for (const NamedService& service : options.services) builder.RegisterService(service.service);
 
   std::unique_ptr<Server> server(new Server);
+  // What gRPC would print of an address that is taken is said below.
+  gpr_set_log_function([](gpr_log_func_args*) {});
   server->server_ = builder.BuildAndStart();
+  gpr_set_log_function(nullptr);
   if (server->server_ == nullptr || port == 0) {
     return MakeError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN",
                      fmt::format("cannot listen at {}: the address is taken or not this machine's", options.listen));

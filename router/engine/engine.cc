@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/errors.h"
+#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -186,7 +187,7 @@ absl::StatusOr<const Engine::ServedModel*> Engine::FindModel(const std::string& 
     return FieldError("model", "MODEL_REQUIRED", fmt::format("expected one of {}, found none named", known));
   }
   return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_MODEL", "model",
-                            fmt::format("model: expected one of {}, found '{}'", known, name));
+                            fmt::format("model: expected one of {}, found {}", known, Quoted(name)));
 }
 
 absl::StatusOr<std::shared_ptr<const ServedVersion>> Engine::FindVersion(const SampleRequest& request) {
@@ -199,8 +200,8 @@ absl::StatusOr<std::shared_ptr<const ServedVersion>> Engine::FindVersion(const S
   std::string others;
   for (const auto& [version, entry] : model->offered) others += fmt::format(", or '{}'", version);
   return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", "version",
-                            fmt::format("version: expected none or '{}', which model '{}' serves{}, found '{}'",
-                                        serving.version, serving.model, others, request.version));
+                            fmt::format("version: expected none or '{}', which model '{}' serves{}, found {}",
+                                        serving.version, serving.model, others, Quoted(request.version)));
 }
 
 absl::StatusOr<SamplerInfo> Engine::Info(const std::string& model) {
@@ -227,9 +228,10 @@ std::vector<SamplerInfo> Engine::Served() {
   return served;
 }
 
-bool Engine::serves_any() {
+bool Engine::takes_requests() {
   absl::MutexLock lock(&mutex_);
-  return std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second.serving != nullptr; });
+  return !draining_ &&
+         std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second.serving != nullptr; });
 }
 
 bool Engine::has_leavers() {

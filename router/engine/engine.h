@@ -138,8 +138,8 @@ class Engine {
   std::vector<std::string> Versions(const std::string& model);
   // The serving versions, by the names of their models.
   std::vector<SamplerInfo> Served();
-  // Whether any model is served.
-  bool serves_any();
+  // Whether any model is served, and new requests are taken: no longer once it drains.
+  bool takes_requests();
 
   // Takes a request or says why not: errors of Info and ResolveRequest, NOT_FOUND with reason UNKNOWN_VERSION,
   // RESOURCE_EXHAUSTED with reason QUEUE_FULL (RetryDelayOf), UNAVAILABLE with reason DRAINING. `deadline` of the

@@ -242,7 +242,7 @@ class CivetRestServer : public RestServer {
   }
 
   Reply Health() {
-    const bool healthy = engine_->serves_any();
+    const bool healthy = engine_->takes_requests();
     return {.code = healthy ? 200 : 503, .body = healthy ? "ok\n" : "not ready\n", .type = "text/plain"};
   }
 

@@ -629,6 +629,17 @@ TEST_F(RestServerTest, ATimeoutOfTheRequestIs504) {
   EXPECT_EQ(answer.ErrorCode(), "DEADLINE_EXPIRED");
 }
 
+TEST_F(RestServerTest, ADrainingRouterSaysThatItIsNotReady) {
+  Start();
+  engine_->Start();
+  EXPECT_EQ(Get("/healthz").code, 200);
+  engine_->Drain(absl::ZeroDuration());
+  EXPECT_EQ(Get("/healthz").code, 503);
+  const Answer refused = Post(R"({"prompt": "one"})");
+  EXPECT_EQ(refused.code, 503);
+  EXPECT_EQ(refused.ErrorCode(), "DRAINING");
+}
+
 TEST_F(RestServerTest, WithoutAModelItIsNotReady) {
   Start({}, {}, /*with_model=*/false);
   EXPECT_EQ(Get("/healthz").code, 503);

@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   if (!options.metrics_listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(router->exposer_, metrics::Exposer::Start(
                                                  router->registry_.get(), options.metrics_listen,
-                                                 [engine = &router->engine_] { return engine->serves_any(); },
+                                                 [engine = &router->engine_] { return engine->takes_requests(); },
                                                  [metrics = &router->metrics_] { metrics->Refresh(); }));
   }
   if (options.model_dir.empty()) {

@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/base/quoted.h"
 #include "fmt/format.h"
 
 namespace atl::router {
 namespace {
 
 constexpr size_t kRememberedIds = 4096;
-constexpr size_t kIdLetters = 32;
 
 std::string NewId() {
   std::random_device random;
@@ -43,10 +43,10 @@ absl::Status RunningRequests::Cancel(const std::string& id) {
     const auto found = running_.find(id);
     if (found == running_.end()) {
       if (cancelled_.contains(id)) return absl::OkStatus();
-      const std::string shown = id.size() <= kIdLetters ? id : id.substr(0, kIdLetters) + "...";
       return MakeErrorWithField(
           absl::StatusCode::kNotFound, "UNKNOWN_REQUEST", "request_id",
-          fmt::format("request_id: expected the id of a request that is queued or sampled here, found '{}'", shown));
+          fmt::format("request_id: expected the id of a request that is queued or sampled here, found {}",
+                      Quoted(id)));
     }
     cancel.swap(found->second);
     running_.erase(found);
