@@ -332,7 +332,7 @@ TEST_F(ModelFollowerTest, AVersionThatWaitsForServersGivesWayToTheNext) {
   Follow();
   models_->Set("v2", 1);
   ASSERT_TRUE(AwaitWait(2));
-  EXPECT_FALSE(engine_.serves_any());
+  EXPECT_FALSE(engine_.takes_requests());
   models_->Set("v3", 2);
   ASSERT_TRUE(AwaitServing("v3"));
   EXPECT_EQ(follower_->Versions().size(), 1u);
