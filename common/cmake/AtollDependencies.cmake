@@ -63,7 +63,7 @@ add_library(deps::arrow ALIAS deps_arrow)
 
 # LibTorch from the torch wheel. Its include folder carries old protobuf and fmt headers, so it comes after the
 # system's (-idirafter). libtorch_cuda.so pulls in every CUDA library, most of which are not even installed where no GPU
-# is: nothing links it; a CUDA build loads it when a device is asked for (worker/transport/nccl/torch_cuda.h).
+# is: nothing links it; a CUDA build loads it when a device is asked for (common/model/device.h).
 add_library(deps_torch INTERFACE)
 target_compile_options(deps_torch INTERFACE
   "SHELL:-idirafter ${ATOLL_PREFIX}/torch/include/torch/csrc/api/include" "SHELL:-idirafter ${ATOLL_PREFIX}/torch/include")

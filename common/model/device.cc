@@ -2,9 +2,14 @@
 
 #include <dlfcn.h>
 
+#include <charconv>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <set>
+#include <utility>
 
+#include "absl/strings/str_split.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -64,8 +69,9 @@ absl::StatusOr<std::vector<DeviceInfo>> OpenCudaDevices() {
     ATOLL_RETURN_IF_ERROR(
         (driver.Call<char*, int, int>("cuDeviceGetName", name, static_cast<int>(std::size(name)), device)));
     ATOLL_RETURN_IF_ERROR((driver.Call<size_t*, int>("cuDeviceTotalMem_v2", &bytes, device)));
+    const std::string torch_name = fmt::format("cuda:{}", number);
     devices.push_back(
-        {.torch_name = fmt::format("cuda:{}", number), .name = name, .memory_bytes = static_cast<int64_t>(bytes)});
+        {.label = torch_name, .torch_name = torch_name, .name = name, .memory_bytes = static_cast<int64_t>(bytes)});
   }
   // Found through the run path of the binary, as the other libraries of LibTorch are. Its registrations need no symbol.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
@@ -74,13 +80,76 @@ absl::StatusOr<std::vector<DeviceInfo>> OpenCudaDevices() {
   return devices;
 }
 
+// One entry of a list of devices: "cuda", or "cuda:1".
+struct Wanted {
+  bool cuda = false;
+  std::optional<int> number;
+  std::string label() const {
+    const char* const kind = cuda ? "cuda" : "cpu";
+    return number ? fmt::format("{}:{}", kind, *number) : kind;
+  }
+};
+
+absl::StatusOr<Wanted> ParseWanted(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  const auto& [kind, number] = parts;
+  Wanted wanted{.cuda = kind == "cuda"};
+  bool known = kind == "cpu" || kind == "cuda";
+  if (text.size() > kind.size()) {
+    int value = 0;
+    const char* const end = number.data() + number.size();
+    const auto [parsed, error] = std::from_chars(number.data(), end, value);
+    known = known && error == std::errc() && parsed == end && value >= 0;
+    wanted.number = value;
+  }
+  if (known) return wanted;
+  return MakeError(absl::StatusCode::kInvalidArgument, "DEVICE_UNKNOWN",
+                   fmt::format("expected cpu, cpu:N, cuda or cuda:N, found '{}'", text));
+}
+
+absl::Status Conflict(const std::string& list, const std::string& why) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "DEVICES_CONFLICT",
+                   fmt::format("expected {}, found '{}'", why, list));
+}
+
+absl::StatusOr<std::vector<Wanted>> ParseList(const std::string& list) {
+  std::vector<Wanted> all;
+  std::set<std::string> labels;
+  for (const absl::string_view text : absl::StrSplit(list, ',')) {
+    ATOLL_ASSIGN_OR_RETURN(const Wanted wanted, ParseWanted(std::string(text)));
+    if (!labels.insert(wanted.label()).second) return Conflict(list, "every device once");
+    all.push_back(wanted);
+  }
+  for (const Wanted& wanted : all) {
+    if (wanted.cuda != all.front().cuda) return Conflict(list, "processors or CUDA devices, not both");
+    if (!wanted.number && all.size() > 1) return Conflict(list, fmt::format("'{}' alone", wanted.label()));
+  }
+  return all;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<DeviceInfo>> OpenDevices(const std::string& kind) {
-  if (kind == "cpu") return std::vector<DeviceInfo>{{.torch_name = "cpu", .name = ProcessorName()}};
-  if (kind == "cuda") return OpenCudaDevices();
-  return MakeError(absl::StatusCode::kInvalidArgument, "DEVICE_UNKNOWN",
-                   fmt::format("expected cpu or cuda, found '{}'", kind));
+absl::StatusOr<std::vector<DeviceInfo>> OpenDevices(const std::string& list) {
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<Wanted> all, ParseList(list));
+  std::vector<DeviceInfo> devices;
+  if (!all.front().cuda) {
+    for (const Wanted& wanted : all) {
+      devices.push_back({.label = wanted.label(), .torch_name = "cpu", .name = ProcessorName()});
+    }
+    return devices;
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<DeviceInfo> seen, OpenCudaDevices());
+  if (!all.front().number) return seen;
+  for (const Wanted& wanted : all) {
+    const auto number = static_cast<size_t>(*wanted.number);
+    if (number >= seen.size()) {
+      return Unavailable(
+          fmt::format("expected {} of {} CUDA devices that this process sees: it has none of this number",
+                      wanted.label(), seen.size()));
+    }
+    devices.push_back(seen[number]);
+  }
+  return devices;
 }
 
 }  // namespace atl::model

@@ -11,14 +11,17 @@
 namespace atl::model {
 
 struct DeviceInfo {
+  std::string label;         // "cpu", "cpu:1", "cuda:0"; unique among those opened together
   std::string torch_name;    // "cpu", "cuda:0"
   std::string name;          // of the hardware, as its maker calls it; empty where nobody says
   int64_t memory_bytes = 0;  // all of it; 0 for the processor
 };
 
-// The devices of `kind` ("cpu": one, whatever its cores; "cuda": all that this process sees), ready for tensors.
-// Thread-safe, repeatable. INVALID_ARGUMENT DEVICE_UNKNOWN for another kind; FAILED_PRECONDITION DEVICE_UNAVAILABLE
-// names the missing library, or what CUDA says of the machine.
-absl::StatusOr<std::vector<DeviceInfo>> OpenDevices(const std::string& kind);
+// The devices of a comma-separated list, in its order and ready for tensors: "cpu" is the processor, "cuda" all CUDA
+// devices that this process sees, "cuda:1" one of them, "cpu:0,cpu:1" parts of the processor under numbers of the
+// caller's choice, each a device of its own. One list names processors or CUDA devices, not both. Thread-safe,
+// repeatable. INVALID_ARGUMENT with reason DEVICE_UNKNOWN or DEVICES_CONFLICT; FAILED_PRECONDITION DEVICE_UNAVAILABLE
+// names the missing library or device, or what CUDA says of the machine.
+absl::StatusOr<std::vector<DeviceInfo>> OpenDevices(const std::string& list);
 
 }  // namespace atl::model

@@ -18,11 +18,29 @@ TEST(OpenDevicesTest, TheProcessorIsOneDevice) {
   EXPECT_EQ(devices->front().torch_name, "cpu");
 }
 
-TEST(OpenDevicesTest, AnUnknownKindIsNamed) {
-  const absl::Status status = OpenDevices("tpu").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(status), "DEVICE_UNKNOWN");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("found 'tpu'"));
+TEST(OpenDevicesTest, PartsOfTheProcessorAreDevicesOfOneArithmetic) {
+  const auto devices = OpenDevices("cpu:0,cpu:3");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_EQ(devices->front().label, "cpu:0");
+  EXPECT_EQ(devices->back().label, "cpu:3");
+  for (const DeviceInfo& device : *devices) EXPECT_EQ(device.torch_name, "cpu");
+  EXPECT_EQ(NumericsFingerprint(devices->front(), 1, 2), NumericsFingerprint(devices->back(), 1, 2));
+}
+
+TEST(OpenDevicesTest, WhatIsNoDeviceIsNamed) {
+  for (const std::string wrong : {"tpu", "", "cpu:", "cpu:x", "cuda:-1", "cuda:1x", "cpu:99999999999"}) {
+    const absl::Status status = OpenDevices(wrong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_EQ(ErrorReason(status), "DEVICE_UNKNOWN") << wrong;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("found '" + wrong + "'"));
+  }
+}
+
+TEST(OpenDevicesTest, ListsThatContradictThemselvesAreRefused) {
+  for (const std::string wrong : {"cpu:0,cpu:0", "cuda:1,cuda:1", "cpu,cpu:1", "cuda,cuda:0", "cpu:0,cuda:0"}) {
+    EXPECT_EQ(ErrorReason(OpenDevices(wrong).status()), "DEVICES_CONFLICT") << wrong;
+  }
 }
 
 TEST(OpenDevicesTest, CudaGivesDevicesOrSaysWhatIsMissing) {
@@ -31,6 +49,8 @@ TEST(OpenDevicesTest, CudaGivesDevicesOrSaysWhatIsMissing) {
     ASSERT_FALSE(devices->empty());
     EXPECT_EQ(devices->front().torch_name, "cuda:0");
     EXPECT_GT(devices->front().memory_bytes, 0);
+    const absl::Status beyond = OpenDevices("cuda:" + std::to_string(devices->size())).status();
+    EXPECT_EQ(ErrorReason(beyond), "DEVICE_UNAVAILABLE") << beyond;
   } else {
     EXPECT_EQ(ErrorReason(devices.status()), "DEVICE_UNAVAILABLE") << devices.status();
   }

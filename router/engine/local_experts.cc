@@ -1,5 +1,6 @@
 #include "router/engine/local_experts.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -112,39 +113,50 @@ struct LocalExperts::Core {
   struct Device {
     model::DeviceInfo info;
     std::shared_ptr<NetworkMemory> memory;
+    int lanes = 1;
+    std::string fingerprint;
+    std::shared_ptr<SizesByShape> sizes;  // of all devices of this arithmetic
   };
 
-  Core(int64_t reproducible_rows, Clock* clock) : clock(clock), sizes(reproducible_rows) {}
+  Core(std::vector<Device> all, const DevicePlacerOptions& options, Clock* clock)
+      : clock(clock), devices(std::move(all)), placer(options, PlacesOf(devices), clock) {}
 
-  absl::StatusOr<LocalLane::Computed> Evaluate(Device* device, const Evaluation& evaluation);
+  static std::vector<DevicePlacer::Device> PlacesOf(const std::vector<Device>& devices) {
+    std::vector<DevicePlacer::Device> places;
+    for (const Device& device : devices) places.push_back({.memory = device.memory, .lanes = device.lanes});
+    return places;
+  }
+  absl::StatusOr<LocalLane::Computed> Evaluate(const Device& device, const Evaluation& evaluation);
 
   Clock* const clock;
-  SizesByShape sizes;
-  std::vector<Device> devices;  // fixed once made
+  const std::vector<Device> devices;
+  DevicePlacer placer;
 };
 
-absl::StatusOr<LocalLane::Computed> LocalExperts::Core::Evaluate(Device* device, const Evaluation& evaluation) {
+absl::StatusOr<LocalLane::Computed> LocalExperts::Core::Evaluate(const Device& device, const Evaluation& evaluation) {
   UseOneThread();
-  const auto pinned = device->memory->Pin(evaluation.network);
+  const auto pinned = device.memory->Pin(evaluation.network);
   if (!pinned.ok()) {
     const absl::Status& why = pinned.status();
     if (ErrorReason(why) == "NETWORK_NOT_HOSTED") return why;
     spdlog::warn("cannot load {} again: {}", Describe(evaluation.network), std::string(why.message()));
     // A store that is away may come back; files that are gone or damaged do not.
-    if (why.code() != absl::StatusCode::kUnavailable) device->memory->Abandon(evaluation.network);
+    if (why.code() != absl::StatusCode::kUnavailable) device.memory->Abandon(evaluation.network);
     return MakeError(absl::StatusCode::kUnavailable, ErrorReason(why), std::string(why.message()));
   }
   const Network& network = **pinned;
   ATOLL_RETURN_IF_ERROR(network.Check(evaluation));
   std::vector<int64_t> fixed;
   if (evaluation.reproducible) {
-    ATOLL_ASSIGN_OR_RETURN(fixed, sizes.Of(network));
+    ATOLL_ASSIGN_OR_RETURN(fixed, device.sizes->Of(network));
   }
   const absl::Duration start = clock->Monotonic();
   ATOLL_ASSIGN_OR_RETURN(std::vector<float> values, evaluation.reproducible
                                                         ? network.RunInFixedBatches(evaluation.rows, fixed)
                                                         : network.Run(evaluation.rows));
-  return LocalLane::Computed{.values = std::move(values), .compute_time = clock->Monotonic() - start};
+  const absl::Duration computed = clock->Monotonic() - start;
+  placer.Record(evaluation.network, computed);
+  return LocalLane::Computed{.values = std::move(values), .compute_time = computed};
 }
 
 absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Create(const LocalExpertsOptions& options, Clock* clock) {
@@ -158,26 +170,36 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Create(const LocalEx
   }
   absl::StatusOr<std::vector<model::DeviceInfo>> devices = model::OpenDevices(options.device);
   if (!devices.ok()) return WithContext(devices.status(), "--device");
-  const bool processor = options.device == "cpu";
+  const bool processor = devices->front().torch_name == "cpu";
   const int64_t rows = options.reproducible_rows > 0 ? options.reproducible_rows
                        : processor                   ? kProcessorReproducibleRows
                                                      : kDeviceReproducibleRows;
-  const auto core = std::make_shared<Core>(rows, clock);
-  for (const model::DeviceInfo& info : *devices) {
-    core->devices.push_back(
-        {.info = info, .memory = std::make_shared<NetworkMemory>(options.memory_budget_bytes, clock)});
+  std::map<std::string, std::shared_ptr<SizesByShape>> sizes;
+  std::vector<Core::Device> made;
+  const int parts = static_cast<int>(devices->size());
+  for (int part = 0; part < parts; ++part) {
+    const model::DeviceInfo& info = (*devices)[static_cast<size_t>(part)];
+    const std::string fingerprint = model::NumericsFingerprint(info, /*threads=*/1, rows);
+    std::shared_ptr<SizesByShape>& of_arithmetic = sizes[fingerprint];
+    if (of_arithmetic == nullptr) of_arithmetic = std::make_shared<SizesByShape>(rows);
+    const int threads = options.threads / parts + (part < options.threads % parts ? 1 : 0);
+    made.push_back({.info = info,
+                    .memory = std::make_shared<NetworkMemory>(options.memory_budget_bytes, clock),
+                    .lanes = processor ? std::max(1, threads) : 1,
+                    .fingerprint = fingerprint,
+                    .sizes = of_arithmetic});
   }
+  const auto core = std::make_shared<Core>(std::move(made), options.placer, clock);
   std::unique_ptr<LocalExperts> experts(new LocalExperts(core));
-  experts->fingerprint_ = model::NumericsFingerprint(devices->front(), /*threads=*/1, rows);
-  for (Core::Device& device : core->devices) {
-    for (int lane = 0; lane < (processor ? options.threads : 1); ++lane) {
-      const std::string name = processor ? fmt::format("{}/{}", device.info.torch_name, lane) : device.info.torch_name;
+  experts->fingerprint_ = core->devices.front().fingerprint;
+  for (const Core::Device& device : core->devices) {
+    for (int lane = 0; lane < device.lanes; ++lane) {
+      const std::string name = processor ? fmt::format("{}/{}", device.info.label, lane) : device.info.label;
       experts->lanes_.push_back(std::make_shared<LocalLane>(
-          LaneInfo{.name = name,
-                   .slots = processor ? kProcessorSlots : kDeviceSlots,
-                   .fingerprint = model::NumericsFingerprint(device.info, /*threads=*/1, rows)},
+          LaneInfo{
+              .name = name, .slots = processor ? kProcessorSlots : kDeviceSlots, .fingerprint = device.fingerprint},
           device.memory,
-          [core, device = &device](const Evaluation& evaluation) { return core->Evaluate(device, evaluation); },
+          [core, device = &device](const Evaluation& evaluation) { return core->Evaluate(*device, evaluation); },
           clock));
     }
   }
@@ -189,25 +211,24 @@ LocalExperts::~LocalExperts() = default;
 absl::Status LocalExperts::Load(std::shared_ptr<const VersionFiles> files, int32_t expert) {
   const NetworkId id = files->served.network(expert);
   ATOLL_ASSIGN_OR_RETURN(const int64_t bytes, WeightBytes(*files, expert));
-  std::vector<NetworkMemory*> hosting;
-  absl::Cleanup forget = [&] {
-    for (NetworkMemory* memory : hosting) memory->Forget(id);
+  const auto load_on = [&](size_t device) -> NetworkMemory::Load {
+    return [files, expert, name = core_->devices[device].info.torch_name] { return ReadNetwork(*files, expert, name); };
   };
-  for (const Core::Device& device : core_->devices) {
-    ATOLL_RETURN_IF_ERROR(device.memory->Host(
-        id, bytes, [files, expert, name = device.info.torch_name] { return ReadNetwork(*files, expert, name); }));
-    hosting.push_back(device.memory.get());
-  }
+  ATOLL_ASSIGN_OR_RETURN(const size_t device, core_->placer.Host(id, bytes, load_on));
+  absl::Cleanup forget = [&] { core_->placer.Forget(id); };
   UseOneThread();
-  ATOLL_ASSIGN_OR_RETURN(const auto network, core_->devices.front().memory->Pin(id));
-  ATOLL_RETURN_IF_ERROR(network->Probe(Describe(id)));
-  ATOLL_RETURN_IF_ERROR(CheckStoredProbe(*files, expert, *network));
+  NetworkMemory* const memory = core_->devices[device].memory.get();
+  const auto network = memory->Pin(id);
+  memory->Arrived(id);
+  ATOLL_RETURN_IF_ERROR(network.status());
+  ATOLL_RETURN_IF_ERROR((*network)->Probe(Describe(id)));
+  ATOLL_RETURN_IF_ERROR(CheckStoredProbe(*files, expert, **network));
   std::move(forget).Cancel();
   return absl::OkStatus();
 }
 
 void LocalExperts::Forget(const NetworkId& id) {
-  for (const Core::Device& device : core_->devices) device.memory->Forget(id);
+  core_->placer.Forget(id);
 }
 
 absl::StatusOr<std::shared_ptr<const ServedVersion>> LocalExperts::Host(std::shared_ptr<const VersionFiles> files) {
@@ -224,25 +245,13 @@ absl::StatusOr<std::shared_ptr<const ServedVersion>> LocalExperts::Host(std::sha
   std::move(forget).Cancel();
   return std::shared_ptr<const ServedVersion>(new ServedVersion(files->served),
                                               [core = core_, loaded](const ServedVersion* served) {
-                                                for (const Core::Device& device : core->devices) {
-                                                  for (const NetworkId& id : loaded) device.memory->Forget(id);
-                                                }
+                                                for (const NetworkId& id : loaded) core->placer.Forget(id);
                                                 delete served;
                                               });
 }
 
 NetworkMemoryStats LocalExperts::stats() const {
-  NetworkMemoryStats sum;
-  for (const Core::Device& device : core_->devices) {
-    const NetworkMemoryStats stats = device.memory->stats();
-    sum.budget_bytes += stats.budget_bytes;
-    sum.resident_bytes += stats.resident_bytes;
-    sum.networks += stats.networks;
-    sum.resident += stats.resident;
-    sum.loads += stats.loads;
-    sum.evictions += stats.evictions;
-  }
-  return sum;
+  return core_->placer.stats();
 }
 
 }  // namespace atl::router

@@ -1,5 +1,6 @@
-// Experts and router networks in this process: on every device as many as its memory budget allows, evaluated by lanes
-// that share them. Knows no LibTorch, so that a server of experts can host it.
+// Experts and router networks in this process: on every device as many as its memory budget allows, evaluated by the
+// lanes of a device that share them. Of several devices each network lies on one, and those that are used most on more
+// (device_placement.h). Knows no LibTorch, so that a server of experts can host it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "router/engine/device_placer.h"
 #include "router/engine/lane.h"
 #include "router/engine/network_memory.h"
 #include "router/engine/version_files.h"
@@ -17,12 +19,14 @@
 namespace atl::router {
 
 struct LocalExpertsOptions {
-  std::string device = "cpu";       // or "cuda": every CUDA device that the process sees
-  int threads = 1;                  // lanes of the processor; a CUDA device has one lane
+  std::string device = "cpu";  // a list, as model::OpenDevices reads it
+  // Lanes of the processor, shared by its parts, of which each has at least one; a CUDA device has one lane.
+  int threads = 1;
   int64_t memory_budget_bytes = 0;  // of weights, per device; 0: no limit
   // Rows of the smallest batch that reproducible evaluations run in; 0: what suits the device. One row costs least
   // where little is asked; two on the processor already share kernels with larger batches, which are then used as well.
   int64_t reproducible_rows = 0;
+  DevicePlacerOptions placer;
 };
 
 // Thread-safe. Lanes may outlive it.
@@ -33,9 +37,9 @@ class LocalExperts {
   ~LocalExperts();
 
   // Hosts one network: reads it, checks hashes, shape and its answer to a probe, and keeps it in memory until others
-  // have to have the room; then it is read again on demand. Counted: hosted until Forget was called as often. Blocks.
-  // NOT_FOUND or DATA_LOSS name the file, the expected and the found; RESOURCE_EXHAUSTED with reason
-  // EXPERT_DOES_NOT_FIT.
+  // have to have the room; then it is read again on demand. It lies on one device first. Counted: hosted until Forget
+  // was called as often. Blocks. NOT_FOUND or DATA_LOSS name the file, the expected and the found; RESOURCE_EXHAUSTED
+  // with reason EXPERT_DOES_NOT_FIT.
   absl::Status Load(std::shared_ptr<const VersionFiles> files, int32_t expert);
   // Memory goes with the last batch that uses it.
   void Forget(const NetworkId& id);
@@ -43,9 +47,10 @@ class LocalExperts {
   // loaded none stays.
   absl::StatusOr<std::shared_ptr<const ServedVersion>> Host(std::shared_ptr<const VersionFiles> files);
 
-  // The lanes, the same at every call: threads for the processor, else one per device.
+  // The lanes, the same at every call: threads for the processor, else one per device. Every one lists all networks;
+  // those that are not resident there are loaded when a batch asks for them.
   const std::vector<std::shared_ptr<ExpertLane>>& lanes() const { return lanes_; }
-  // Of the arithmetic of all lanes.
+  // Of the arithmetic of the first device's lanes.
   const std::string& fingerprint() const { return fingerprint_; }
   // Over all devices.
   NetworkMemoryStats stats() const;

@@ -17,6 +17,7 @@
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "router/engine/hosted_networks.h"
 #include "router/engine/network.h"
 #include "router/engine/testing/published_tiny_model.h"
 #include "router/engine/testing/tiny_model.h"
@@ -172,6 +173,102 @@ TEST_F(LocalExpertsTest, LanesThatShareAMemoryOfOneExpertTakeTurns) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(tight->stats().evictions, 0);
+}
+
+// Two parts of the processor, with one lane each.
+class TwoDevicesTest : public LocalExpertsTest {
+ protected:
+  std::unique_ptr<LocalExperts> MakeTwo(int64_t budget, bool replicate = true) {
+    return LocalExperts::Create({.device = "cpu:0,cpu:1",
+                                 .threads = 2,
+                                 .memory_budget_bytes = budget,
+                                 .placer = {.placement = {.replicate = replicate}, .interval = absl::Milliseconds(1)}},
+                                Clock::Real())
+        .value();
+  }
+  static bool Has(const ExpertLane& lane, const NetworkId& id) {
+    const auto hosted = lane.hosted();
+    const HostedNetwork* const found = FindHosted(*hosted, id);
+    return found != nullptr && found->resident;
+  }
+};
+
+TEST_F(TwoDevicesTest, EveryNetworkLiesOnOneOfThemAndAnswersTheSameBits) {
+  Publish(TinyNetworks());
+  const auto one = Make();
+  const auto two = MakeTwo(0, /*replicate=*/false);
+  const auto served_one = one->Host(files_);
+  const auto served_two = two->Host(files_);
+  ASSERT_TRUE(served_one.ok() && served_two.ok()) << served_one.status() << served_two.status();
+  ASSERT_EQ(two->lanes().size(), 2u);
+  EXPECT_EQ(two->lanes()[0]->info().name, "cpu:0/0");
+  EXPECT_EQ(two->lanes()[1]->info().name, "cpu:1/0");
+  EXPECT_EQ(two->lanes()[0]->info().fingerprint, one->fingerprint());
+  int on_first = 0;
+  for (int32_t expert = kRouterNetwork; expert < kTinyExperts; ++expert) {
+    const NetworkId id = files_->served.network(expert);
+    const bool first = Has(*two->lanes()[0], id);
+    EXPECT_NE(first, Has(*two->lanes()[1], id)) << expert;
+    on_first += first ? 1 : 0;
+    const auto expected = Answer(*one->lanes()[0], Of(expert, RowsOf({0, 1, 2}, false)));
+    const auto found = Answer(*two->lanes()[first ? 0 : 1], Of(expert, RowsOf({0, 1, 2}, false)));
+    ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+    EXPECT_EQ(expected->values, found->values);
+  }
+  EXPECT_EQ(on_first, 2);
+  EXPECT_EQ(two->stats().networks, 4);
+  EXPECT_EQ(two->stats().loads, 4);
+  EXPECT_EQ(two->stats().evictions, 0);
+}
+
+TEST_F(TwoDevicesTest, AHotExpertIsCopiedAndNoBudgetIsExceeded) {
+  Publish(TinyNetworks());
+  // Two experts and the router network each: room for one copy of an expert in all, and of the router network.
+  const int64_t budget = 2 * Bytes(0) + Bytes(kRouterNetwork);
+  const auto two = MakeTwo(budget);
+  const auto served = two->Host(files_);
+  ASSERT_TRUE(served.ok()) << served.status();
+  const NetworkId hot = files_->served.network(1);
+  const auto& lanes = two->lanes();
+  const size_t home = Has(*lanes[0], hot) ? 0 : 1;
+  const auto expected = Answer(*lanes[home], Of(1, RowsOf({0, 1, 2, 3}, false)));
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  // As many batches as take longer than a load does.
+  for (int i = 0; i < 100'000 && !Has(*lanes[1 - home], hot); ++i) {
+    ASSERT_TRUE(Answer(*lanes[home], Of(1, RowsOf({0, 1, 2, 3}, false))).ok());
+    EXPECT_LE(two->stats().resident_bytes, 2 * budget);
+  }
+  ASSERT_TRUE(Has(*lanes[0], hot) && Has(*lanes[1], hot));
+  EXPECT_GE(two->stats().replicated, 1);
+  EXPECT_GE(two->stats().loads_ahead, 1);
+  const auto copied = Answer(*lanes[1 - home], Of(1, RowsOf({0, 1, 2, 3}, false)));
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(copied->values, expected->values);
+  // The others still lie somewhere.
+  for (int32_t expert = kRouterNetwork; expert < kTinyExperts; ++expert) {
+    const NetworkId id = files_->served.network(expert);
+    EXPECT_TRUE(Has(*lanes[0], id) || Has(*lanes[1], id)) << expert;
+  }
+}
+
+TEST_F(TwoDevicesTest, TightMemoryIsSharedByWhatIsAskedForAndChangesNoBit) {
+  Publish(TinyNetworks());
+  const int64_t budget = Bytes(0);  // two of four networks at a time
+  const auto free = Make();
+  const auto tight = MakeTwo(budget);
+  const auto served_free = free->Host(files_);
+  const auto served_tight = tight->Host(files_);
+  ASSERT_TRUE(served_free.ok() && served_tight.ok()) << served_free.status() << served_tight.status();
+  for (int round = 0; round < 5; ++round) {
+    for (int32_t expert = kRouterNetwork; expert < kTinyExperts; ++expert) {
+      const auto expected = Answer(*free->lanes()[0], Of(expert, RowsOf({0, 1, 2}, false)));
+      const auto found = Answer(*tight->lanes()[round % 2], Of(expert, RowsOf({0, 1, 2}, false)));
+      ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+      EXPECT_EQ(expected->values, found->values) << "expert " << expert;
+      EXPECT_LE(tight->stats().resident_bytes, 2 * budget);
+    }
+  }
   EXPECT_GT(tight->stats().evictions, 0);
 }
 
@@ -372,7 +469,7 @@ TEST(LocalExpertsOptionsTest, BadOptionsAreNamed) {
   EXPECT_EQ(ErrorField(LocalExperts::Create({.threads = 0}, Clock::Real()).status()), "--threads");
   EXPECT_EQ(ErrorField(LocalExperts::Create({.memory_budget_bytes = -1}, Clock::Real()).status()), "--memory-budget");
   EXPECT_THAT(std::string(LocalExperts::Create({.device = "tpu"}, Clock::Real()).status().message()),
-              HasSubstr("--device: expected cpu or cuda, found 'tpu'"));
+              HasSubstr("--device: expected cpu, cpu:N, cuda or cuda:N, found 'tpu'"));
 }
 
 // Expert 1 is no longer the network whose answers were stored.

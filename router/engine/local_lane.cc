@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::router {
@@ -29,7 +30,7 @@ LocalLane::~LocalLane() {
     stopping_ = true;
     dropped.swap(waiting_);
   }
-  for (const Batch& batch : dropped) batch.done(Cancelled());
+  for (const Batch& batch : dropped) Answer(batch, Cancelled());
   thread_.join();
   Watch(nullptr);
 }
@@ -41,21 +42,22 @@ void LocalLane::Watch(std::function<void()> changed) {
 }
 
 void LocalLane::Start(std::shared_ptr<const Evaluation> evaluation, Done done) {
+  memory_->Expect(evaluation->network);
   absl::MutexLock lock(&mutex_);
   waiting_.push_back({.evaluation = std::move(evaluation), .done = std::move(done), .started = clock_->Monotonic()});
 }
 
 void LocalLane::Cancel(int64_t evaluation) {
-  Done done;
+  Batch batch;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                     [&](const Batch& batch) { return batch.evaluation->id == evaluation; });
     if (found == waiting_.end()) return;
-    done = std::move(found->done);
+    batch = std::move(*found);
     waiting_.erase(found);
   }
-  done(Cancelled());
+  Answer(batch, Cancelled());
 }
 
 void LocalLane::Work() {
@@ -69,22 +71,26 @@ void LocalLane::Work() {
       batch = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    Run(batch);
+    Answer(batch, Compute(batch));
   }
 }
 
-void LocalLane::Run(const Batch& batch) {
+absl::StatusOr<EvaluationAnswer> LocalLane::Compute(const Batch& batch) {
   if (clock_->Monotonic() > batch.evaluation->deadline) {
-    return batch.done(MakeError(absl::StatusCode::kDeadlineExceeded, "EVALUATION_EXPIRED",
-                                "the evaluation's deadline passed before its turn came"));
+    return MakeError(absl::StatusCode::kDeadlineExceeded, "EVALUATION_EXPIRED",
+                     "the evaluation's deadline passed before its turn came");
   }
-  absl::StatusOr<Computed> computed = evaluate_(*batch.evaluation);
-  if (!computed.ok()) return batch.done(computed.status());
+  ATOLL_ASSIGN_OR_RETURN(Computed computed, evaluate_(*batch.evaluation));
   const absl::Duration all = clock_->Monotonic() - batch.started;
-  batch.done(EvaluationAnswer{.values = std::move(computed->values),
-                              .fingerprint = info_.fingerprint,
-                              .compute_time = computed->compute_time,
-                              .queue_time = all - computed->compute_time});
+  return EvaluationAnswer{.values = std::move(computed.values),
+                          .fingerprint = info_.fingerprint,
+                          .compute_time = computed.compute_time,
+                          .queue_time = all - computed.compute_time};
+}
+
+void LocalLane::Answer(const Batch& batch, absl::StatusOr<EvaluationAnswer> answer) {
+  memory_->Arrived(batch.evaluation->network);
+  batch.done(std::move(answer));
 }
 
 }  // namespace atl::router

@@ -48,8 +48,8 @@ class LocalLane : public ExpertLane {
     absl::Duration started;
   };
   void Work();
-  // Calls the batch's `done`.
-  void Run(const Batch& batch);
+  absl::StatusOr<EvaluationAnswer> Compute(const Batch& batch);
+  void Answer(const Batch& batch, absl::StatusOr<EvaluationAnswer> answer);
 
   const LaneInfo info_;
   const std::shared_ptr<NetworkMemory> memory_;

@@ -44,8 +44,9 @@ class AwaitedEvents : public RecordedEvents {
 // A running engine over lanes of this process.
 class Sampler {
  public:
-  Sampler(std::shared_ptr<const VersionFiles> files, int lanes, int64_t budget = 0) {
-    experts_ = LocalExperts::Create({.threads = lanes, .memory_budget_bytes = budget}, Clock::Real()).value();
+  Sampler(std::shared_ptr<const VersionFiles> files, int lanes, int64_t budget = 0, const std::string& device = "cpu") {
+    experts_ = LocalExperts::Create({.device = device, .threads = lanes, .memory_budget_bytes = budget}, Clock::Real())
+                   .value();
     for (const auto& lane : experts_->lanes()) engine_.AddLane(lane);
     engine_.Serve(experts_->Host(std::move(files)).value());
     engine_.Start();
@@ -191,11 +192,14 @@ TEST_F(LocalSamplingTest, LanesAndABudgetOfTwoOfThreeExpertsChangeNoBit) {
   Sampler one(files, 1);
   Sampler two(files, 2);
   Sampler tight(files, 2, budget);
+  Sampler apart(files, 2, budget, "cpu:0,cpu:1");
   SampleRequest request{.classes = {0, 1, 2, 3, 1}, .seeds = {1}, .routing = {.mode = RoutingMode::kFull}, .steps = 4};
   request.reproducible = true;
   const Images images = one.Sample(request);
   EXPECT_EQ(two.Sample(request), images);
   EXPECT_EQ(tight.Sample(request), images);
+  EXPECT_EQ(apart.Sample(request), images);
+  EXPECT_LE(apart.experts().stats().resident_bytes, 2 * budget);
   EXPECT_EQ(two.experts().stats().evictions, 0);
   EXPECT_GE(tight.experts().stats().evictions, 4);
   EXPECT_LE(tight.experts().stats().resident_bytes, budget);

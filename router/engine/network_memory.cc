@@ -65,7 +65,11 @@ absl::StatusOr<NetworkMemory::Turn> NetworkMemory::NextTurn(const NetworkId& id,
   }
   std::vector<ResidentNetwork> resident;
   for (const auto& [other, entry] : entries_) {
-    resident.push_back({.id = other, .bytes = entry.bytes, .pins = entry.pins, .last_used = entry.last_used});
+    resident.push_back({.id = other,
+                        .bytes = entry.bytes,
+                        .pins = entry.pins,
+                        .last_used = entry.last_used,
+                        .elsewhere = elsewhere_.contains(other)});
   }
   const ResidencyDecision decision = DecideResidency(hosted->second.bytes, resident, budget_);
   if (decision.action == ResidencyAction::kRefuse) return DoesNotFitStatus(id, hosted->second.bytes, budget_);
@@ -73,15 +77,17 @@ absl::StatusOr<NetworkMemory::Turn> NetworkMemory::NextTurn(const NetworkId& id,
     if (waiting_.empty()) waiting_.push_back(ticket);
     return Turn::kWait;
   }
-  for (const NetworkId& other : decision.evict) {
-    const auto entry = entries_.find(other);
-    evicted->push_back(std::move(entry->second.network));
-    entries_.erase(entry);
-    ++evictions_;
-  }
+  for (const NetworkId& other : decision.evict) Evict(other, evicted);
   entries_[id] = {.bytes = hosted->second.bytes, .pins = 1, .last_used = clock_->Monotonic()};
   if (!evicted->empty()) RefreshHosted();
   return Turn::kLoad;
+}
+
+void NetworkMemory::Evict(const NetworkId& id, std::vector<std::shared_ptr<const Network>>* evicted) {
+  const auto entry = entries_.find(id);
+  evicted->push_back(std::move(entry->second.network));
+  entries_.erase(entry);
+  ++evictions_;
 }
 
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::Pin(const NetworkId& id) {
@@ -110,13 +116,18 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::Pin(const NetworkI
 }
 
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const NetworkId& id, const Load& load) {
+  const absl::Duration start = clock_->Monotonic();
   absl::StatusOr<std::shared_ptr<const Network>> network = load();
+  const absl::Duration took = clock_->Monotonic() - start;
   std::shared_ptr<const Network> pinned;
   {
     absl::MutexLock lock(&mutex_);
     ++changes_;
     const auto entry = entries_.find(id);
     if (network.ok()) {
+      if (const auto hosted = hosted_.find(id); hosted != hosted_.end()) hosted->second.load_time = took;
+      loading_time_ += took;
+      loaded_bytes_ += entry->second.bytes;
       entry->second.network = *std::move(network);
       pinned = PinnedLocked(id);
       --entry->second.pins;  // that of the reservation
@@ -149,6 +160,70 @@ void NetworkMemory::Unpin(const NetworkId& id) {
   entries_.erase(entry);
 }
 
+void NetworkMemory::Expect(const NetworkId& id) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto hosted = hosted_.find(id);
+    if (hosted == hosted_.end() || ++hosted->second.expected > 1 || InMemory(id)) return;
+    RefreshHosted();
+  }
+  watchers_.Notify();
+}
+
+void NetworkMemory::Arrived(const NetworkId& id) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto hosted = hosted_.find(id);
+    // Forgotten between, and perhaps hosted anew.
+    if (hosted == hosted_.end() || hosted->second.expected == 0) return;
+    if (--hosted->second.expected > 0 || InMemory(id)) return;
+    RefreshHosted();
+  }
+  watchers_.Notify();
+}
+
+absl::StatusOr<bool> NetworkMemory::LoadAhead(const NetworkId& id, std::span<const NetworkId> evict) {
+  std::vector<std::shared_ptr<const Network>> evicted;
+  Load load;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto hosted = hosted_.find(id);
+    if (hosted == hosted_.end() || entries_.contains(id) || !waiting_.empty()) return false;
+    int64_t held = hosted->second.bytes;
+    for (const auto& [other, entry] : entries_) held += entry.bytes;
+    for (const NetworkId& other : evict) {
+      const auto entry = entries_.find(other);
+      if (entry == entries_.end()) continue;
+      const auto expected = hosted_.find(other);
+      if (entry->second.pins > 0 || (expected != hosted_.end() && expected->second.expected > 0)) return false;
+      held -= entry->second.bytes;
+    }
+    if (budget_ > 0 && held > budget_) return false;
+    for (const NetworkId& other : evict) {
+      if (entries_.contains(other)) Evict(other, &evicted);
+    }
+    entries_[id] = {.bytes = hosted->second.bytes, .pins = 1, .last_used = clock_->Monotonic()};
+    if (!evicted.empty()) RefreshHosted();
+    load = hosted->second.load;
+  }
+  if (!evicted.empty()) watchers_.Notify();
+  evicted.clear();
+  ATOLL_RETURN_IF_ERROR(LoadReserved(id, load).status());
+  absl::MutexLock lock(&mutex_);
+  ++loads_ahead_;
+  return true;
+}
+
+void NetworkMemory::SetElsewhere(std::set<NetworkId> elsewhere) {
+  absl::MutexLock lock(&mutex_);
+  elsewhere_ = std::move(elsewhere);
+}
+
+bool NetworkMemory::InMemory(const NetworkId& id) const {
+  const auto entry = entries_.find(id);
+  return entry != entries_.end() && entry->second.network != nullptr;
+}
+
 void NetworkMemory::LeaveQueue(int64_t ticket) {
   if (waiting_.empty() || waiting_.front() != ticket) return;
   waiting_.pop_front();
@@ -158,8 +233,7 @@ void NetworkMemory::LeaveQueue(int64_t ticket) {
 void NetworkMemory::RefreshHosted() {
   auto list = std::make_shared<std::vector<HostedNetwork>>();
   for (const auto& [id, hosted] : hosted_) {
-    const auto entry = entries_.find(id);
-    list->push_back({.id = id, .resident = entry != entries_.end() && entry->second.network != nullptr});
+    list->push_back({.id = id, .resident = hosted.expected > 0 || InMemory(id)});
   }
   list_ = std::move(list);
 }
@@ -175,9 +249,32 @@ NetworkMemoryStats NetworkMemory::stats() const {
                            .networks = static_cast<int64_t>(hosted_.size()),
                            .resident = static_cast<int64_t>(entries_.size()),
                            .loads = loads_,
+                           .loads_ahead = loads_ahead_,
                            .evictions = evictions_};
   for (const auto& [id, entry] : entries_) stats.resident_bytes += entry.bytes;
   return stats;
+}
+
+NetworkMemoryView NetworkMemory::view() const {
+  absl::MutexLock lock(&mutex_);
+  NetworkMemoryView view;
+  std::map<NetworkId, ResidentNetwork> resident;
+  for (const auto& [id, entry] : entries_) {
+    resident[id] = {.id = id, .bytes = entry.bytes, .pins = entry.pins, .last_used = entry.last_used};
+  }
+  const absl::Duration per_byte =
+      loaded_bytes_ > 0 ? loading_time_ / static_cast<double>(loaded_bytes_) : absl::ZeroDuration();
+  for (const auto& [id, hosted] : hosted_) {
+    const bool measured = hosted.load_time > absl::ZeroDuration();
+    view.hosted.push_back({.id = id,
+                           .bytes = hosted.bytes,
+                           .load_time = measured ? hosted.load_time : per_byte * static_cast<double>(hosted.bytes)});
+    if (hosted.expected == 0) continue;
+    ResidentNetwork& coming = resident.try_emplace(id, ResidentNetwork{.id = id, .bytes = hosted.bytes}).first->second;
+    coming.pins += hosted.expected;
+  }
+  for (const auto& [id, network] : resident) view.resident.push_back(network);
+  return view;
 }
 
 }  // namespace atl::router

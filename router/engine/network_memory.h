@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,7 +29,21 @@ struct NetworkMemoryStats {
   int64_t networks = 0;        // hosted
   int64_t resident = 0;
   int64_t loads = 0;
+  int64_t loads_ahead = 0;  // of these, those that no batch asked for
   int64_t evictions = 0;
+  int64_t replicated = 0;  // networks that lie on several devices
+};
+
+// One moment of a NetworkMemory.
+struct NetworkMemoryView {
+  struct Hosted {
+    NetworkId id;
+    int64_t bytes = 0;
+    absl::Duration load_time;  // of the last load here; before one, as long as others took by bytes
+  };
+  std::vector<Hosted> hosted;  // ascending
+  // In memory or to come: then they count as pinned.
+  std::vector<ResidentNetwork> resident;  // ascending
 };
 
 // Thread-safe. Always owned by a shared_ptr: what is pinned keeps it.
@@ -52,16 +68,31 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   // of its load. A thread that holds a pin must not ask for another one.
   absl::StatusOr<std::shared_ptr<const Network>> Pin(const NetworkId& id);
 
+  // Somebody will pin the network here: from now on it is listed as resident, so that no other device loads it as well.
+  // Counted; each is taken back by Arrived, after the pin or instead of it.
+  void Expect(const NetworkId& id);
+  void Arrived(const NetworkId& id);
+
+  // Loads a network that nobody has asked for, once `evict` is gone from here. False when that cannot be now: it is
+  // there already, one of `evict` is in use, there is too little room, or batches wait for room. Blocks while it loads,
+  // and nobody else but who pins this network. Or the error of its load.
+  absl::StatusOr<bool> LoadAhead(const NetworkId& id, std::span<const NetworkId> evict);
+  // What lies on other devices too gives way first.
+  void SetElsewhere(std::set<NetworkId> elsewhere);
+
   // Of ExpertLane.
   std::shared_ptr<const std::vector<HostedNetwork>> hosted() const;
   Watchers& watchers() { return watchers_; }
   NetworkMemoryStats stats() const;
+  NetworkMemoryView view() const;
 
  private:
   struct Hosted {
     int64_t bytes = 0;
     Load load;
-    int32_t times = 0;  // Host without Forget
+    int32_t times = 0;         // Host without Forget
+    int32_t expected = 0;      // Expect without Arrived
+    absl::Duration load_time;  // zero before a load
   };
   struct Entry {
     std::shared_ptr<const Network> network;  // null while it is loaded
@@ -82,6 +113,9 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   void Erase(const NetworkId& id, bool whatever_times);
   void LeaveQueue(int64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefreshHosted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool InMemory(const NetworkId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Evict(const NetworkId& id, std::vector<std::shared_ptr<const Network>>* evicted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t budget_;
   Clock* const clock_;
@@ -94,7 +128,11 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   int64_t tickets_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // wakes those who wait
   int64_t loads_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t loads_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t loaded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration loading_time_ ABSL_GUARDED_BY(mutex_);  // of all loads
   int64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<NetworkId> elsewhere_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::vector<HostedNetwork>> list_ ABSL_GUARDED_BY(mutex_) =
       std::make_shared<std::vector<HostedNetwork>>();
 };

@@ -23,7 +23,7 @@ ResidencyDecision DecideResidency(int64_t bytes, std::span<const ResidentNetwork
   }
   if (missing <= 0) return {.reason = "there is room"};
   std::sort(unused.begin(), unused.end(), [](const ResidentNetwork* a, const ResidentNetwork* b) {
-    return std::tie(a->last_used, a->id) < std::tie(b->last_used, b->id);
+    return std::tuple(!a->elsewhere, a->last_used, a->id) < std::tuple(!b->elsewhere, b->last_used, b->id);
   });
   ResidencyDecision decision;
   for (const ResidentNetwork* network : unused) {
@@ -32,7 +32,8 @@ ResidencyDecision DecideResidency(int64_t bytes, std::span<const ResidentNetwork
     missing -= network->bytes;
   }
   if (missing <= 0) {
-    decision.reason = fmt::format("{} networks that were not used for longest give way", decision.evict.size());
+    decision.reason = fmt::format("{} networks that lie elsewhere too, or were not used for longest, give way",
+                                  decision.evict.size());
     return decision;
   }
   return {.action = ResidencyAction::kWait,

@@ -18,6 +18,7 @@ struct ResidentNetwork {
   int64_t bytes = 0;
   int32_t pins = 0;          // batches that use it, dispatched and not yet done
   absl::Duration last_used;  // of the monotonic clock
+  bool elsewhere = false;    // lies on another device of this process too
 };
 
 enum class ResidencyAction {
@@ -28,13 +29,14 @@ enum class ResidencyAction {
 
 struct ResidencyDecision {
   ResidencyAction action = ResidencyAction::kLoad;
-  std::vector<NetworkId> evict;  // least recently used first
+  std::vector<NetworkId> evict;  // in the order in which they go
   int64_t bytes_missing = 0;     // what keeps it out now; of kRefuse: by how much the budget is too small
   std::string reason;
 };
 
 // May a network of `bytes` that is not in memory be loaded? `budget` in bytes; 0: no limit. No more goes than has to,
-// and never a pinned network. Ties of last_used go by id.
+// and never a pinned network: first what lies elsewhere too, which nobody has to wait for, then what was not used for
+// longest. Ties go by id.
 ResidencyDecision DecideResidency(int64_t bytes, std::span<const ResidentNetwork> resident, int64_t budget);
 
 // RESOURCE_EXHAUSTED with reason EXPERT_DOES_NOT_FIT, naming the network, its bytes and the budget.

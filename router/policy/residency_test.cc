@@ -13,8 +13,9 @@ NetworkId Expert(int32_t number) {
   return {.model = "m", .version = "v", .digest = "d", .expert = number};
 }
 
-ResidentNetwork Resident(int32_t number, int64_t bytes, int32_t pins, int64_t used_at) {
-  return {.id = Expert(number), .bytes = bytes, .pins = pins, .last_used = absl::Seconds(used_at)};
+ResidentNetwork Resident(int32_t number, int64_t bytes, int32_t pins, int64_t used_at, bool elsewhere = false) {
+  return {
+      .id = Expert(number), .bytes = bytes, .pins = pins, .last_used = absl::Seconds(used_at), .elsewhere = elsewhere};
 }
 
 struct Case {
@@ -51,6 +52,20 @@ TEST(DecideResidencyTest, Table) {
       {"what is in use stays", 50, {Resident(0, 50, 1, 1), Resident(1, 50, 0, 9)}, 100, ResidencyAction::kLoad, {1}, 0},
       {"all in use", 50, {Resident(0, 50, 1, 1), Resident(1, 50, 2, 9)}, 100, ResidencyAction::kWait, {}, 50},
       {"too little unused", 80, {Resident(0, 50, 1, 1), Resident(1, 50, 0, 9)}, 100, ResidencyAction::kWait, {}, 30},
+      {"what lies elsewhere too goes first",
+       50,
+       {Resident(0, 50, 0, 3), Resident(1, 50, 0, 9, /*elsewhere=*/true)},
+       100,
+       ResidencyAction::kLoad,
+       {1},
+       0},
+      {"and stays while it is in use",
+       50,
+       {Resident(0, 50, 0, 3), Resident(1, 50, 1, 9, /*elsewhere=*/true)},
+       100,
+       ResidencyAction::kLoad,
+       {0},
+       0},
       {"ties by id", 50, {Resident(1, 50, 0, 4), Resident(0, 50, 0, 4)}, 100, ResidencyAction::kLoad, {0}, 0},
   };
   for (const Case& c : cases) {

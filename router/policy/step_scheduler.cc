@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -74,11 +75,13 @@ class Decider {
 
  private:
   bool StartNext();
-  // Where the group can run now; prefers a lane that has the network.
+  // Has the network, or was told to load it by this decision.
+  bool Has(size_t lane, const GroupKey& key) const;
+  // Where the group can run now: on a lane that has the network; where none has it, on one that loads it.
   std::optional<Place> FindPlace(const Group& group);
   bool WaitsForMore(const Group& group);
   int64_t RowLimit(const Group& group) const;
-  int64_t EvenShare(const Group& group) const;
+  int64_t EvenShare(const Group& group, const Place& place) const;
   // Evaluations of one request in a batch that `leader` leads.
   int64_t LimitOfRequest(const Group& group, int64_t leader) const;
   Rank RankOf(const ReadyEvaluation& evaluation, bool resident, absl::Duration charged_before) const;
@@ -92,32 +95,33 @@ class Decider {
   const bool alone_;           // no request but one is in flight
   std::vector<int32_t> free_;  // slots, by lane
   std::vector<Group> groups_;
+  std::set<std::tuple<size_t, int64_t, int32_t>> loading_;  // lane, model, network
   absl::flat_hash_map<int64_t, RequestService> requests_;
   std::map<int64_t, absl::Duration> charges_;
   SchedulerDecision decision_;
 };
 
+bool Decider::Has(size_t lane, const GroupKey& key) const {
+  const LaneNetwork* const hosted = Hosted(lanes_[lane], key);
+  return hosted != nullptr && (hosted->resident || loading_.contains({lane, key.model, key.network}));
+}
+
 std::optional<Place> Decider::FindPlace(const Group& group) {
   std::optional<Place> best;
-  bool resident_elsewhere = false;
+  bool somewhere = false;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    const LaneNetwork* const hosted = Hosted(lanes_[i], group.key);
-    if (hosted == nullptr) continue;
-    if (free_[i] <= 0) {
-      resident_elsewhere |= hosted->resident;
-      continue;
-    }
+    if (Hosted(lanes_[i], group.key) == nullptr) continue;
+    const bool has = Has(i, group.key);
+    somewhere |= has;
+    if (free_[i] <= 0) continue;
     const auto better_than = [&](const Place& other) {
-      return std::tuple(!hosted->resident, -free_[i], lanes_[i].networks.size()) <
+      return std::tuple(!has, -free_[i], lanes_[i].networks.size()) <
              std::tuple(!other.resident, -free_[other.lane], lanes_[other.lane].networks.size());
     };
-    if (!best || better_than(*best)) best = Place{i, hosted->resident};
+    if (!best || better_than(*best)) best = Place{i, has};
   }
-  if (!best || best->resident || !resident_elsewhere) return best;
-  const absl::Duration patience = group.oldest + options_.longest_load_avoidance;
-  if (now_ >= patience) return best;
-  LookAgainAt(patience);
-  return std::nullopt;
+  if (best && !best->resident && somewhere) return std::nullopt;
+  return best;
 }
 
 bool Decider::WaitsForMore(const Group& group) {
@@ -146,18 +150,24 @@ int64_t Decider::LimitOfRequest(const Group& group, int64_t leader) const {
   return std::min(quantum, std::max(of_leader, cheap));
 }
 
-int64_t Decider::EvenShare(const Group& group) const {
+int64_t Decider::EvenShare(const Group& group, const Place& place) const {
   int64_t slots = 0;
   std::vector<size_t> usable;
   for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (free_[i] <= 0 || Hosted(lanes_[i], group.key) == nullptr) continue;
+    if (free_[i] <= 0 || (i != place.lane && !Has(i, group.key))) continue;
     slots += free_[i];
     usable.push_back(i);
   }
+  const auto runs = [&](size_t lane, const GroupKey& key) {
+    if (Has(lane, key)) return true;
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      if (Has(i, key)) return false;
+    }
+    return Hosted(lanes_[lane], key) != nullptr;
+  };
   int64_t rows = 0;
   for (const Group& other : groups_) {
-    const bool shares =
-        std::any_of(usable.begin(), usable.end(), [&](size_t i) { return Hosted(lanes_[i], other.key) != nullptr; });
+    const bool shares = std::any_of(usable.begin(), usable.end(), [&](size_t i) { return runs(i, other.key); });
     if (shares) rows += other.rows();
   }
   return (rows + slots - 1) / std::max<int64_t>(1, slots);
@@ -211,7 +221,7 @@ void Decider::Start(Group* group, int64_t leader, const Place& place) {
   const int64_t each = group->key.rows_each();
   const auto count = static_cast<int64_t>(group->waiting.size());
   const int64_t by_limit = std::max<int64_t>(1, RowLimit(*group) / each);
-  const int64_t by_share = std::max<int64_t>(1, (EvenShare(*group) + each - 1) / each);
+  const int64_t by_share = std::max<int64_t>(1, (EvenShare(*group, place) + each - 1) / each);
   const int64_t limit = std::min(by_limit, by_share);
   // In even parts, rather than full batches and a rest.
   const int64_t parts = (count + limit - 1) / limit;
@@ -251,6 +261,7 @@ void Decider::Start(Group* group, int64_t leader, const Place& place) {
     group->oldest = std::min(group->oldest, evaluation->ready_since);
   }
   --free_[place.lane];
+  if (!place.resident) loading_.insert({place.lane, group->key.model, group->key.network});
   decision_.dispatches.push_back(std::move(dispatch));
 }
 

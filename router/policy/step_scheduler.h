@@ -83,7 +83,7 @@ struct SchedulerOptions {
   absl::Duration longest_batch = absl::Milliseconds(150);
   // A request that got no lane for so long rises by one priority, again and again.
   absl::Duration ageing = absl::Seconds(1);
-  // How long an evaluation waits for a lane that has its network, before another one loads it.
+  // How long evaluations of networks that lanes have go before one whose network has to be loaded first.
   absl::Duration longest_load_avoidance = absl::Milliseconds(200);
 };
 
@@ -114,6 +114,7 @@ struct SchedulerDecision {
 // the work of all free slots that could run it, so that no lane idles beside a long batch. While other requests are in
 // flight each has at most the quantum, and no more than the one that leads, but for rows that hardly prolong the batch:
 // a single image is never kept by what a large request adds.
+// Networks: what a lane has is run there, and not loaded by another one; what none has is loaded by one.
 SchedulerDecision DecideDispatches(absl::Duration now, std::span<const ReadyEvaluation> ready,
                                    std::span<const LaneState> lanes, std::span<const RequestService> requests,
                                    const CostEstimates& costs, const SchedulerOptions& options);

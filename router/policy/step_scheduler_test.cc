@@ -237,14 +237,27 @@ TEST_F(DecideDispatchesTest, NetworksThatAreThereGoBeforeThoseThatMustBeLoadedFo
   EXPECT_THAT(Text(Decide({lane}, kNow + absl::Milliseconds(150))), ElementsAre("0: 1 @0"));
 }
 
-TEST_F(DecideDispatchesTest, ALaneLoadsWhatABusyOneHasOnlyAfterAWhile) {
+TEST_F(DecideDispatchesTest, NoLaneLoadsWhatAnotherHas) {
   Ready(1, Key(0));
   const std::vector<LaneState> lanes = {Lane(0, 0, {0}), Lane(1, 1, {0}, /*resident=*/false)};
-  const SchedulerDecision decision = Decide(lanes);
-  EXPECT_THAT(Text(decision), IsEmpty());
-  EXPECT_EQ(decision.look_again_at, kNow + absl::Milliseconds(200));
-  EXPECT_THAT(Text(Decide(lanes, kNow + absl::Milliseconds(200))), ElementsAre("0: 1 @1"));
+  EXPECT_THAT(Text(Decide(lanes)), IsEmpty());
+  EXPECT_THAT(Text(Decide(lanes, kNow + absl::Seconds(10))), IsEmpty()) << "however long the lane that has it is busy";
   EXPECT_THAT(Text(Decide({lanes[1]})), ElementsAre("0: 1 @1")) << "at once where no lane has it";
+}
+
+TEST_F(DecideDispatchesTest, WhatNoLaneHasIsLoadedByOne) {
+  for (int i = 0; i < 4; ++i) Ready(1, Key(0));
+  Ready(1, Key(1));
+  const std::vector<LaneState> lanes = {Lane(0, 1, {0, 1}, /*resident=*/false), Lane(1, 1, {0, 1}, /*resident=*/false)};
+  EXPECT_THAT(Text(Decide(lanes)), ElementsAre("0: 1 2 3 4 @0", "1: 5 @1"));
+}
+
+TEST_F(DecideDispatchesTest, AHotNetworksRowsAreSpreadOverTheLanesThatHaveIt) {
+  for (int i = 0; i < 4; ++i) Ready(1, Key(0));
+  LaneState cold = Lane(2, 1, {0, 1});
+  cold.networks[0].resident = false;
+  EXPECT_THAT(Text(Decide({Lane(0, 1, {0}), Lane(1, 1, {0}), cold})), ElementsAre("0: 1 2 @0", "0: 3 4 @1"));
+  EXPECT_THAT(Text(Decide({Lane(0, 1, {0}), cold})), ElementsAre("0: 1 2 3 4 @0"));
 }
 
 TEST_F(DecideDispatchesTest, APinnedEvaluationRunsOnLanesOfItsArithmeticAlone) {

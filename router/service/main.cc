@@ -80,8 +80,10 @@ int main(int argc, char** argv) {
       ->default_str("auto");
   app.add_option("--threads", options.threads, "Threads that evaluate networks on the processor")
       ->capture_default_str();
-  app.add_option("--device", options.device, "Where networks are evaluated: cpu, or cuda (all devices that there are)")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+  app.add_option("--device", options.device,
+                 "Where networks are evaluated: cpu, cuda (all devices that there are), or a list as cuda:0,cuda:1;\n"
+                 "cpu:0,cpu:1 are parts of the processor, which share --threads. Each network lies on one device,\n"
+                 "those that are used most on more")
       ->capture_default_str();
   app.add_option(
          "--memory-budget", options.memory_budget_bytes,

@@ -62,6 +62,8 @@ RouterMetrics::RouterMetrics(metrics::Registry* registry)
                                               "What weights may take of this process's memory; 0: no limit.")),
       resident_networks_(registry->AddGauge("atoll_router_resident_networks",
                                             "Networks in this process's memory, of those that it hosts.")),
+      replicated_networks_(registry->AddGauge("atoll_router_replicated_networks",
+                                              "Networks that lie on several of this process's devices.")),
       network_loads_(registry->AddCounter("atoll_router_network_loads_total", "Networks that were loaded.")),
       network_evictions_(
           registry->AddCounter("atoll_router_network_evictions_total", "Networks that gave way to others.")) {}
@@ -179,6 +181,7 @@ void RouterMetrics::Refresh() {
   resident_bytes_->Set(static_cast<double>(stats.resident_bytes));
   memory_budget_bytes_->Set(static_cast<double>(stats.budget_bytes));
   resident_networks_->Set(static_cast<double>(stats.resident));
+  replicated_networks_->Set(static_cast<double>(stats.replicated));
   absl::MutexLock lock(&mutex_);
   // Two scrapes at a time may come here in the wrong order.
   network_loads_->Increment(static_cast<double>(std::max<int64_t>(0, stats.loads - counted_.loads)));

@@ -53,6 +53,7 @@ class RouterMetrics final : public EngineObserver {
   metrics::Gauge* const resident_bytes_;
   metrics::Gauge* const memory_budget_bytes_;
   metrics::Gauge* const resident_networks_;
+  metrics::Gauge* const replicated_networks_;
   metrics::Counter* const network_loads_;
   metrics::Counter* const network_evictions_;
   std::function<NetworkMemoryStats()> memory_stats_;

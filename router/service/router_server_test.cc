@@ -78,7 +78,8 @@ TEST_F(RouterServerTest, ServesAModelFolderWithoutACoordinator) {
         "atoll_router_batch_rows_count{expert=\"router\",model=\"tiny\"}",
         "atoll_router_batch_wait_seconds_count{expert=\"router\",model=\"tiny\"}",
         "atoll_router_first_image_seconds_count 1", "atoll_router_routing_entropy_nats_count{model=\"tiny\"} 1",
-        "atoll_router_resident_networks 4", "atoll_router_network_evictions_total 0"}) {
+        "atoll_router_resident_networks 4", "atoll_router_replicated_networks 0",
+        "atoll_router_network_evictions_total 0"}) {
     EXPECT_THAT(text, HasSubstr(expected));
   }
   (*router)->Shutdown(absl::Seconds(5));

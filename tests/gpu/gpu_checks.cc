@@ -20,17 +20,21 @@
 
 #include <ATen/ATen.h>
 
+#include "absl/synchronization/notification.h"
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/model/device.h"
 #include "common/planner/plan.h"
 #include "common/schedule/action.h"
 #include "common/spec/spec_io.h"
+#include "common/storage/testing.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "router/engine/local_experts.h"
+#include "router/engine/testing/published_tiny_model.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/nccl/nccl_transport.h"
-#include "worker/transport/nccl/torch_cuda.h"
 
 namespace atl::gpu {
 namespace {
@@ -349,6 +353,100 @@ absl::Status MeasureDit(const char* name, const std::string& compute, int steps)
                                                     : Failed("the loss did not fall while the step was measured");
 }
 
+// --- serving
+
+// A small published version, and its networks on the processor to compare with.
+class Serving {
+ public:
+  static absl::StatusOr<std::unique_ptr<Serving>> Make() {
+    auto serving = std::make_unique<Serving>();
+    const std::string uri = storage::ModelFolderUri(*serving->store_.get(), "tiny", "v1");
+    router::PublishTinyModel(serving->store_.get(), uri);
+    ATOLL_ASSIGN_OR_RETURN(serving->files_, router::OpenVersion(serving->store_.get(), uri, /*digest=*/""));
+    ATOLL_ASSIGN_OR_RETURN(serving->processor_, router::LocalExperts::Create({}, Clock::Real()));
+    ATOLL_ASSIGN_OR_RETURN(serving->on_processor_, serving->processor_->Host(serving->files_));
+    return serving;
+  }
+
+  const std::shared_ptr<const router::VersionFiles>& files() const { return files_; }
+
+  static absl::StatusOr<std::vector<float>> Answer(router::ExpertLane& lane, router::Evaluation evaluation) {
+    absl::StatusOr<router::EvaluationAnswer> result;
+    absl::Notification done;
+    lane.Start(std::make_shared<router::Evaluation>(std::move(evaluation)),
+               [&](absl::StatusOr<router::EvaluationAnswer> answer) {
+                 result = std::move(answer);
+                 done.Notify();
+               });
+    done.WaitForNotification();
+    ATOLL_RETURN_IF_ERROR(result.status());
+    return std::move(result->values);
+  }
+
+  // `rows` rows of noise, at other times and of other classes.
+  router::Evaluation Of(int32_t expert, int64_t rows, bool reproducible = false) const {
+    const router::SamplerInfo& info = files_->served.info;
+    router::Rows noise{.count = rows, .x = std::vector<float>(static_cast<size_t>(rows * info.pixels()))};
+    CounterRandom(1, RandomPurpose::kSampleNoise, 0, 0).Normal(noise.x);
+    for (int64_t row = 0; row < rows; ++row) {
+      noise.t.push_back(1.0f / static_cast<float>(1 + row));
+      noise.classes.push_back(row % info.classes);
+    }
+    return {.network = files_->served.network(expert),
+            .channels = info.channels,
+            .height = info.height,
+            .width = info.width,
+            .rows = std::move(noise),
+            .reproducible = reproducible};
+  }
+
+  // Every network's answers on the lane equal the processor's to `tolerance` of the largest.
+  absl::Status Compare(const char* name, router::ExpertLane& lane, double tolerance) const {
+    double worst = 0;
+    for (int32_t expert = router::kRouterNetwork; expert < files_->index.experts; ++expert) {
+      for (const int64_t rows : {1, 5, 64}) {
+        ATOLL_ASSIGN_OR_RETURN(const std::vector<float> expected, Answer(*processor_->lanes()[0], Of(expert, rows)));
+        ATOLL_ASSIGN_OR_RETURN(const std::vector<float> found, Answer(lane, Of(expert, rows)));
+        if (found.size() != expected.size()) return Failed("answers of another size than the processor's");
+        double largest = 0;
+        double difference = 0;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+          difference = std::max(difference, std::abs(static_cast<double>(found[i]) - expected[i]));
+        }
+        worst = std::max(worst, difference / largest);
+      }
+    }
+    Print(name, "largest_difference", worst, "1");
+    if (worst <= tolerance) return absl::OkStatus();
+    return Failed(fmt::format("expected answers within {} of the processor's on {}, found {}", tolerance,
+                              lane.info().name, worst));
+  }
+
+ private:
+  storage::TemporaryStore store_;
+  std::shared_ptr<const router::VersionFiles> files_;
+  std::unique_ptr<router::LocalExperts> processor_;
+  std::shared_ptr<const router::ServedVersion> on_processor_;
+};
+
+absl::Status CheckServing(const char* name, const std::string& devices) {
+  ATOLL_ASSIGN_OR_RETURN(const auto serving, Serving::Make());
+  ATOLL_ASSIGN_OR_RETURN(const auto experts, router::LocalExperts::Create({.device = devices}, Clock::Real()));
+  ATOLL_ASSIGN_OR_RETURN(const auto served, experts->Host(serving->files()));
+  std::vector<std::vector<float>> fixed;
+  for (const auto& lane : experts->lanes()) {
+    ATOLL_RETURN_IF_ERROR(serving->Compare(name, *lane, 2e-4));
+    ATOLL_ASSIGN_OR_RETURN(const auto values, Serving::Answer(*lane, serving->Of(0, 5, /*reproducible=*/true)));
+    fixed.push_back(values);
+  }
+  for (size_t i = 1; i < fixed.size(); ++i) {
+    const bool alike = experts->lanes()[i]->info().fingerprint == experts->lanes()[0]->info().fingerprint;
+    if (alike && fixed[i] != fixed[0]) return Failed("devices of one arithmetic differ in a reproducible answer");
+  }
+  return absl::OkStatus();
+}
+
 struct Check {
   const char* name;
   std::function<absl::Status(int steps)> run;
@@ -363,6 +461,8 @@ const std::vector<Check>& Checks() {
       {"step-fp32", [](int) { return CompareWithCpu("step-fp32", "float32", false, 2e-4); }},
       {"step-split-backward", [](int) { return CompareWithCpu("step-split-backward", "float32", true, 2e-4); }},
       {"step-bf16", [](int) { return CompareWithCpu("step-bf16", "bfloat16", false, 2e-2); }},
+      {"serving", [](int) { return CheckServing("serving", "cuda:0"); }},
+      {"serving-two-devices", [](int) { return CheckServing("serving-two-devices", "cuda:0,cuda:1"); }},
       {"dit-b2-fp32", [](int steps) { return MeasureDit("dit-b2-fp32", "float32", steps); }},
       {"dit-b2-bf16", [](int steps) { return MeasureDit("dit-b2-bf16", "bfloat16", steps); }},
   };
@@ -377,6 +477,11 @@ std::optional<int> ParseSteps(const std::vector<std::string>& arguments) {
   const char* const end = arguments[1].data() + arguments[1].size();
   const auto [parsed, error] = std::from_chars(arguments[1].data(), end, steps);
   return error == std::errc() && parsed == end && steps >= 1 ? std::optional(steps) : std::nullopt;
+}
+
+int Skipped(const std::string& name, const absl::Status& why) {
+  std::fprintf(stderr, "SKIPPED %s: %s\n", name.c_str(), std::string(why.message()).c_str());
+  return 77;
 }
 
 int Main(int argc, char** argv) {
@@ -397,16 +502,14 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "gpu_checks: error: expected a name that --list prints, found '%s'\n", name.c_str());
     return 2;
   }
-  if (const absl::Status loaded = transport::LoadTorchCuda(); !loaded.ok()) {
-    std::fprintf(stderr, "SKIPPED %s: %s\n", name.c_str(), std::string(loaded.message()).c_str());
-    return 77;
-  }
+  if (const absl::Status opened = model::OpenDevices("cuda").status(); !opened.ok()) return Skipped(name, opened);
   absl::Status status;
   try {
     status = check->run(*steps);
   } catch (const std::exception& error) {  // LibTorch's
     status = Failed(error.what());
   }
+  if (ErrorReason(status) == "DEVICE_UNAVAILABLE") return Skipped(name, status);  // there are fewer than it needs
   std::fprintf(stderr, "%s %s%s%s\n", status.ok() ? "PASSED" : "FAILED", name.c_str(), status.ok() ? "" : ": ",
                std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;

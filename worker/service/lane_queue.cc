@@ -140,10 +140,12 @@ size_t LaneQueue::waiting() const {
 int LaneQueue::FindLane(const NetworkId& network, bool* hosted) const {
   int best = -1;
   bool best_resident = false;
+  bool somewhere = false;
   for (size_t i = 0; i < states_.size(); ++i) {
     const HostedNetwork* const found = FindHosted(*states_[i].hosted, network);
     if (found == nullptr) continue;
     *hosted = true;
+    somewhere |= found->resident;
     if (states_[i].running.size() >= states_[i].slots) continue;
     const bool better = best < 0 || std::pair(!found->resident, states_[i].running.size()) <
                                         std::pair(!best_resident, states_[best].running.size());
@@ -151,6 +153,8 @@ int LaneQueue::FindLane(const NetworkId& network, bool* hosted) const {
     best = static_cast<int>(i);
     best_resident = found->resident;
   }
+  // What a lane has is not loaded by another one.
+  if (best >= 0 && !best_resident && somewhere) return -1;
   return best;
 }
 

@@ -1,4 +1,5 @@
-// Spreads batches over the lanes of this process: first come, first served, by the lanes that host a batch's network.
+// Spreads batches over the lanes of this process: first come, first served, by the lanes that have a batch's network;
+// where none has it, by one that loads it.
 #pragma once
 
 #include <cstdint>

@@ -83,7 +83,12 @@ TEST_F(LaneQueueTest, ALaneThatHasTheNetworkInMemoryGoesFirst) {
   EXPECT_EQ(a->held(), 0u);
   EXPECT_EQ(b->held(), 1u);
   Submit(&queue, 2, Expert(0));
-  EXPECT_EQ(a->held(), 1u);
+  EXPECT_EQ(a->held(), 0u) << "what another lane has is not loaded once more";
+  b->Echo();
+  EXPECT_EQ(b->oldest()->id, 2);
+  b->SetHosted({{.id = Expert(0), .resident = false}});
+  Submit(&queue, 3, Expert(0));
+  EXPECT_EQ(a->held(), 1u) << "what none has is loaded";
   a->Echo();
   b->Echo();
 }

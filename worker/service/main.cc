@@ -21,6 +21,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/metrics/exposer.h"
+#include "common/model/device.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/checkpoint.h"
 #include "fmt/format.h"
@@ -40,7 +41,6 @@
 #include "worker/transport/ucx/ucx_transport.h"
 #ifdef ATOLL_CUDA
 #include "worker/transport/nccl/nccl_transport.h"
-#include "worker/transport/nccl/torch_cuda.h"
 #endif
 
 namespace atl::worker {
@@ -92,7 +92,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--threads", flags.threads, "Compute threads")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--metrics-listen", flags.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
   app.add_option("--label", flags.labels, "KEY=VALUE that jobs may require; may be repeated");
-  app.add_option("--device", flags.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  app.add_option("--device", flags.device,
+                 "cpu or cuda; with --serve also a list, as cuda:0,cuda:1, or cpu:0,cpu:1 for parts of the processor, "
+                 "which share --threads")
+      ->capture_default_str();
   app.add_option("--transport", flags.transport, "Between ranks: ucx, nccl or loopback (default: by device)")
       ->check(CLI::IsMember({"ucx", "nccl", "loopback"}));
   app.add_option(
@@ -167,20 +170,9 @@ absl::StatusOr<std::string> IslandSecret(const Flags& flags, const RankIdentity&
                    fmt::format("--island-secret-file: expected a secret in {}, found none", flags.island_secret_file));
 }
 
-std::string CpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
-      return line.substr(line.find(": ") + 2);
-  }
-  return "";
-}
-
 // The device's, which a rank has to itself; on the processor the rank's share of the host's.
-absl::StatusOr<int64_t> MemoryPerRank(const std::string& device, int32_t ranks_per_host) {
-#ifdef ATOLL_CUDA
-  if (device == "cuda") return transport::TorchCudaMemory();
-#endif
+absl::StatusOr<int64_t> MemoryPerRank(const model::DeviceInfo& device, int32_t ranks_per_host) {
+  if (device.memory_bytes > 0) return device.memory_bytes;
   return HostMemoryPerRank(ranks_per_host);
 }
 
@@ -195,8 +187,10 @@ absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flag
   capabilities.mutable_format()->set_max(storage::kCheckpointFormat);
   capabilities.set_ranks(identity.ranks);
   capabilities.set_device_kind(flags.device);
-  if (flags.device == "cpu") capabilities.set_device_name(CpuName());
-  ATOLL_ASSIGN_OR_RETURN(const int64_t memory, MemoryPerRank(flags.device, RanksPerHost(identity, environment)));
+  // A rank uses the first device that it sees.
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<model::DeviceInfo> devices, model::OpenDevices(flags.device));
+  capabilities.set_device_name(devices.front().name);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t memory, MemoryPerRank(devices.front(), RanksPerHost(identity, environment)));
   capabilities.set_memory_bytes_per_rank(memory);
   for (const std::string& label : flags.labels) {
     const size_t equals = label.find('=');
@@ -329,10 +323,15 @@ absl::Status RunProfile(const Flags& flags, const RankIdentity& identity) {
 }
 
 // Before anything is promised to a coordinator.
-absl::Status CheckDevice(const std::string& device) {
-  if (device != "cuda") return absl::OkStatus();
+absl::Status CheckDevice(const Flags& flags) {
+  if (flags.serve) return absl::OkStatus();  // what is served opens its list
+  if (flags.device == "cpu") return absl::OkStatus();
+  if (flags.device != "cuda") {
+    return FieldError("--device", "DEVICE_UNKNOWN",
+                      fmt::format("expected cpu or cuda (lists are for --serve), found '{}'", flags.device));
+  }
 #ifdef ATOLL_CUDA
-  return WithContext(transport::LoadTorchCuda(), "--device cuda");
+  return WithContext(model::OpenDevices(flags.device).status(), "--device");
 #else
   return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
                    "--device cuda: expected a build with CUDA, found one without");
@@ -389,7 +388,7 @@ absl::Status CheckIslandFlags(const Flags& flags) {
 }
 
 absl::Status RunWorker(const Flags& flags) {
-  ATOLL_RETURN_IF_ERROR(CheckDevice(flags.device));
+  ATOLL_RETURN_IF_ERROR(CheckDevice(flags));
   if (flags.serve) return RunExpertServer(flags);
   ATOLL_RETURN_IF_ERROR(CheckIslandFlags(flags));
   Environment environment;

@@ -28,7 +28,6 @@ class FakeNcclApi final : public NcclApi {
   int aborted() const;
 
   absl::StatusOr<int> DeviceCount() override;
-  absl::StatusOr<int64_t> DeviceMemory() override { return int64_t{1} << 30; }
   absl::Status UseDevice(int device) override { return absl::OkStatus(); }
   absl::StatusOr<std::string> UniqueId() override;
   NcclResult InitRank(Comm* comm, int ranks, const std::string& unique_id, int rank) override;

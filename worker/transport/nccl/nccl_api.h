@@ -29,8 +29,6 @@ class NcclApi {
 
   // FAILED_PRECONDITION DEVICE_UNAVAILABLE when there is none, with CUDA's reason.
   virtual absl::StatusOr<int> DeviceCount() = 0;
-  // Bytes of the calling thread's device, all of them.
-  virtual absl::StatusOr<int64_t> DeviceMemory() = 0;
   // For the calling thread.
   virtual absl::Status UseDevice(int device) = 0;
 

@@ -50,12 +50,6 @@ class RealApi final : public NcclApi {
                      fmt::format("expected a CUDA device, found none: {}",
                                  error == cudaSuccess ? "the driver lists none" : cudaGetErrorString(error)));
   }
-  absl::StatusOr<int64_t> DeviceMemory() override {
-    size_t free = 0;
-    size_t total = 0;
-    ATOLL_RETURN_IF_ERROR(FromCuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
-    return static_cast<int64_t>(total);
-  }
   absl::Status UseDevice(int device) override { return FromCuda(cudaSetDevice(device), "cudaSetDevice"); }
 
   absl::StatusOr<std::string> UniqueId() override {
