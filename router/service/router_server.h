@@ -88,10 +88,11 @@ class RouterServer {
 
   const std::unique_ptr<metrics::Registry> registry_;
   RouterMetrics metrics_;
-  Engine engine_;
-  SampleService service_;
+  // Longer than the engine, whose versions give their networks back when they go.
   std::unique_ptr<storage::BlobStore> store_;
   std::unique_ptr<LocalExperts> experts_;
+  Engine engine_;
+  SampleService service_;
   OwnNetworks own_networks_ = OwnNetworks::kAuto;
   std::unique_ptr<RemoteExperts> remote_;
   std::unique_ptr<rpc::Server> server_;
