@@ -95,6 +95,7 @@ void AddCommands(CLI::App* app, Session* session) {
   AddSubmitCommand(app, session);
   AddJobsCommand(app, session);
   AddModelsCommand(app, session);
+  AddServersCommand(app, session);
   AddSampleCommand(app, session);
   AddBenchCommand(app, session);
   AddPlanCommand(app, session);

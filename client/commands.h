@@ -28,6 +28,7 @@ void AddJobsCommand(CLI::App* app, Session* session);
 // Below `jobs`.
 void AddTraceCommand(CLI::App* jobs, Session* session);
 void AddModelsCommand(CLI::App* app, Session* session);
+void AddServersCommand(CLI::App* app, Session* session);
 void AddSampleCommand(CLI::App* app, Session* session);
 void AddBenchCommand(CLI::App* app, Session* session);
 void AddPlanCommand(CLI::App* app, Session* session);

@@ -128,6 +128,7 @@ absl::Status LocalCluster::StartAll(absl::Time deadline) {
   file_.blob_store = "file://" + Path("blobs");
   ATOLL_RETURN_IF_ERROR(StartCoordinator(deadline));
   ATOLL_RETURN_IF_ERROR(StartIslands());
+  ATOLL_RETURN_IF_ERROR(StartExpertServers());
   ATOLL_RETURN_IF_ERROR(StartRouter(deadline));
   return WriteClusterFile(options_.folder, file_);
 }
@@ -139,6 +140,7 @@ absl::Status LocalCluster::StartCoordinator(absl::Time deadline) {
                                                {"--store", Path("store/coordinator.db"), "--blob-store",
                                                 file_.blob_store, "--metrics-listen", metrics},
                                                deadline));
+  processes_.back()->stops = StopsWith::kCoordinator;
   return absl::OkStatus();
 }
 
@@ -177,14 +179,30 @@ absl::Status LocalCluster::StartIslands() {
   return absl::OkStatus();
 }
 
+absl::Status LocalCluster::StartExpertServers() {
+  for (int server = 0; server < options_.expert_servers; ++server) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
+    const std::string name = fmt::format("expert-server-{}", server);
+    // At a port that is free at each start: the coordinator tells routers where.
+    Process* process = AddProcess(
+        name, {options_.programs + "/atoll-worker", "--serve", "--coordinator", file_.coordinator, "--blob-store",
+               file_.blob_store, "--server-id", name, "--listen", "127.0.0.1:0", "--threads",
+               fmt::format("{}", options_.threads), "--metrics-listen", metrics, "--log-level", options_.log_level});
+    process->stops = StopsWith::kExpertServers;
+    ATOLL_RETURN_IF_ERROR(Launch(process));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LocalCluster::StartRouter(absl::Time deadline) {
   ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
-  ATOLL_ASSIGN_OR_RETURN(
-      file_.router,
-      LaunchAndAwaitAddress("router",
-                            {"--coordinator", file_.coordinator, "--blob-store", file_.blob_store, "--threads",
-                             fmt::format("{}", options_.threads), "--metrics-listen", metrics},
-                            deadline));
+  std::vector<std::string> arguments = {"--coordinator",    file_.coordinator,
+                                        "--blob-store",     file_.blob_store,
+                                        "--threads",        fmt::format("{}", options_.threads),
+                                        "--metrics-listen", metrics};
+  // Else a router that is ready before the servers would host every expert itself.
+  if (options_.expert_servers > 0) arguments.insert(arguments.end(), {"--own-networks", "router"});
+  ATOLL_ASSIGN_OR_RETURN(file_.router, LaunchAndAwaitAddress("router", std::move(arguments), deadline));
   return absl::OkStatus();
 }
 
@@ -290,20 +308,20 @@ std::optional<int> LocalCluster::Supervise(absl::Time deadline) {
   }
 }
 
-void LocalCluster::SignalAll(int signal, bool coordinator) {
+void LocalCluster::SignalAll(int signal, StopsWith which) {
   for (const auto& process : processes_) {
-    if (process->pid != 0 && (process->name == "coordinator") == coordinator) kill(process->pid, signal);
+    if (process->pid != 0 && process->stops == which) kill(process->pid, signal);
   }
 }
 
-void LocalCluster::AwaitAllGone(absl::Time deadline, bool coordinator) {
+void LocalCluster::AwaitAllGone(absl::Time deadline, StopsWith which) {
   sigset_t children;
   sigemptyset(&children);
   sigaddset(&children, SIGCHLD);
   while (true) {
     bool any = false;
     for (const auto& process : processes_) {
-      if (process->pid == 0 || (process->name == "coordinator") != coordinator) continue;
+      if (process->pid == 0 || process->stops != which) continue;
       if (waitpid(process->pid, nullptr, WNOHANG) == process->pid) process->pid = 0;
       any = any || process->pid != 0;
     }
@@ -316,12 +334,13 @@ void LocalCluster::AwaitAllGone(absl::Time deadline, bool coordinator) {
 void LocalCluster::Stop() {
   if (std::exchange(stopped_, true)) return;
   unlink(ClusterFilePath(options_.folder).c_str());
-  // The coordinator last: the islands release their tasks at it.
-  for (const bool coordinator : {false, true}) {
-    SignalAll(SIGTERM, coordinator);
-    AwaitAllGone(absl::Now() + kGrace, coordinator);
-    SignalAll(SIGKILL, coordinator);
-    AwaitAllGone(absl::InfiniteFuture(), coordinator);
+  // The coordinator last: the islands release their tasks at it. Expert servers after the router, whose requests they
+  // help to end.
+  for (const StopsWith which : {StopsWith::kFirst, StopsWith::kExpertServers, StopsWith::kCoordinator}) {
+    SignalAll(SIGTERM, which);
+    AwaitAllGone(absl::Now() + kGrace, which);
+    SignalAll(SIGKILL, which);
+    AwaitAllGone(absl::InfiniteFuture(), which);
   }
 }
 

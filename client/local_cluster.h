@@ -1,4 +1,4 @@
-// Coordinator, islands and router as child processes on this machine, restarted when they die.
+// Coordinator, islands, expert servers and router as child processes on this machine, restarted when they die.
 //
 // DIR/cluster.json   addresses, written once all listen, removed at the end
 // DIR/store/         the coordinator's state          DIR/blobs/   the blob store
@@ -26,6 +26,7 @@ struct ClusterOptions {
   int islands = 2;
   int ranks = 2;
   int threads = 1;
+  int expert_servers = 0;  // with some, the router leaves the experts to them
   std::string log_level = "info";
 };
 
@@ -45,13 +46,18 @@ class LocalCluster {
   // Lines about deaths and restarts since the last call.
   std::vector<std::string> TakeEvents() { return std::exchange(events_, {}); }
 
-  // Asks islands and router to end, then the coordinator; kills what is left after a grace of 10 s. Idempotent.
+  // Asks islands and router to end, then expert servers, then the coordinator; kills what is left of each after a grace
+  // of 10 s. Idempotent.
   void Stop();
   ~LocalCluster();
 
  private:
+  // What ends together, in this order.
+  enum class StopsWith { kFirst, kExpertServers, kCoordinator };
+
   struct Process {
     std::string name;
+    StopsWith stops = StopsWith::kFirst;
     ChildOptions child;
     RestartPolicy restarts;
     pid_t pid = 0;  // 0: not running
@@ -63,6 +69,7 @@ class LocalCluster {
   absl::Status StartAll(absl::Time deadline);
   absl::Status StartCoordinator(absl::Time deadline);
   absl::Status StartIslands();
+  absl::Status StartExpertServers();
   absl::Status StartRouter(absl::Time deadline);
   absl::Status Launch(Process* process);
   // Starts `name`, waits for its port file, and pins the port for later restarts.
@@ -72,8 +79,8 @@ class LocalCluster {
   void Reap(absl::Time now);
   void RestartDue(absl::Time now);
   absl::Time NextStart() const;
-  void SignalAll(int signal, bool coordinator);
-  void AwaitAllGone(absl::Time deadline, bool coordinator);
+  void SignalAll(int signal, StopsWith which);
+  void AwaitAllGone(absl::Time deadline, StopsWith which);
   std::string LogTail(const std::string& name) const;
   std::string Path(const std::string& name) const { return options_.folder + "/" + name; }
 

@@ -108,6 +108,22 @@ TEST_F(LocalClusterTest, StartsEverythingAndStopsWithoutAProcessLeft) {
   EXPECT_FALSE(RunningCluster(options_.folder)->has_value());
 }
 
+TEST_F(LocalClusterTest, ExpertServersFollowTheCoordinatorAndTheRouterLeavesExpertsToThem) {
+  options_.islands = 0;
+  options_.expert_servers = 2;
+  auto cluster = LocalCluster::Start(options_, absl::Seconds(20));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_TRUE(Eventually([this] { return Started().size() == 4; }));
+  for (const char* name : {"expert-server-0", "expert-server-1"}) {
+    EXPECT_EQ(CountStarted(std::string("atoll-worker --serve --coordinator 127.0.0.1:4711 --blob-store file://") +
+                           options_.folder + "/blobs --server-id " + name + " --listen 127.0.0.1:0"),
+              1u);
+  }
+  EXPECT_EQ(CountStarted("--own-networks router"), 1u);
+  (*cluster)->Stop();
+  for (const std::string& line : Started()) EXPECT_FALSE(Alive(PidOf(line))) << line;
+}
+
 TEST_F(LocalClusterTest, WhatDiesIsStartedAgainAtTheSameAddress) {
   auto cluster = LocalCluster::Start(options_, absl::Seconds(20));
   ASSERT_TRUE(cluster.ok()) << cluster.status();

@@ -180,7 +180,7 @@ absl::Status Down(const Session& session, const std::string& folder_flag) {
                      fmt::format("no cluster is running in {}", folder));
   }
   kill(static_cast<pid_t>(*pid), SIGTERM);
-  const absl::Time deadline = absl::Now() + std::max(session.timeout(), absl::Seconds(25));
+  const absl::Time deadline = absl::Now() + std::max(session.timeout(), absl::Seconds(35));
   while (absl::Now() < deadline) {
     const auto running = RunningCluster(folder);
     if (running.ok() && !running->has_value()) {
@@ -197,7 +197,7 @@ absl::Status Down(const Session& session, const std::string& folder_flag) {
 
 void AddUpCommand(CLI::App* app, Session* session) {
   auto flags = std::make_shared<UpFlags>();
-  CLI::App* command = app->add_subcommand("up", "Runs coordinator, islands and router on this machine");
+  CLI::App* command = app->add_subcommand("up", "Runs coordinator, islands, expert servers and router on this machine");
   command->add_option("--dir", flags->cluster.folder, "Folder for state, blobs and logs; kept when the cluster stops");
   command->add_option("--islands", flags->cluster.islands, "Number of islands")
       ->check(CLI::Range(0, 64))
@@ -207,6 +207,11 @@ void AddUpCommand(CLI::App* app, Session* session) {
       ->capture_default_str();
   command->add_option("--threads", flags->cluster.threads, "Compute threads per rank, and of the router")
       ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command
+      ->add_option("--expert-servers", flags->cluster.expert_servers,
+                   "Number of servers that host the experts for the router; 0: the router hosts them itself")
+      ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--log-level", flags->cluster.log_level, "Of the processes' logs")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
@@ -224,6 +229,7 @@ find the cluster by its folder: --cluster DIR or ATOLL_CLUSTER, or on their own 
 Examples:
   atoll up --detach
   atoll up --islands 4 --ranks 1 --dir /tmp/atoll
+  atoll up --expert-servers 2 --detach && atoll servers list
 )");
   command->callback([session, flags] { session->run = [session, flags] { return Up(*session, *flags); }; });
 }

@@ -6,8 +6,10 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/listen_probe.h"
 #include "fmt/format.h"
 #include "router/engine/version_files.h"
+#include "spdlog/spdlog.h"
 
 namespace atl::worker {
 namespace {
@@ -109,7 +111,30 @@ absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
   return absl::OkStatus();
 }
 
+void ExpertServer::MakeKeeper() {
+  keeper_ = std::make_unique<HostingKeeper>(
+      HostingKeeper::Options{},
+      HostingKeeper::Calls{.load = [this](const AssignedNetwork& network) { return Load(network); },
+                           .drop = [this](const router::NetworkId& id) { local_->Forget(id); },
+                           .changed =
+                               [this] {
+                                 if (heartbeat_ != nullptr) heartbeat_->HostingChanged();
+                               }},
+      clock_);
+}
+
 absl::StatusOr<int64_t> ExpertServer::Load(const AssignedNetwork& network) {
+  absl::StatusOr<int64_t> bytes = Read(network);
+  if (bytes.ok()) return bytes;
+  metrics_->OnLoadFailed();
+  // Without a coordinator the first error ends the process, which says it.
+  if (heartbeat_ != nullptr) {
+    spdlog::error("cannot load {}: {}", Describe(network.id), std::string(bytes.status().message()));
+  }
+  return bytes;
+}
+
+absl::StatusOr<int64_t> ExpertServer::Read(const AssignedNetwork& network) {
   ATOLL_ASSIGN_OR_RETURN(const auto files, router::OpenVersion(store_.get(), network.uri, network.id.digest));
   // Before anything of it is read: a folder that moved must not serve under another's name.
   if (files->served.network(network.id.expert) != network.id) {
@@ -123,6 +148,7 @@ absl::StatusOr<int64_t> ExpertServer::Load(const AssignedNetwork& network) {
 
 absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(const ExpertServerOptions& options, Clock* clock) {
   ATOLL_RETURN_IF_ERROR(CheckSource(options));
+  ATOLL_RETURN_IF_ERROR(rpc::ProbeListen(options.listen));
   std::unique_ptr<ExpertServer> server(new ExpertServer(clock));
   server->registry_ = metrics::Registry::Create("atoll-expert-server");
   server->metrics_ = std::make_unique<ExpertServerMetrics>(server->registry_.get());
@@ -131,20 +157,7 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(const ExpertSe
   service.batch_ended = [metrics = server->metrics_.get()](const BatchEnd& batch) { metrics->OnBatch(batch); };
   server->service_ = std::make_unique<ExpertService>(
       std::move(service), server->local_->lanes(), [server = server.get()] { return server->hosting(); }, clock);
-  server->keeper_ = std::make_unique<HostingKeeper>(
-      HostingKeeper::Options{},
-      HostingKeeper::Calls{.load =
-                               [server = server.get()](const AssignedNetwork& network) {
-                                 absl::StatusOr<int64_t> bytes = server->Load(network);
-                                 if (!bytes.ok()) server->metrics_->OnLoadFailed();
-                                 return bytes;
-                               },
-                           .drop = [server = server.get()](const router::NetworkId& id) { server->local_->Forget(id); },
-                           .changed =
-                               [server = server.get()] {
-                                 if (server->heartbeat_ != nullptr) server->heartbeat_->HostingChanged();
-                               }},
-      clock);
+  server->MakeKeeper();
   if (options.coordinator.empty()) {
     ATOLL_RETURN_IF_ERROR(server->HostFolder(options));
     ATOLL_RETURN_IF_ERROR(server->Listen(options));

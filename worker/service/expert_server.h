@@ -73,7 +73,9 @@ class ExpertServer {
   absl::Status HostFolder(const ExpertServerOptions& options);
   absl::Status FollowCoordinator(const ExpertServerOptions& options);
   absl::Status Listen(const ExpertServerOptions& options);
+  void MakeKeeper();
   absl::StatusOr<int64_t> Load(const AssignedNetwork& network);
+  absl::StatusOr<int64_t> Read(const AssignedNetwork& network);
   void Refresh() { metrics_->Refresh(hosting(), local_->stats(), *service_); }
 
   Clock* const clock_;

@@ -102,11 +102,7 @@ void HostingKeeper::Run() {
       continue;
     }
     const absl::StatusOr<int64_t> loaded = calls_.load(network);
-    if (loaded.ok()) {
-      spdlog::info("hosts {}: {} bytes of weights", Describe(network.id), *loaded);
-    } else {
-      spdlog::error("{} cannot be loaded: {}", Describe(network.id), loaded.status().ToString());
-    }
+    if (loaded.ok()) spdlog::info("hosts {}: {} bytes of weights", Describe(network.id), *loaded);
     Finish(network.id, loaded);
     if (calls_.changed) calls_.changed();
   }

@@ -368,8 +368,11 @@ absl::Status RunExpertServer(const Flags& flags) {
   spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
                server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
                server->hosting().networks.size(), server->hosting().fingerprint);
-  const auto stop = [&] { finish(absl::OkStatus()); };
-  const StopSignals signals({[&](const std::string& /*signal*/) { stop(); }, stop, EndProcess},
+  const StopSignals signals({[&](const std::string& signal) {
+                               spdlog::info("{}: batches under way are answered, then it ends", signal);
+                               finish(absl::OkStatus());
+                             },
+                             [&] { finish(absl::OkStatus()); }, EndProcess},
                             {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
   end->due.WaitForNotification();
   // Routers ask elsewhere for what is cancelled.

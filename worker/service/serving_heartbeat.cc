@@ -149,7 +149,6 @@ bool ServingHeartbeat::Beat(bool leaving) {
     return true;
   }
   if (!absl::IsAborted(response.status()) || leaving) return true;
-  spdlog::error("{}", std::string(response.status().message()));
   calls_.superseded(response.status());
   return false;
 }
