@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 targets=(nccl_transport_test nccl_device_test)
 case "${1:-}" in
-  '') targets+=(atoll-worker gpu_checks) ;;
+  '') targets+=(atoll-worker gpu_checks serving_bench) ;;
   --transport-only) ;;
   *) echo "cuda_build: unknown argument '$1'; expected none, or --transport-only" >&2; exit 2 ;;
 esac

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "tests/bench/serving_cases.h"
 
@@ -35,6 +36,9 @@ absl::Status Run(const Settings& settings) {
 
 }  // namespace
 }  // namespace atl::bench
+
+// Exit code of a case whose device is not there.
+constexpr int kNoDevice = 77;
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
@@ -66,6 +70,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--model-dir", settings.model_dir,
                  "a published version for the case company, in place of random weights");
+  app.add_option("--device", settings.device, "of the case throughput: cpu, or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   app.add_option("--peer-python", settings.peer_python, "python of tests/peers/setup.sh");
   app.add_option("--peer-script", settings.peer_script, "tests/peers/torch_serving.py");
   app.add_option("--router", settings.router, "atoll-router, for the case grpc")->capture_default_str();
@@ -73,5 +80,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = atl::bench::Run(settings);
   if (!status.ok()) fmt::print(stderr, "serving_bench: {}\n", status.ToString());
+  if (atl::ErrorReason(status) == "DEVICE_UNAVAILABLE") return kNoDevice;
   return status.ok() ? 0 : 1;
 }

@@ -19,13 +19,17 @@
 namespace atl::bench {
 
 inline constexpr int kLanes = 2;
+// What overload is measured against, of the sustainable rate: the queue is just as full, and how full it is decides
+// what an accepted request waits.
+inline constexpr double kSaturation = 1.5;
 
 struct Settings {
   std::vector<std::string> cases;
   int rounds = 7;
   int steps = 10;
   double overload_seconds = 30;
-  std::string peer_python;  // empty: without the comparison with PyTorch
+  std::string device = "cpu";  // of the case throughput; or "cuda": one lane per device instead of kLanes
+  std::string peer_python;     // empty: without the comparison with PyTorch
   std::string peer_script;
   std::string worker;  // program of expert servers
   std::string router;

@@ -1,6 +1,7 @@
 #include "tests/bench/serving_costs.h"
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <functional>
 #include <thread>
@@ -9,6 +10,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include "absl/synchronization/notification.h"
 #include "common/model/dit.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/figures.h"
@@ -79,6 +81,50 @@ CostCurve MeasureCosts(const std::vector<model::LoadedModel>& networks, int thre
     }));
     curve.router.push_back(SecondsPerRow(threads, batches, rows, [&](int, int) { Evaluate(networks.back(), rows); }));
   }
+  return curve;
+}
+
+absl::StatusOr<CostCurve> MeasureLaneCosts(const std::vector<std::shared_ptr<router::ExpertLane>>& lanes,
+                                           const router::SamplerInfo& info) {
+  const auto hosted = lanes.front()->hosted();
+  const int threads = static_cast<int>(lanes.size());
+  std::atomic<int64_t> id = 0;
+  std::atomic<int> failed = 0;
+  const auto evaluate = [&](int thread, int32_t expert, int rows) {
+    const auto network = std::find_if(hosted->begin(), hosted->end(),
+                                      [&](const router::HostedNetwork& entry) { return entry.id.expert == expert; });
+    if (network == hosted->end()) {
+      ++failed;
+      return;
+    }
+    auto batch = std::make_shared<router::Evaluation>();
+    batch->id = ++id;
+    batch->network = network->id;
+    batch->channels = info.channels;
+    batch->height = info.height;
+    batch->width = info.width;
+    batch->rows = {.count = rows,
+                   .x = std::vector<float>(static_cast<size_t>(rows * info.pixels())),
+                   .t = std::vector<float>(static_cast<size_t>(rows), 0.5f),
+                   .classes = std::vector<int64_t>(static_cast<size_t>(rows))};
+    absl::Notification over;
+    lanes[static_cast<size_t>(thread)]->Start(std::move(batch), [&](absl::StatusOr<router::EvaluationAnswer> answer) {
+      if (!answer.ok()) ++failed;
+      over.Notify();
+    });
+    over.WaitForNotification();
+  };
+  CostCurve curve;
+  for (int rows = 1; rows <= kMostRows; rows *= 2) {
+    const int batches = kMostRows / rows;
+    curve.rows.push_back(rows);
+    curve.expert.push_back(SecondsPerRow(threads, batches, rows, [&](int thread, int batch) {
+      evaluate(thread, (batch * threads + thread) % info.experts, rows);
+    }));
+    curve.router.push_back(SecondsPerRow(threads, batches, rows,
+                                         [&](int thread, int) { evaluate(thread, router::kRouterNetwork, rows); }));
+  }
+  if (failed > 0) return absl::InternalError("a lane did not answer");
   return curve;
 }
 

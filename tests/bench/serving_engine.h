@@ -14,10 +14,11 @@ namespace atl::bench {
 
 class Serving {
  public:
-  // `lanes` of one thread each that share all networks. `store` must outlive it.
+  // `lanes` of one thread each that share all networks, or, on "cuda", one per device. `store` must outlive it.
   static absl::StatusOr<std::unique_ptr<Serving>> Start(storage::BlobStore* store, const std::string& folder_uri,
                                                         const std::string& digest, int lanes,
-                                                        const router::EngineOptions& options = {});
+                                                        const router::EngineOptions& options = {},
+                                                        const std::string& device = "cpu");
   // One lane of one thread per list, which hosts these experts and the router network: as expert servers do, but in
   // process.
   static absl::StatusOr<std::unique_ptr<Serving>> StartApart(storage::BlobStore* store, const std::string& folder_uri,
@@ -28,6 +29,8 @@ class Serving {
                                                           std::vector<std::shared_ptr<router::ExpertLane>> lanes);
 
   router::Engine* engine() { return &engine_; }
+  // Of this process, of Start alone.
+  const std::vector<std::shared_ptr<router::ExpertLane>>& lanes() const { return local_.front()->lanes(); }
 
  private:
   explicit Serving(const router::EngineOptions& options);

@@ -116,7 +116,7 @@ absl::Status Overload(const Settings& settings) {
   const std::vector<absl::Duration> at_once(kImagesInFlight / kImagesPerRequest, absl::ZeroDuration());
   double rate = 0;
   for (int i = 0; i < 5; ++i) rate = std::max(rate, load.Arrive(at_once).images_per_second / kImagesPerRequest);
-  ATOLL_ASSIGN_OR_RETURN(const client::LoadFigures before, load.ArriveAtRandom(rate, 10));
+  ATOLL_ASSIGN_OR_RETURN(const client::LoadFigures before, load.ArriveAtRandom(kSaturation * rate, 10));
   const double bytes = std::max(load.TakeMostBytes(), router->ResidentBytes());
   ATOLL_ASSIGN_OR_RETURN(const client::LoadFigures over, load.ArriveAtRandom(10 * rate, settings.overload_seconds));
   const double most_bytes = std::max(load.TakeMostBytes(), router->ResidentBytes());
@@ -124,12 +124,13 @@ absl::Status Overload(const Settings& settings) {
   const double p99_over = absl::ToDoubleSeconds(over.latency.p99);
   fmt::print(
       stderr,
-      "overload-grpc: {:.0f} requests per second are sustainable; at that rate {} done, {} refused, p99 {:.3f} s; "
+      "overload-grpc: {:.0f} requests per second are sustainable; at {} times that {} done, {} refused, p99 {:.3f} s; "
       "at ten times it {} sent (the latest {:.3f} s late), {} done, {} refused ({} with a delay of {:.2f} to "
       "{:.2f} s), {} failed, p99 {:.3f} s; resident {:.0f} MB before, {:.0f} at most\n",
-      rate, before.done, before.refused, p99_before, over.requests, absl::ToDoubleSeconds(over.latest_sent), over.done,
-      over.refused, over.refused_with_delay, absl::ToDoubleSeconds(over.least_retry_delay),
-      absl::ToDoubleSeconds(over.most_retry_delay), over.failed, p99_over, bytes / 1e6, most_bytes / 1e6);
+      rate, kSaturation, before.done, before.refused, p99_before, over.requests,
+      absl::ToDoubleSeconds(over.latest_sent), over.done, over.refused, over.refused_with_delay,
+      absl::ToDoubleSeconds(over.least_retry_delay), absl::ToDoubleSeconds(over.most_retry_delay), over.failed,
+      p99_over, bytes / 1e6, most_bytes / 1e6);
   for (const auto& [what, count] : over.failures) fmt::print(stderr, "failed {} times: {}\n", count, what);
   PrintFigure("overload-grpc", "memory_growth", most_bytes / bytes, "ratio");
   PrintFigure("overload-grpc", "p99_over_p99_at_capacity", p99_over / p99_before, "ratio");

@@ -107,16 +107,17 @@ absl::Status RunOverload(const Settings& settings, Published*) {
                            Makespan(Play(serving->engine(), requests.MakeSome(at_once, kImagesPerRequest))));
     rate = std::max(rate, at_once / seconds);
   }
-  const LoadOutcome before = Arrive(serving->engine(), &requests, rate, 5, /*seed=*/4);
+  const LoadOutcome before = Arrive(serving->engine(), &requests, kSaturation * rate, 5, /*seed=*/4);
   const double bytes = ResidentBytes();
   const LoadOutcome over = Arrive(serving->engine(), &requests, 10 * rate, settings.overload_seconds, /*seed=*/5);
   const double bytes_after = ResidentBytes();
   fmt::print(
       stderr,
-      "overload: {:.0f} requests per second are sustainable; at that rate {} done, {} refused, p99 {:.3f} s; at ten "
+      "overload: {:.0f} requests per second are sustainable; at {} times that {} done, {} refused, p99 {:.3f} s; at "
+      "ten "
       "times it {} sent, {} done, {} refused ({} with a delay), {} failed, p99 {:.3f} s, {:.0f} done per second\n",
-      rate, before.done, before.refused, before.p99, over.sent, over.done, over.refused, over.refused_with_delay,
-      over.failed, over.p99, over.requests_per_second);
+      rate, kSaturation, before.done, before.refused, before.p99, over.sent, over.done, over.refused,
+      over.refused_with_delay, over.failed, over.p99, over.requests_per_second);
   PrintFigure("overload", "memory_growth", bytes_after / bytes, "ratio");
   PrintFigure("overload", "p99_over_p99_at_capacity", over.p99 / before.p99, "ratio");
   PrintFigure("overload", "throughput_kept", over.requests_per_second / rate, "ratio");

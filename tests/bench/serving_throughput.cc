@@ -107,26 +107,33 @@ absl::Status RunThroughput(const Settings& settings, Published* published) {
     ATOLL_ASSIGN_OR_RETURN(python, Peers::Start(settings, published->model, 1, kLanes));
     ATOLL_ASSIGN_OR_RETURN(python_processes, Peers::Start(settings, published->model, kLanes, 1));
   }
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> serving,
-                         Serving::Start(published->store.get(), published->uri, published->digest, kLanes));
+  ATOLL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Serving> serving,
+      Serving::Start(published->store.get(), published->uri, published->digest, kLanes, {}, settings.device));
+  const auto lanes = static_cast<double>(serving->lanes().size());
+  const auto measure_costs = [&]() -> absl::StatusOr<CostCurve> {
+    if (settings.device == "cpu") return MeasureCosts(published->networks, kLanes);
+    ATOLL_ASSIGN_OR_RETURN(const router::SamplerInfo info, serving->engine()->Info(""));
+    return MeasureLaneCosts(serving->lanes(), info);
+  };
   Requests requests(published->model.classes, settings.steps, /*seed=*/1);
   Play(serving->engine(), std::vector<TimedRequest>{requests.Make(kImagesPerRequest)});  // warms up
-  MeasureCosts(published->networks, kLanes);
+  ATOLL_RETURN_IF_ERROR(measure_costs().status());
 
   Figures figures;
   std::vector<CostCurve> curves;
   for (int i = 0; i < settings.rounds; ++i) {
     Round round;
     std::vector<TimedRequest> load = requests.MakeSome(kRequests, kImagesPerRequest);
-    round.costs = MeasureCosts(published->networks, kLanes);
+    ATOLL_ASSIGN_OR_RETURN(round.costs, measure_costs());
     ATOLL_ASSIGN_OR_RETURN(round.offline, Makespan(Play(serving->engine(), std::vector{Together(load)})));
     ATOLL_ASSIGN_OR_RETURN(round.loop, Makespan(PlayOneByOne(serving->engine(), load)));
     requests.Scatter(round.offline / 4, &load);
     const std::vector<ServedRequest> served = Play(serving->engine(), load);
     ATOLL_ASSIGN_OR_RETURN(round.batched, Makespan(served));
     if (i == 0) PrintRouting(served);
-    // What both lanes need at the least for every image-step, each at the cheapest batch size.
-    const double least = kImages * settings.steps * (round.costs.best_expert() + round.costs.best_router()) / kLanes;
+    // What the lanes need at the least for every image-step, each at the cheapest batch size.
+    const double least = kImages * settings.steps * (round.costs.best_expert() + round.costs.best_router()) / lanes;
     figures[{"batched-vs-loop", "gain"}].push_back(round.loop / round.batched);
     figures[{"batched-vs-loop", "ceiling"}].push_back(round.loop / least);
     figures[{"batched-vs-loop", "of_ceiling"}].push_back(least / round.batched);

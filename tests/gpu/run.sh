@@ -2,8 +2,8 @@
 # Checks and measures this machine's GPU with the programs of the bundle that this script lies in (deploy/bundle.sh), or,
 # in a checkout, with those of the cuda preset.
 #
-#   tests/gpu/run.sh [NAME...]     names as gpu_checks --list prints them, or dit-b2-fp32-torch, dit-b2-bf16-torch;
-#                                  default: all. Prints one line per name, and every measurement as a JSON object.
+#   tests/gpu/run.sh [NAME...]     names as gpu_checks --list prints them, or dit-b2-fp32-torch, dit-b2-bf16-torch,
+#                                  serving-throughput (batches across requests against their ceiling); default: all. Prints one line per name, and every measurement as a JSON object.
 #
 # Ends with 0 when all passed, 1 when one failed, 77 when none failed and some were skipped, as on a machine without a
 # GPU. ATOLL_PYTHON: the Python that has PyTorch (default: python3).
@@ -16,15 +16,17 @@ case ${1:-} in
 esac
 if [ -x "$home/bin/atoll-env" ]; then
   checks() { "$home/bin/atoll-env" gpu_checks "$@"; }
+  serving() { "$home/bin/atoll-env" serving_bench "$@"; }
 elif [ -x "$home/build/cuda/bin/gpu_checks" ]; then
   checks() { "$home/build/cuda/bin/gpu_checks" "$@"; }
+  serving() { "$home/build/cuda/bin/serving_bench" "$@"; }
 else
   echo "gpu: error: expected a bundle around this script, or build/cuda/bin/gpu_checks; found neither" >&2
   exit 2
 fi
 
 known=$(checks --list)
-known+=$'\n'dit-b2-fp32-torch$'\n'dit-b2-bf16-torch
+known+=$'\n'dit-b2-fp32-torch$'\n'dit-b2-bf16-torch$'\n'serving-throughput
 names=("$@")
 [ $# -gt 0 ] || mapfile -t names <<<"$known"
 for name in "${names[@]}"; do
@@ -39,6 +41,7 @@ for name in "${names[@]}"; do
   case $name in
     dit-b2-fp32-torch) "$python" "$home/tests/gpu/dit_step.py" --compute float32 >"$results.one" || status=$? ;;
     dit-b2-bf16-torch) "$python" "$home/tests/gpu/dit_step.py" --compute bfloat16 >"$results.one" || status=$? ;;
+    serving-throughput) serving --case throughput --device cuda --steps 50 >"$results.one" || status=$? ;;
     *) checks "$name" >"$results.one" || status=$? ;;
   esac
   cat "$results.one"
