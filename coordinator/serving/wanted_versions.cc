@@ -21,7 +21,9 @@ std::optional<WantedVersion> Decide(const PublishedModel& model, const Published
     wanted.reason = "a router still uses it";
     return wanted;
   }
-  if (!facts.hosted.contains(version.digest) || facts.rolled.contains(model.name)) return std::nullopt;
+  // Routers that have gone over to the serving version say what else they use.
+  const bool rolled = facts.rolled.contains(model.name) || facts.in_use.contains({model.name, model.serving});
+  if (rolled || !facts.hosted.contains(version.digest)) return std::nullopt;
   wanted.reason = "the serving version is not ready yet";
   return wanted;
 }

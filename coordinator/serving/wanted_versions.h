@@ -45,8 +45,8 @@ struct WantedVersion {
 };
 
 // By model, newest version first. The serving version and pinned ones stay, whether or not a router is there. Others
-// are wanted while a router uses them; and, should no router report, while servers host them and the serving version
-// is not ready yet.
+// are wanted while a router uses them; and, as long as no router says that it uses the serving version, while servers
+// host them and the serving version is not ready yet.
 std::vector<WantedVersion> DecideWanted(std::span<const PublishedModel> models, const VersionFacts& facts);
 
 }  // namespace atl::serving
