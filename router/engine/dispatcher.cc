@@ -81,6 +81,13 @@ absl::Status Dispatcher::LossOf(const GroupKey& key, const std::vector<std::stri
                   Describe(NetworkOf(key))));
 }
 
+void Dispatcher::Forget(const ServedVersion& version) {
+  // The key itself stays: lanes may still host the version, or host it again.
+  const int64_t key = KeyOf(version);
+  costs_.Forget(key);
+  table_.Forget(key);
+}
+
 NetworkId Dispatcher::NetworkOf(const GroupKey& key) const {
   const VersionId& version = versions_.at(key.model);
   return {.model = version.model, .version = version.version, .digest = version.digest, .expert = key.network};

@@ -95,6 +95,9 @@ class Dispatcher {
   // `step` must stay where it is until the evaluation is answered or its request left.
   void Want(int64_t request, const Asker& asker, const GroupKey& key, const ImageStep* step);
 
+  // Nothing that was measured of the version is kept; no request of it is left.
+  void Forget(const ServedVersion& version);
+
   // What the image waits for at other points than this one of its step is forgotten, as far as it was not started.
   void Retract(int64_t image, int64_t point);
 

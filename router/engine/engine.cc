@@ -141,6 +141,11 @@ void Engine::EndRequestsOn(const std::string& model, const std::string& version)
   inbox_->Wake();
 }
 
+void Engine::Forget(const ServedVersion& version) {
+  absl::MutexLock lock(&mutex_);
+  lane_calls_.push_back([version](Dispatcher* dispatcher) { dispatcher->Forget(version); });
+}
+
 void Engine::AddLane(std::shared_ptr<ExpertLane> lane) {
   {
     absl::MutexLock lock(&mutex_);

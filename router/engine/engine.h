@@ -121,6 +121,9 @@ class Engine {
   // Ends the requests of a version with UNAVAILABLE, VERSION_DRAINED, as soon as the sampling thread looks.
   void EndRequestsOn(const std::string& model, const std::string& version);
 
+  // Drops what was measured of a version, of which no request is left.
+  void Forget(const ServedVersion& version);
+
   // Lanes' names are unique. After RemoveLane no batch goes to the lane; what is under way there fails over.
   void AddLane(std::shared_ptr<ExpertLane> lane);
   void RemoveLane(const std::string& name);

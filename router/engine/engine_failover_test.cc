@@ -437,5 +437,22 @@ TEST_F(EngineNumericsTest, AnAnswerOfOtherArithmeticIsNotTaken) {
   EXPECT_THAT(std::string(events->status().message()), AllOf(HasSubstr("'x'"), HasSubstr("'z'")));
 }
 
+TEST_F(EngineFailoverTest, WhatWasMeasuredOfAForgottenVersionIsMeasuredAnew) {
+  engine_.Forget(ServedVersion{.info = Info()});
+  const auto events = Submit({0}, 1);
+  for (int i = 0; i < 3; ++i) {
+    engine_.RunTick();
+    local_->AnswerAll();
+  }
+  ASSERT_EQ(a_->started().size() + b_->started().size(), 1u);
+  // Nothing is known of its calls, so that this one is not late yet.
+  clock_.Advance(kStep + absl::Milliseconds(1));
+  engine_.RunTick();
+  EXPECT_EQ(a_->started().size() + b_->started().size(), 1u);
+  clock_.Advance(absl::Seconds(5));
+  engine_.RunTick();
+  EXPECT_EQ(a_->started().size() + b_->started().size(), 2u);
+}
+
 }  // namespace
 }  // namespace atl::router

@@ -218,7 +218,7 @@ absl::Status LocalExperts::Load(std::shared_ptr<const VersionFiles> files, int32
   absl::Cleanup forget = [&] { core_->placer.Forget(id); };
   UseOneThread();
   NetworkMemory* const memory = core_->devices[device].memory.get();
-  const auto network = memory->Pin(id);
+  const auto network = memory->PinForCheck(id);
   memory->Arrived(id);
   ATOLL_RETURN_IF_ERROR(network.status());
   ATOLL_RETURN_IF_ERROR((*network)->Probe(Describe(id)));

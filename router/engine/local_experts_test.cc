@@ -152,6 +152,47 @@ TEST_F(LocalExpertsTest, ABudgetOfTwoOfThreeExpertsChangesNoBit) {
   EXPECT_EQ(tight->lanes()[0]->hosted()->size(), 4u);
 }
 
+TEST_F(LocalExpertsTest, AVersionComesBesideABusyOneAtOneReadEach) {
+  Publish(TinyNetworks());
+  int64_t budget = Bytes(kRouterNetwork);
+  for (int32_t expert = 0; expert < kTinyExperts; ++expert) budget += Bytes(expert);
+  const auto experts = Make(1, budget);
+  const auto old_version = experts->Host(files_);
+  ASSERT_TRUE(old_version.ok()) << old_version.status();
+  const auto answer_all = [&] {
+    std::vector<std::vector<float>> values;
+    for (const int32_t network : {0, 1, 2, kRouterNetwork}) {
+      const auto answer = Answer(*experts->lanes()[0], Of(network, RowsOf({0, 1}, false)));
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      if (answer.ok()) values.push_back(answer->values);
+      EXPECT_LE(experts->stats().resident_bytes, budget);
+    }
+    return values;
+  };
+  const std::vector<std::vector<float>> expected = answer_all();
+  ASSERT_EQ(experts->stats().loads, kTinyExperts + 1);
+  // The new version fills the memory that the old one needs at every step.
+  Networks next = TinyNetworks();
+  next.experts[0] = TinyNetwork(0, 77);
+  const std::string uri = storage::ModelFolderUri(*store_.get(), "tiny", "next");
+  const auto new_files = OpenVersion(store_.get(), uri, PublishNetworks(store_.get(), uri, next, false)).value();
+  ASSERT_NE(new_files->served.digest, files_->served.digest);
+  int64_t loads = kTinyExperts + 1;
+  for (int32_t expert = 0; expert < kTinyExperts; ++expert) {
+    ASSERT_TRUE(experts->Load(new_files, expert).ok());
+    EXPECT_EQ(answer_all(), expected);
+    loads += 2;  // the new network, and the old one that gave way to it
+    EXPECT_EQ(experts->stats().loads, loads) << "expert " << expert;
+  }
+  // Once it is asked, the new version has the memory, and is not read again.
+  ASSERT_TRUE(experts->Load(new_files, kRouterNetwork).ok());
+  files_ = new_files;
+  answer_all();
+  loads = experts->stats().loads;
+  answer_all();
+  EXPECT_EQ(experts->stats().loads, loads);
+}
+
 TEST_F(LocalExpertsTest, LanesThatShareAMemoryOfOneExpertTakeTurns) {
   Publish(TinyNetworks());
   const auto free = Make();

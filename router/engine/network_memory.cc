@@ -69,7 +69,8 @@ absl::StatusOr<NetworkMemory::Turn> NetworkMemory::NextTurn(const NetworkId& id,
                         .bytes = entry.bytes,
                         .pins = entry.pins,
                         .last_used = entry.last_used,
-                        .elsewhere = elsewhere_.contains(other)});
+                        .elsewhere = elsewhere_.contains(other),
+                        .unasked = entry.unasked});
   }
   const ResidencyDecision decision = DecideResidency(hosted->second.bytes, resident, budget_);
   if (decision.action == ResidencyAction::kRefuse) return DoesNotFitStatus(id, hosted->second.bytes, budget_);
@@ -91,6 +92,14 @@ void NetworkMemory::Evict(const NetworkId& id, std::vector<std::shared_ptr<const
 }
 
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::Pin(const NetworkId& id) {
+  return PinOrLoad(id, /*asked=*/true);
+}
+
+absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::PinForCheck(const NetworkId& id) {
+  return PinOrLoad(id, /*asked=*/false);
+}
+
+absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::PinOrLoad(const NetworkId& id, bool asked) {
   std::vector<std::shared_ptr<const Network>> evicted;
   Load load;
   {
@@ -100,7 +109,7 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::Pin(const NetworkI
       const absl::StatusOr<Turn> turn = NextTurn(id, ticket, &evicted);
       if (!turn.ok() || *turn != Turn::kWait) LeaveQueue(ticket);
       ATOLL_RETURN_IF_ERROR(turn.status());
-      if (*turn == Turn::kTake) return PinnedLocked(id);
+      if (*turn == Turn::kTake) return PinnedLocked(id, asked);
       if (*turn == Turn::kLoad) {
         load = hosted_.at(id).load;
         break;
@@ -112,10 +121,11 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::Pin(const NetworkI
   if (!evicted.empty()) watchers_.Notify();
   // What gives way is gone before its successor comes: the two are never in memory together.
   evicted.clear();
-  return LoadReserved(id, load);
+  return LoadReserved(id, load, asked);
 }
 
-absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const NetworkId& id, const Load& load) {
+absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const NetworkId& id, const Load& load,
+                                                                           bool asked) {
   const absl::Duration start = clock_->Monotonic();
   absl::StatusOr<std::shared_ptr<const Network>> network = load();
   const absl::Duration took = clock_->Monotonic() - start;
@@ -129,7 +139,7 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const
       loading_time_ += took;
       loaded_bytes_ += entry->second.bytes;
       entry->second.network = *std::move(network);
-      pinned = PinnedLocked(id);
+      pinned = PinnedLocked(id, asked);
       --entry->second.pins;  // that of the reservation
       ++loads_;
     } else {
@@ -142,8 +152,9 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const
   return pinned;
 }
 
-std::shared_ptr<const Network> NetworkMemory::PinnedLocked(const NetworkId& id) {
+std::shared_ptr<const Network> NetworkMemory::PinnedLocked(const NetworkId& id, bool asked) {
   Entry& entry = entries_.at(id);
+  entry.unasked = entry.unasked && !asked;
   ++entry.pins;
   entry.last_used = clock_->Monotonic();
   return {entry.network.get(), [self = shared_from_this(), id](const Network*) { self->Unpin(id); }};
@@ -208,7 +219,7 @@ absl::StatusOr<bool> NetworkMemory::LoadAhead(const NetworkId& id, std::span<con
   }
   if (!evicted.empty()) watchers_.Notify();
   evicted.clear();
-  ATOLL_RETURN_IF_ERROR(LoadReserved(id, load).status());
+  ATOLL_RETURN_IF_ERROR(LoadReserved(id, load, /*asked=*/true).status());
   absl::MutexLock lock(&mutex_);
   ++loads_ahead_;
   return true;

@@ -67,6 +67,8 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   // way for it is pinned; those who wait so go in their order. NOT_FOUND with reason NETWORK_NOT_HOSTED, or the error
   // of its load. A thread that holds a pin must not ask for another one.
   absl::StatusOr<std::shared_ptr<const Network>> Pin(const NetworkId& id);
+  // The same for a check: until a batch pins the network, it is the first to give way.
+  absl::StatusOr<std::shared_ptr<const Network>> PinForCheck(const NetworkId& id);
 
   // Somebody will pin the network here: from now on it is listed as resident, so that no other device loads it as well.
   // Counted; each is taken back by Arrived, after the pin or instead of it.
@@ -99,6 +101,7 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
     int64_t bytes = 0;
     int32_t pins = 0;
     absl::Duration last_used;
+    bool unasked = true;  // by a batch
   };
 
   enum class Turn { kTake, kLoad, kWait };
@@ -106,9 +109,10 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   absl::StatusOr<Turn> NextTurn(const NetworkId& id, int64_t ticket,
                                 std::vector<std::shared_ptr<const Network>>* evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const Network>> PinOrLoad(const NetworkId& id, bool asked);
   // Loads into the reserved room, without the lock.
-  absl::StatusOr<std::shared_ptr<const Network>> LoadReserved(const NetworkId& id, const Load& load);
-  std::shared_ptr<const Network> PinnedLocked(const NetworkId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const Network>> LoadReserved(const NetworkId& id, const Load& load, bool asked);
+  std::shared_ptr<const Network> PinnedLocked(const NetworkId& id, bool asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unpin(const NetworkId& id);
   void Erase(const NetworkId& id, bool whatever_times);
   void LeaveQueue(int64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

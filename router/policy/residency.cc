@@ -23,7 +23,8 @@ ResidencyDecision DecideResidency(int64_t bytes, std::span<const ResidentNetwork
   }
   if (missing <= 0) return {.reason = "there is room"};
   std::sort(unused.begin(), unused.end(), [](const ResidentNetwork* a, const ResidentNetwork* b) {
-    return std::tuple(!a->elsewhere, a->last_used, a->id) < std::tuple(!b->elsewhere, b->last_used, b->id);
+    return std::tuple(!a->elsewhere, !a->unasked, a->last_used, a->id) <
+           std::tuple(!b->elsewhere, !b->unasked, b->last_used, b->id);
   });
   ResidencyDecision decision;
   for (const ResidentNetwork* network : unused) {

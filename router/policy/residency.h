@@ -19,6 +19,7 @@ struct ResidentNetwork {
   int32_t pins = 0;          // batches that use it, dispatched and not yet done
   absl::Duration last_used;  // of the monotonic clock
   bool elsewhere = false;    // lies on another device of this process too
+  bool unasked = false;      // no batch has asked for it since it was loaded: it was only checked
 };
 
 enum class ResidencyAction {
@@ -35,8 +36,9 @@ struct ResidencyDecision {
 };
 
 // May a network of `bytes` that is not in memory be loaded? `budget` in bytes; 0: no limit. No more goes than has to,
-// and never a pinned network: first what lies elsewhere too, which nobody has to wait for, then what was not used for
-// longest. Ties go by id.
+// and never a pinned network: first what lies elsewhere too, which nobody has to wait for, then what no batch has asked
+// for, so that a version that is loaded beside a busy one costs that one a single network at a time, then what was not
+// used for longest. Ties go by id.
 ResidencyDecision DecideResidency(int64_t bytes, std::span<const ResidentNetwork> resident, int64_t budget);
 
 // RESOURCE_EXHAUSTED with reason EXPERT_DOES_NOT_FIT, naming the network, its bytes and the budget.

@@ -18,6 +18,12 @@ ResidentNetwork Resident(int32_t number, int64_t bytes, int32_t pins, int64_t us
       .id = Expert(number), .bytes = bytes, .pins = pins, .last_used = absl::Seconds(used_at), .elsewhere = elsewhere};
 }
 
+ResidentNetwork Checked(int32_t number, int64_t bytes, int64_t loaded_at) {
+  ResidentNetwork network = Resident(number, bytes, 0, loaded_at);
+  network.unasked = true;
+  return network;
+}
+
 struct Case {
   std::string name;
   int64_t bytes;
@@ -65,6 +71,20 @@ TEST(DecideResidencyTest, Table) {
        100,
        ResidencyAction::kLoad,
        {0},
+       0},
+      {"what was only checked goes first",
+       80,
+       {Resident(0, 40, 0, 1), Checked(1, 30, 9), Checked(2, 30, 8)},
+       100,
+       ResidencyAction::kLoad,
+       {2, 1, 0},
+       0},
+      {"what was only checked, and no more than has to",
+       30,
+       {Resident(0, 40, 0, 1), Checked(1, 30, 9), Checked(2, 30, 8)},
+       100,
+       ResidencyAction::kLoad,
+       {2},
        0},
       {"ties by id", 50, {Resident(1, 50, 0, 4), Resident(0, 50, 0, 4)}, 100, ResidencyAction::kLoad, {0}, 0},
   };

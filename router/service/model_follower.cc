@@ -219,6 +219,7 @@ LoadedVersion ModelFollower::CarryOut(const std::string& model, Followed* follow
     case RollAction::kDrop:
       spdlog::info("model '{}': dropping version '{}': {}", model, decision.version, decision.reason);
       dropped = std::move(followed->loaded[decision.version]);
+      if (dropped.served != nullptr) engine_->Forget(*dropped.served);
       followed->loaded.erase(decision.version);
       followed->load_errors.erase(decision.version);
       std::erase_if(followed->versions, [&](const auto& entry) { return entry.version == decision.version; });
