@@ -1,29 +1,13 @@
 #include "client/session.h"
 
-#include <charconv>
-
+#include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::client {
-
 namespace {
 
-// HOST:PORT; a host that is an IPv6 address stands in brackets.
-bool IsAddress(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) return false;
-  const std::string host = text.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (!bracketed && host.find_first_of(":/ []") != std::string::npos) return false;
-  int port = 0;
-  const char* const end = text.data() + text.size();
-  const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);
-  return error == std::errc() && parsed == end && port >= 1 && port <= 65535;
-}
-
-// gRPC would take a port modulo 65536 and ask the network for a name that has none.
 absl::StatusOr<std::string> CheckAddress(absl::StatusOr<std::string> address, std::string_view what) {
   if (!address.ok() || IsAddress(*address)) return address;
   return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",

@@ -61,7 +61,7 @@ absl::Status CheckRouting(const RoutingRule& rule, const SamplerInfo& info) {
   if (!(rule.temperature >= kMinTemperature && rule.temperature <= kMaxTemperature)) {
     return FieldError(
         "temperature", "TEMPERATURE_OUT_OF_RANGE",
-        fmt::format("expected {} to {}, or 0 for 1, found {}", kMinTemperature, kMaxTemperature, rule.temperature));
+        fmt::format("expected {} to {}, or none for 1, found {}", kMinTemperature, kMaxTemperature, rule.temperature));
   }
   return absl::OkStatus();
 }
@@ -73,7 +73,7 @@ absl::Status CheckTimes(const SampleRequest& request, const SamplerLimits& limit
   if (request.steps != 0 && static_cast<size_t>(request.steps) != times.size() - 1) {
     return FieldError(
         "steps", "STEPS_MISMATCH",
-        fmt::format("expected 0 or {}, one less than the times, found {}", times.size() - 1, request.steps));
+        fmt::format("expected none or {}, one less than the times, found {}", times.size() - 1, request.steps));
   }
   // Each written so that NaN fails.
   if (!(times.front() <= 1.0)) {
@@ -126,15 +126,19 @@ absl::Status CheckInitImages(const SampleRequest& request, const SamplerInfo& in
   }
   if (!request.strength.has_value()) return absl::OkStatus();
   if (request.init_images.empty()) {
-    return FieldError("strength", "STRENGTH_WITHOUT_IMAGE", "expected none without init_images");
+    return FieldError("strength", "STRENGTH_WITHOUT_IMAGE",
+                      fmt::format("expected init_images beside a strength of {}, found none", *request.strength));
   }
   if (!request.times.empty()) {
-    return FieldError("strength", "STRENGTH_MISMATCH", "expected none with times, whose first one is the strength");
+    return FieldError("strength", "STRENGTH_MISMATCH",
+                      fmt::format("expected none with times, whose first one, {}, is the strength; found {}",
+                                  request.times.front(), *request.strength));
   }
-  if (!(*request.strength >= steps * kMinStepLength && *request.strength <= 1.0)) {
+  const double least = steps * kMinStepLength;
+  // What the message names passes, though the product is rounded.
+  if (!(*request.strength >= least * (1 - 1e-9) && *request.strength <= 1.0)) {
     return FieldError("strength", "STRENGTH_OUT_OF_RANGE",
-                      fmt::format("expected above 0 (with {} steps at least {}) and at most 1, found {}", steps,
-                                  steps * kMinStepLength, *request.strength));
+                      fmt::format("expected {:g} (for {} steps) to 1, found {}", least, steps, *request.strength));
   }
   return absl::OkStatus();
 }
@@ -204,7 +208,7 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
   if (request.steps < 0 || request.steps > limits.max_steps) {
     return FieldError(
         "steps", "STEPS_OUT_OF_RANGE",
-        fmt::format("expected 1 to {}, or 0 for {}, found {}", limits.max_steps, default_steps, request.steps));
+        fmt::format("expected 1 to {}, or none for {}, found {}", limits.max_steps, default_steps, request.steps));
   }
   ATOLL_RETURN_IF_ERROR(CheckTimes(request, limits));
   const double guidance = request.guidance.value_or(info.defaults.guidance);
@@ -216,8 +220,9 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
                       fmt::format("expected 0 to {}, found {}", kMaxPriority, request.priority));
   }
   if (request.preview_every < 0) {
-    return FieldError("preview_every", "PREVIEW_EVERY_OUT_OF_RANGE",
-                      fmt::format("expected a number of steps, or 0 for no previews, found {}", request.preview_every));
+    return FieldError(
+        "preview_every", "PREVIEW_EVERY_OUT_OF_RANGE",
+        fmt::format("expected a number of steps, or none for no previews, found {}", request.preview_every));
   }
   SampleOrder order;
   order.images.reserve(request.classes.size());

@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"HundredThousandSteps", [](auto& r) { r.steps = 100'000; }, "steps", "STEPS_OUT_OF_RANGE",
                 "found 100000"},
         BadCase{"ThousandSteps", [](auto& r) { r.steps = 1000; }, "steps", "STEPS_OUT_OF_RANGE",
-                "expected 1 to 250, or 0 for 30, found 1000"},
+                "expected 1 to 250, or none for 30, found 1000"},
         BadCase{"PriorityTen", [](auto& r) { r.priority = 10; }, "priority", "PRIORITY_OUT_OF_RANGE", "0 to 9"},
         BadCase{"PreviewsEveryMinusOneSteps", [](auto& r) { r.preview_every = -1; }, "preview_every",
                 "PREVIEW_EVERY_OUT_OF_RANGE", "found -1"},
@@ -237,7 +237,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"NucleusNaN", [](auto& r) { r.routing = {.mode = RoutingMode::kNucleus, .nucleus_p = kNaN}; },
                 "nucleus_p", "NUCLEUS_OUT_OF_RANGE", "found nan"},
         BadCase{"TemperatureNegative", [](auto& r) { r.routing.temperature = -1; }, "temperature",
-                "TEMPERATURE_OUT_OF_RANGE", "expected 0.01 to 100, or 0 for 1, found -1"},
+                "TEMPERATURE_OUT_OF_RANGE", "expected 0.01 to 100, or none for 1, found -1"},
         BadCase{"TemperatureNaN", [](auto& r) { r.routing.temperature = kNaN; }, "temperature",
                 "TEMPERATURE_OUT_OF_RANGE", "found nan"},
         BadCase{"OneTime", [](auto& r) { r.times = {1}; }, "times", "TIMES_COUNT", "expected 2 to 251 times"},
@@ -248,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(
                   r.times = {1, 0.5, 0};
                   r.steps = 3;
                 },
-                "steps", "STEPS_MISMATCH", "expected 0 or 2"},
+                "steps", "STEPS_MISMATCH", "expected none or 2"},
         BadCase{"TimesAboveOne",
                 [](auto& r) {
                   r.times = {1.1, 0};
@@ -293,9 +293,11 @@ INSTANTIATE_TEST_SUITE_P(
                   r.init_images[0].channels = 0;
                 },
                 "init_images[0]", "INIT_IMAGE_SHAPE", "found 81 values"},
-        BadCase{"StrengthAlone", [](auto& r) { r.strength = 0.5; }, "strength", "STRENGTH_WITHOUT_IMAGE", "init_images"},
+        BadCase{"StrengthAlone", [](auto& r) { r.strength = 0.5; }, "strength", "STRENGTH_WITHOUT_IMAGE",
+                "expected init_images beside a strength of 0.5, found none"},
         BadCase{"StrengthZero", [](auto& r) { Noise(r, 0); }, "strength", "STRENGTH_OUT_OF_RANGE", "found 0"},
-        BadCase{"StrengthTiny", [](auto& r) { Noise(r, 1e-9); }, "strength", "STRENGTH_OUT_OF_RANGE", "found 1e-09"},
+        BadCase{"StrengthTiny", [](auto& r) { Noise(r, 1e-9); }, "strength", "STRENGTH_OUT_OF_RANGE",
+                "expected 0.0003 (for 30 steps) to 1, found 1e-09"},
         BadCase{"StrengthAboveOne", [](auto& r) { Noise(r, 1.01); }, "strength", "STRENGTH_OUT_OF_RANGE",
                 "found 1.01"},
         BadCase{"StrengthNaN", [](auto& r) { Noise(r, kNaN); }, "strength", "STRENGTH_OUT_OF_RANGE", "found nan"},
@@ -304,7 +306,7 @@ INSTANTIATE_TEST_SUITE_P(
                   Noise(r, 0.5);
                   r.times = {0.5, 0};
                 },
-                "strength", "STRENGTH_MISMATCH", "expected none with times"}),
+                "strength", "STRENGTH_MISMATCH", "expected none with times, whose first one, 0.5, is the strength; found 0.5"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ResolveRequestTest, AnUnconditionalModelKnowsNoClass) {

@@ -3,9 +3,12 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "common/base/byte_size.h"
+#include "common/base/flag_checks.h"
 #include "common/base/version.h"
 #include "common/rpc/server.h"
 #include "router/service/router_server.h"
@@ -48,7 +51,7 @@ int main(int argc, char** argv) {
   double version_drain_seconds = absl::ToDoubleSeconds(options.version_drain_deadline);
   app.add_option("--version-drain-seconds", version_drain_seconds,
                  "How long requests of a replaced version may still take")
-      ->check(CLI::Range(0.0, 86'400.0))
+      ->check(atl::Number(0, 86'400))
       ->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
   app.add_option("--port-file", port_file, "Write the bound port to this file");
@@ -62,7 +65,7 @@ int main(int argc, char** argv) {
       });
   app.add_option("--rest-max-requests", options.rest.max_requests,
                  "REST requests for images at a time; further ones are refused with 429")
-      ->check(CLI::Range(1, 1024))
+      ->check(atl::WholeNumber(1, 1024))
       ->capture_default_str();
   app.add_option(
       "--expert-server", options.expert_servers,
@@ -79,6 +82,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "all", "router", "none"}))
       ->default_str("auto");
   app.add_option("--threads", options.threads, "Threads that evaluate networks on the processor")
+      ->check(atl::WholeNumber(1, 1024))
       ->capture_default_str();
   app.add_option("--device", options.device,
                  "Where networks are evaluated: cpu, cuda (all devices that there are), or a list as cuda:0,cuda:1;\n"
@@ -89,25 +93,25 @@ int main(int argc, char** argv) {
          "--memory-budget", options.memory_budget_bytes,
          "Most memory for weights on each device, as 800MB or 20GiB; experts that are over it are read again when\n"
          "they are asked for, in place of those that were not used for longest (default: no limit)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+      ->transform(atl::ByteSize());
   app.add_option("--max-steps", options.engine.limits.max_steps, "Most solver steps of one request")
-      ->check(CLI::Range(1, 100'000))
+      ->check(atl::WholeNumber(1, 100'000))
       ->capture_default_str();
   app.add_option("--max-images", options.engine.limits.max_images, "Most images of one request")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(atl::WholeNumber(1, 1'000'000))
       ->capture_default_str();
   app.add_option(
          "--max-images-in-flight", options.engine.admission.max_images_in_flight,
          "Images that are sampled at a time, and those that their callers have not taken yet; the others queue.\n"
          "At least --max-images")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(atl::WholeNumber(1, 1'000'000))
       ->capture_default_str();
   app.add_option("--max-queued-requests", options.engine.admission.max_queued_requests,
                  "Requests that queue; further ones are refused, and told when to come back")
-      ->check(CLI::Range(0, 1'000'000))
+      ->check(atl::WholeNumber(0, 1'000'000))
       ->capture_default_str();
   app.add_option("--drain-seconds", drain_seconds, "On SIGTERM, how long running requests may still take")
-      ->check(CLI::Range(0.0, 86'400.0))
+      ->check(atl::Number(0, 86'400))
       ->capture_default_str();
   app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
@@ -115,7 +119,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    std::fprintf(stderr, "atoll-router: %s\nTry 'atoll-router --help'.\n", error.what());
+    return kUsage;
   }
   for (const std::string& pin : pinned) {
     const size_t at = pin.find('@');
@@ -133,7 +139,13 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  auto router = atl::router::RouterServer::Start(options);
+  absl::StatusOr<std::unique_ptr<atl::router::RouterServer>> router;
+  try {
+    router = atl::router::RouterServer::Start(options);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "atoll-router: cannot start its threads (--threads %d): %s\n", options.threads, error.what());
+    return kFailed;
+  }
   if (!router.ok()) {
     std::fprintf(stderr, "atoll-router: %s\n", std::string(router.status().message()).c_str());
     return router.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;

@@ -1,10 +1,13 @@
 #include "router/service/router_server.h"
 
 #include <filesystem>
+#include <string_view>
 
+#include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
+#include "common/storage/model_folder.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
 
@@ -38,6 +41,36 @@ absl::Status CheckSources(const RouterOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAddress(std::string_view flag, const std::string& address) {
+  if (IsAddress(address)) return absl::OkStatus();
+  return FieldError(flag, "INVALID_ADDRESS",
+                    fmt::format("expected HOST:PORT with a port from 1 to 65535, found '{}'", address));
+}
+
+// What would be ignored, or waited for, though it can never be.
+absl::Status CheckOptions(const RouterOptions& options) {
+  for (const std::string& address : options.expert_servers) {
+    ATOLL_RETURN_IF_ERROR(CheckAddress("--expert-server", address));
+  }
+  if (!options.coordinator.empty()) return CheckAddress("--coordinator", options.coordinator);
+  if (!options.models.empty() || !options.pinned.empty()) {
+    return FieldError(options.models.empty() ? "--pin" : "--model", "COORDINATOR_REQUIRED",
+                      "expected a --coordinator beside it, found --model-dir, which holds one version");
+  }
+  return absl::OkStatus();
+}
+
+// Opening a local store would make its folder, and a router is only to read.
+absl::Status CheckStore(const std::string& uri) {
+  constexpr std::string_view kLocal = "file://";
+  std::error_code error;
+  if (!uri.starts_with(kLocal) || std::filesystem::is_directory(uri.substr(kLocal.size()), error)) {
+    return absl::OkStatus();
+  }
+  return MakeError(absl::StatusCode::kNotFound, "BLOB_STORE_NOT_FOUND",
+                   fmt::format("--blob-store: expected the coordinator's blob store, found no folder at {}", uri));
+}
+
 }  // namespace
 
 RouterServer::RouterServer(const RouterOptions& options)
@@ -48,6 +81,7 @@ RouterServer::RouterServer(const RouterOptions& options)
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
+  ATOLL_RETURN_IF_ERROR(CheckOptions(options));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
   ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.device = options.device,
                                                                  .threads = options.threads,
@@ -88,14 +122,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
 }
 
 absl::Status RouterServer::LoadFolder(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::canonical(folder, error);
-  if (error) {
-    return MakeError(
-        absl::StatusCode::kNotFound, "MODEL_FOLDER_NOT_FOUND",
-        fmt::format("expected a folder with model_index.json, found no '{}': {}", folder, error.message()));
-  }
-  ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path.string()));
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, storage::FindModelFolder(folder));
+  ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path));
   ATOLL_ASSIGN_OR_RETURN(LoadedVersion version, Load(store_->root(), /*digest=*/""));
   ATOLL_RETURN_IF_ERROR(remote_->AwaitHosted(version.remote, kServersPatience));
   spdlog::info("serving model '{}' version '{}' from {}", version.served->info.model, version.served->info.version,
@@ -132,6 +160,7 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
 }
 
 absl::Status RouterServer::Follow(const RouterOptions& options) {
+  ATOLL_RETURN_IF_ERROR(CheckStore(options.blob_store));
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open(options.blob_store));
   const std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(options.coordinator);
   directory_ = std::make_unique<ExpertDirectory>(DirectoryOptions{}, channel, remote_.get(), Clock::Real());

@@ -1,6 +1,7 @@
 // The whole router in this process: real gRPC, real networks, health and metrics.
 #include "router/service/router_server.h"
 
+#include <filesystem>
 #include <future>
 
 #include "common/base/errors.h"
@@ -113,9 +114,30 @@ TEST_F(RouterServerTest, WrongOptionsNameTheFlag) {
   EXPECT_EQ(ErrorField(RouterServer::Start({}).status()), "--model-dir");
   EXPECT_EQ(ErrorField(RouterServer::Start({.coordinator = "127.0.0.1:1"}).status()), "--blob-store");
   EXPECT_EQ(ErrorField(RouterServer::Start({.model_dir = "x", .threads = 0}).status()), "--threads");
-  const absl::Status missing = RouterServer::Start({.model_dir = store_.folder() + "/none"}).status();
-  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("/none"));
+  EXPECT_EQ(ErrorField(RouterServer::Start({.model_dir = "x", .models = {"m"}}).status()), "--model");
+  EXPECT_EQ(ErrorField(RouterServer::Start({.model_dir = "x", .pinned = {{"m", {"v"}}}}).status()), "--pin");
+  EXPECT_EQ(ErrorField(RouterServer::Start({.coordinator = "here", .blob_store = store_->root()}).status()),
+            "--coordinator");
+  const absl::Status server = RouterServer::Start({.model_dir = "x", .expert_servers = {"foo"}}).status();
+  EXPECT_EQ(ErrorReason(server), "INVALID_ADDRESS");
+  EXPECT_EQ(server.message(), "--expert-server: expected HOST:PORT with a port from 1 to 65535, found 'foo'");
+}
+
+TEST_F(RouterServerTest, WhatIsNoModelFolderIsNamed) {
+  ASSERT_TRUE(store_->Write(store_->UriOf("file"), "x").ok());
+  for (const std::string& folder : {store_.folder() + "/none", store_.folder(), store_.PathOf(store_->UriOf("file"))}) {
+    const absl::Status status = RouterServer::Start({.model_dir = folder}).status();
+    EXPECT_EQ(ErrorReason(status), "MODEL_FOLDER_NOT_FOUND");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("model_index.json in it, found none at '" + folder + "'"));
+  }
+}
+
+TEST_F(RouterServerTest, ABlobStoreThatIsNotThereIsNotMade) {
+  const std::string folder = store_.folder() + "/typo";
+  const absl::Status status =
+      RouterServer::Start({.coordinator = "127.0.0.1:1", .blob_store = "file://" + folder}).status();
+  EXPECT_EQ(ErrorReason(status), "BLOB_STORE_NOT_FOUND");
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 TEST_F(RouterServerTest, ADamagedModelFolderIsRefusedAtTheStart) {
