@@ -21,8 +21,9 @@ namespace {
 
 const std::map<std::string, absl::Status (*)(const Settings&, Published*)>& Cases() {
   static const auto* const cases = new std::map<std::string, absl::Status (*)(const Settings&, Published*)>{
-      {"throughput", &RunThroughput}, {"fairness", &RunFairness}, {"numbers", &RunNumbers},   {"company", &RunCompany},
-      {"cancel", &RunCancel},         {"grpc", &RunGrpc},         {"overload", &RunOverload}, {"remote", &RunRemote}};
+      {"throughput", &RunThroughput}, {"fairness", &RunFairness}, {"numbers", &RunNumbers},
+      {"company", &RunCompany},       {"cancel", &RunCancel},     {"grpc", &RunGrpc},
+      {"overload", &RunOverload},     {"remote", &RunRemote},     {"devices", &RunDevices}};
   return *cases;
 }
 
@@ -42,8 +43,8 @@ constexpr int kNoDevice = 77;
 
 int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
-  const std::vector<std::string> cases = {"throughput", "fairness", "numbers", "company",
-                                          "cancel",     "overload", "grpc",    "remote"};
+  const std::vector<std::string> cases = {"throughput", "fairness", "numbers", "company", "cancel",
+                                          "overload",   "grpc",     "remote",  "devices"};
   atl::bench::Settings settings;
   settings.cases = cases;
   settings.worker = std::filesystem::read_symlink("/proc/self/exe").replace_filename("atoll-worker");
@@ -52,8 +53,8 @@ int main(int argc, char** argv) {
   app.add_option(
          "--case", settings.cases,
          "throughput (batched-vs-loop, vs-offline, batched-vs-python), fairness (fair-one-by-one, fair-at-once), "
-         "numbers (same-numbers), company, cancel, overload, grpc (cancel-grpc, overload-grpc) or remote "
-         "(remote-vs-local); repeatable")
+         "numbers (same-numbers), company, cancel, overload, grpc (cancel-grpc, overload-grpc), remote "
+         "(remote-vs-local) or devices (hot-expert); repeatable")
       ->allow_extra_args(false)
       ->check(CLI::IsMember(cases));
   app.add_option("--rounds", settings.rounds, "in which rivals take turns")

@@ -80,6 +80,7 @@ absl::Status RunFairness(const Settings& settings, Published* published);
 absl::Status RunNumbers(const Settings& settings, Published* published);
 absl::Status RunCompany(const Settings& settings, Published* published);
 absl::Status RunCancel(const Settings& settings, Published* published);
+absl::Status RunDevices(const Settings& settings, Published* published);
 absl::Status RunGrpc(const Settings& settings, Published* published);
 // With models of their own.
 absl::Status RunOverload(const Settings& settings, Published* published);

@@ -41,8 +41,15 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::Start(storage::BlobStore* stor
                                                         const std::string& digest, int lanes,
                                                         const router::EngineOptions& options,
                                                         const std::string& device) {
+  return StartOn(store, folder_uri, digest, {.device = device, .threads = lanes}, options);
+}
+
+absl::StatusOr<std::unique_ptr<Serving>> Serving::StartOn(storage::BlobStore* store, const std::string& folder_uri,
+                                                          const std::string& digest,
+                                                          const router::LocalExpertsOptions& local_options,
+                                                          const router::EngineOptions& options) {
   std::unique_ptr<Serving> serving(new Serving(options));
-  ATOLL_ASSIGN_OR_RETURN(auto local, router::LocalExperts::Create({.device = device, .threads = lanes}, Clock::Real()));
+  ATOLL_ASSIGN_OR_RETURN(auto local, router::LocalExperts::Create(local_options, Clock::Real()));
   serving->local_.push_back(std::move(local));
   ATOLL_ASSIGN_OR_RETURN(auto files, router::OpenVersion(store, folder_uri, digest));
   ATOLL_ASSIGN_OR_RETURN(auto version, serving->local_[0]->Host(std::move(files)));

@@ -19,6 +19,11 @@ class Serving {
                                                         const std::string& digest, int lanes,
                                                         const router::EngineOptions& options = {},
                                                         const std::string& device = "cpu");
+  // On devices with a memory each.
+  static absl::StatusOr<std::unique_ptr<Serving>> StartOn(storage::BlobStore* store, const std::string& folder_uri,
+                                                          const std::string& digest,
+                                                          const router::LocalExpertsOptions& local_options,
+                                                          const router::EngineOptions& options = {});
   // One lane of one thread per list, which hosts these experts and the router network: as expert servers do, but in
   // process.
   static absl::StatusOr<std::unique_ptr<Serving>> StartApart(storage::BlobStore* store, const std::string& folder_uri,
@@ -31,6 +36,8 @@ class Serving {
   router::Engine* engine() { return &engine_; }
   // Of this process, of Start alone.
   const std::vector<std::shared_ptr<router::ExpertLane>>& lanes() const { return local_.front()->lanes(); }
+  // Of the first that hosts networks in this process.
+  router::NetworkMemoryStats memory() const { return local_.front()->stats(); }
 
  private:
   explicit Serving(const router::EngineOptions& options);
