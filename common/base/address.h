@@ -5,8 +5,8 @@
 
 namespace atl {
 
-// HOST:PORT with a port from 1 to 65535; a host that is an IPv6 address stands in brackets. gRPC would take a port modulo
-// 65536, and ask the network for a name that has none.
+// HOST:PORT with a port from 1 to 65535; a host that is an IPv6 address stands in brackets. gRPC would take a port
+// modulo 65536, and ask the network for a name that has none.
 bool IsAddress(std::string_view text);
 
 }  // namespace atl
