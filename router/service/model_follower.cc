@@ -83,6 +83,10 @@ std::vector<FollowedVersion> ModelFollower::Versions() {
                           .pinned = std::find(pinned.begin(), pinned.end(), status.version) != pinned.end(),
                           .requests = status.requests,
                           .servers = status.servers});
+      if (const auto loaded = followed.loaded.find(status.version); loaded != followed.loaded.end()) {
+        entry.weight_bytes = loaded->second.weight_bytes;
+        entry.own_weight_bytes = loaded->second.own_weight_bytes;
+      }
       if (status.state == VersionState::kReady) entry.waits_for = DescribeMissing(status.servers);
       const auto error = followed.load_errors.find(status.version);
       if (status.state == VersionState::kFailed && error != followed.load_errors.end()) {

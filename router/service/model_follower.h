@@ -36,6 +36,8 @@ struct PublishedVersion {
 struct LoadedVersion {
   std::shared_ptr<const ServedVersion> served;
   std::vector<NetworkId> remote;  // networks that expert servers evaluate
+  int64_t weight_bytes = 0;       // of all its networks
+  int64_t own_weight_bytes = 0;   // of those that this router evaluates
 };
 
 // What became of a version so far.
@@ -47,7 +49,15 @@ struct FollowedVersion {
   bool pinned = false;
   int64_t requests = 0;  // that are queued or sampled with it
   ServerNeeds servers;
+  int64_t weight_bytes = 0;  // as in LoadedVersion; 0 until it is loaded
+  int64_t own_weight_bytes = 0;
   std::string waits_for;  // kReady: what keeps it from serving; kFailed: why it could not be loaded
+};
+
+// What a router has of all models, and what weights may take of its memory.
+struct RouterVersions {
+  std::vector<FollowedVersion> versions;
+  int64_t memory_budget_bytes = 0;  // over all devices; 0: no limit
 };
 
 struct FollowerOptions {

@@ -1,5 +1,6 @@
 #include "router/service/router_server.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 
@@ -77,7 +78,7 @@ RouterServer::RouterServer(const RouterOptions& options)
     : registry_(metrics::Registry::Create("atoll-router")),
       metrics_(registry_.get()),
       engine_(options.engine, Clock::Real(), &metrics_),
-      service_(&engine_, Clock::Real()) {}
+      service_(&engine_, Clock::Real(), {.versions = [this] { return Versions(); }}) {}
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
@@ -132,6 +133,13 @@ absl::Status RouterServer::LoadFolder(const std::string& folder) {
   return absl::OkStatus();
 }
 
+RouterVersions RouterServer::Versions() {
+  RouterVersions versions{.memory_budget_bytes = experts_->stats().budget_bytes};
+  absl::MutexLock lock(&follower_mutex_);
+  if (followed_ != nullptr) versions.versions = followed_->Versions();
+  return versions;
+}
+
 absl::StatusOr<OwnNetworks> RouterServer::DecideOwnNetworks() {
   if (own_networks_ != OwnNetworks::kAuto) return own_networks_;
   ATOLL_ASSIGN_OR_RETURN(const bool any_server, remote_->AwaitAnyServer(kListPatience));
@@ -142,13 +150,37 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
   ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const VersionFiles> files, OpenVersion(store_.get(), folder_uri, digest));
   ATOLL_ASSIGN_OR_RETURN(const OwnNetworks own, DecideOwnNetworks());
   LoadedVersion loaded;
+  const ServedVersion& served = files->served;
+  int64_t router_bytes = 0;
+  int64_t largest_expert = 0;
+  for (int32_t network = kRouterNetwork; network < served.info.experts; ++network) {
+    ATOLL_ASSIGN_OR_RETURN(const int64_t bytes, WeightBytes(*files, network));
+    const bool routes = network == kRouterNetwork;
+    const bool own_network = own == OwnNetworks::kAll || (routes && own == OwnNetworks::kRouter);
+    if (routes) router_bytes = bytes;
+    if (!routes) largest_expert = std::max(largest_expert, bytes);
+    loaded.weight_bytes += bytes;
+    if (own_network) loaded.own_weight_bytes += bytes;
+    if (!own_network) loaded.remote.push_back(served.network(network));
+  }
+  // With less, weights would be read at every step.
+  const int64_t budget = experts_->stats().budget_bytes;
+  if (budget > 0 && own == OwnNetworks::kAll && router_bytes + largest_expert > budget) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "VERSION_DOES_NOT_FIT",
+        fmt::format("model '{}' version '{}': expected a memory budget of at least {} bytes, for its router "
+                    "network and its largest expert, found {}; all its networks take {}",
+                    served.info.model, served.info.version, router_bytes + largest_expert, budget,
+                    loaded.weight_bytes));
+  }
+  if (budget > 0 && loaded.own_weight_bytes > budget) {
+    spdlog::info("model '{}' version '{}': its {} bytes are read in turn within a memory budget of {}",
+                 served.info.model, served.info.version, loaded.own_weight_bytes, budget);
+  }
   if (own == OwnNetworks::kAll) {
     ATOLL_ASSIGN_OR_RETURN(loaded.served, experts_->Host(std::move(files)));
     return loaded;
   }
-  const ServedVersion& served = files->served;
-  if (own == OwnNetworks::kNone) loaded.remote.push_back(served.network(kRouterNetwork));
-  for (int32_t expert = 0; expert < served.info.experts; ++expert) loaded.remote.push_back(served.network(expert));
   if (own == OwnNetworks::kNone) {
     loaded.served = {files, &served};
     return loaded;
@@ -187,6 +219,10 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
           .models = options.models, .pinned = options.pinned, .drain_deadline = options.version_drain_deadline},
       channel, [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_,
       Clock::Real(), std::move(callbacks));
+  {
+    absl::MutexLock lock(&follower_mutex_);
+    followed_ = follower_.get();
+  }
   server_watcher_ = remote_->Watch([follower = follower_.get()] { follower->LookAgain(); });
   // A router that evaluates everything itself has nothing to ask of servers.
   if (own_networks_ == OwnNetworks::kAll) return absl::OkStatus();
@@ -206,6 +242,10 @@ void RouterServer::Shutdown(absl::Duration grace) {
   if (remote_ != nullptr) remote_->Stop();
   if (server_watcher_) remote_->Unwatch(*server_watcher_);
   server_watcher_.reset();
+  {
+    absl::MutexLock lock(&follower_mutex_);
+    followed_ = nullptr;
+  }
   follower_.reset();
   if (server_ != nullptr) {
     server_->SetServing(false);

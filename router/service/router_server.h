@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/metrics.h"
@@ -84,6 +86,8 @@ class RouterServer {
   // returns; UNAVAILABLE with reason SERVERS_UNKNOWN.
   absl::StatusOr<LoadedVersion> Load(const std::string& folder_uri, const std::string& digest);
   absl::StatusOr<OwnNetworks> DecideOwnNetworks();
+  // From any thread.
+  RouterVersions Versions();
   void SetServing();
 
   const std::unique_ptr<metrics::Registry> registry_;
@@ -100,7 +104,9 @@ class RouterServer {
   std::unique_ptr<metrics::Exposer> exposer_;
   std::unique_ptr<ExpertDirectory> directory_;
   std::unique_ptr<ModelFollower> follower_;
-  std::optional<int64_t> server_watcher_;  // of remote_, for follower_
+  absl::Mutex follower_mutex_;
+  ModelFollower* followed_ ABSL_GUARDED_BY(follower_mutex_) = nullptr;  // follower_, for calls
+  std::optional<int64_t> server_watcher_;                               // of remote_, for follower_
   std::unique_ptr<RoutingReports> reports_;
 };
 

@@ -140,6 +140,16 @@ TEST_F(RouterServerTest, ABlobStoreThatIsNotThereIsNotMade) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
+TEST_F(RouterServerTest, AVersionThatDoesNotFitIsRefusedWithTheBytes) {
+  const std::string uri = store_->UriOf("a model");
+  PublishTinyModel(store_.get(), uri);
+  const absl::Status status =
+      RouterServer::Start({.model_dir = store_.PathOf(uri), .memory_budget_bytes = 1000}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(status), "VERSION_DOES_NOT_FIT");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("for its router network and its largest expert, found 1000"));
+}
+
 TEST_F(RouterServerTest, ADamagedModelFolderIsRefusedAtTheStart) {
   const std::string uri = store_->UriOf("damaged");
   PublishTinyModel(store_.get(), uri);

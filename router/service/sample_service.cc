@@ -1,7 +1,9 @@
 #include "router/service/sample_service.h"
 
+#include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "fmt/format.h"
 #include "router/service/sample_stream.h"
 #include "router/service/sample_wire.h"
 
@@ -23,7 +25,7 @@ grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::Callba
   if (ticket.ok()) {
     stream->Hold(*std::move(ticket));
   } else {
-    stream->Refuse(ticket.status());
+    stream->Refuse(WithPending(ticket.status()));
   }
   // gRPC calls OnDone, which gives up the stream's reference to itself, only after this has returned.
   return stream.get();
@@ -45,9 +47,21 @@ grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerCont
   if (info.ok()) {
     *response = ToProto(*info, engine_->options().limits);
     for (std::string& version : engine_->Versions(request->model())) response->add_versions(std::move(version));
+    if (options_.versions) AddVersions(options_.versions(), response);
   }
-  reactor->Finish(ToGrpcWithRetry(info.status()));
+  reactor->Finish(ToGrpcWithRetry(WithPending(info.status())));
   return reactor;
+}
+
+absl::Status SampleService::WithPending(const absl::Status& status) const {
+  if (ErrorReason(status) != "NO_MODEL" || !options_.versions) return status;
+  std::string pending;
+  for (const FollowedVersion& version : options_.versions().versions) {
+    if (version.waits_for.empty()) continue;
+    pending += fmt::format("; model '{}' version '{}': {}", version.model, version.version, version.waits_for);
+  }
+  if (pending.empty()) return status;
+  return MakeError(status.code(), "NO_MODEL", std::string(status.message()) + pending);
 }
 
 }  // namespace atl::router

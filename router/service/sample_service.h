@@ -2,9 +2,12 @@
 // events become messages of the stream.
 #pragma once
 
+#include <functional>
+
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "common/base/clock.h"
 #include "router/engine/engine.h"
+#include "router/service/model_follower.h"
 #include "router/service/running_requests.h"
 
 namespace atl::router {
@@ -12,6 +15,8 @@ namespace atl::router {
 struct SampleServiceOptions {
   // How long a caller may leave a message unread that gRPC's buffers have no room for.
   absl::Duration max_write_time = absl::Seconds(30);
+  // What the router has, whether it serves or not; must not block. Null: nothing is told of it.
+  std::function<RouterVersions()> versions;
 };
 
 // Thread-safe. `engine` and `clock` must outlive it and every call: shut the server down before they go.
@@ -32,6 +37,9 @@ class SampleService final : public atlpb::sample::v1::SampleService::CallbackSer
                                            atlpb::sample::v1::GetSamplerInfoResponse* response) override;
 
  private:
+  // Says of a router that serves nothing yet what its versions wait for.
+  absl::Status WithPending(const absl::Status& status) const;
+
   const SampleServiceOptions options_;
   Engine* const engine_;
   Clock* const clock_;

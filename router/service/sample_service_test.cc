@@ -517,6 +517,44 @@ TEST_F(SampleServiceTest, InfoTellsWhatIsServedAndTheLimits) {
   EXPECT_EQ(info.defaults().steps(), 30);
   EXPECT_EQ(info.defaults().guidance(), 2.0);
   EXPECT_THAT(info.versions(), ElementsAre("v1"));
+  EXPECT_EQ(info.states_size(), 0);
+}
+
+TEST_F(SampleServiceTest, WhatBecameOfVersionsIsToldWhetherAnyServesOrNot) {
+  const RouterVersions versions = {
+      .versions = {{.model = "digits", .version = "v1", .state = VersionState::kServing, .requests = 2},
+                   {.model = "digits",
+                    .version = "v2",
+                    .state = VersionState::kReady,
+                    .wanted = true,
+                    .weight_bytes = 500,
+                    .own_weight_bytes = 100,
+                    .waits_for = "1 of its 4 networks are on no expert server: expert 1"},
+                   {.model = "letters", .version = "v9", .state = VersionState::kFailed, .waits_for = "damaged"}},
+      .memory_budget_bytes = 1000};
+  service_options_.versions = [versions] { return versions; };
+  StartServer({}, /*with_model=*/false);
+  const std::string message(StatusOf(Asking({0}, 1)).message());
+  EXPECT_THAT(message, HasSubstr("no model version is served yet"));
+  EXPECT_THAT(message,
+              HasSubstr("; model 'digits' version 'v2': 1 of its 4 networks are on no expert server: expert 1"));
+  EXPECT_THAT(message, HasSubstr("; model 'letters' version 'v9': damaged"));
+  EXPECT_THAT(message, ::testing::Not(HasSubstr("version 'v1'")));
+  TearDown();
+  StartServer();
+  grpc::ClientContext context;
+  rpc::SetTimeout(&context, absl::Seconds(20));
+  pb::GetSamplerInfoResponse info;
+  ASSERT_TRUE(stub_->GetSamplerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.memory_budget_bytes(), 1000);
+  ASSERT_EQ(info.states_size(), 2);
+  EXPECT_EQ(info.states(0).state(), pb::RouterVersion::STATE_SERVING);
+  EXPECT_EQ(info.states(0).requests(), 2);
+  EXPECT_EQ(info.states(1).state(), pb::RouterVersion::STATE_WAITING);
+  EXPECT_TRUE(info.states(1).wanted());
+  EXPECT_EQ(info.states(1).weight_bytes(), 500);
+  EXPECT_EQ(info.states(1).own_weight_bytes(), 100);
+  EXPECT_EQ(info.states(1).waits_for(), versions.versions[1].waits_for);
 }
 
 }  // namespace

@@ -156,6 +156,24 @@ absl::Status InitImagesFromProto(const pb::SampleRequest& proto, SampleRequest* 
   return absl::OkStatus();
 }
 
+pb::RouterVersion::State StateOf(const FollowedVersion& version) {
+  switch (version.state) {
+    case VersionState::kLoading:
+      return pb::RouterVersion::STATE_LOADING;
+    case VersionState::kReady:
+      return pb::RouterVersion::STATE_WAITING;
+    case VersionState::kServing:
+      return pb::RouterVersion::STATE_SERVING;
+    case VersionState::kOffered:
+      return pb::RouterVersion::STATE_OFFERED;
+    case VersionState::kDraining:
+      return pb::RouterVersion::STATE_DRAINING;
+    case VersionState::kFailed:
+      return pb::RouterVersion::STATE_FAILED;
+  }
+  return pb::RouterVersion::STATE_UNSPECIFIED;
+}
+
 }  // namespace
 
 absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const SamplerLimits& limits) {
@@ -197,6 +215,21 @@ pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits&
   proto.mutable_class_names()->Add(info.class_names.begin(), info.class_names.end());
   *proto.mutable_defaults() = ToProto(info.defaults, limits);
   return proto;
+}
+
+void AddVersions(const RouterVersions& versions, pb::GetSamplerInfoResponse* response) {
+  response->set_memory_budget_bytes(versions.memory_budget_bytes);
+  for (const FollowedVersion& version : versions.versions) {
+    if (version.model != response->model()) continue;
+    pb::RouterVersion* const proto = response->add_states();
+    proto->set_version(version.version);
+    proto->set_state(StateOf(version));
+    proto->set_wanted(version.wanted);
+    proto->set_requests(version.requests);
+    proto->set_weight_bytes(version.weight_bytes);
+    proto->set_own_weight_bytes(version.own_weight_bytes);
+    proto->set_waits_for(version.waits_for);
+  }
 }
 
 pb::Image ToProto(SampledImage image) {

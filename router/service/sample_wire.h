@@ -7,6 +7,7 @@
 #include "grpcpp/support/status.h"
 #include "router/engine/flight.h"
 #include "router/policy/request.h"
+#include "router/service/model_follower.h"
 
 namespace atl::router {
 
@@ -15,6 +16,8 @@ namespace atl::router {
 absl::StatusOr<SampleRequest> FromProto(const atlpb::sample::v1::SampleRequest& proto, const SamplerLimits& limits);
 
 atlpb::sample::v1::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits);
+// Adds what the router has of the response's model.
+void AddVersions(const RouterVersions& versions, atlpb::sample::v1::GetSamplerInfoResponse* response);
 atlpb::sample::v1::Image ToProto(SampledImage image);
 atlpb::sample::v1::Done ToProto(const SampleReport& report);
 
