@@ -186,6 +186,21 @@ absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, c
   return effect;
 }
 
+absl::StatusOr<Effect> Adopt(JobRecord& record, std::string_view task_id, int64_t attempt, int64_t step) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, OpenTask(record, task_id));
+  if (task->state != TaskState::kReady) {
+    return NotAllowed("TASK_NOT_CLAIMABLE",
+                      fmt::format("task {} is {}, expected READY", task_id, ToString(task->state)));
+  }
+  Effect effect;
+  effect.changed_tasks.insert(task->task_id);
+  effect.reason = fmt::format("task {} goes on from step {}, not from step {} that the store knew of", task_id, step,
+                              task->committed_step);
+  task->attempt = std::max(task->attempt, attempt);
+  task->committed_step = step;
+  return effect;
+}
+
 absl::StatusOr<Effect> Cancel(JobRecord& record, std::string_view reason, absl::Time now) {
   if (IsFinal(record.job.state)) {
     return NotAllowed("JOB_ENDED", fmt::format("job {} cannot be cancelled: it is {}", record.job.job_id,

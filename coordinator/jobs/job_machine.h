@@ -62,6 +62,10 @@ struct AttemptEnd {
 // budget the task is READY again; beyond it task and job have FAILED and every other task is CANCELLED.
 absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, const AttemptEnd& end, absl::Time now);
 
+// A READY task goes on from `step`, that of the newest whole checkpoint in the blob store; 0 is the start. `attempt` is
+// the newest attempt that is known to have written for the task; later ones count on from it.
+absl::StatusOr<Effect> Adopt(JobRecord& record, std::string_view task_id, int64_t attempt, int64_t step);
+
 // Ends the job and every task that has not ended.
 absl::StatusOr<Effect> Cancel(JobRecord& record, std::string_view reason, absl::Time now);
 

@@ -48,6 +48,27 @@ TEST(JobMachineTest, FinishingTasksUnblocksExactlyTheirDependents) {
   EXPECT_EQ(record.job.end_time, kNow);
 }
 
+TEST(JobMachineTest, AReadyTaskGoesOnFromTheStepThatWasTakenBack) {
+  JobRecord record = NewJob();
+  Finish(record, "j/featurize-0");
+  Task& task = *FindTask(record, "j/cluster");
+  task.attempt = 2;
+  task.committed_step = 10;
+  ASSERT_TRUE(Adopt(record, "j/cluster", 5, 30).ok());
+  EXPECT_EQ(task.committed_step, 30);
+  EXPECT_EQ(task.attempt, 5);
+  const auto back = Adopt(record, "j/cluster", 3, 0);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->changed_tasks, std::set<std::string>{"j/cluster"});
+  EXPECT_EQ(task.committed_step, 0) << "nothing of it is whole";
+  EXPECT_EQ(task.attempt, 5) << "attempts only grow";
+  ASSERT_TRUE(Grant(record, "j/cluster", 6, "i").ok());
+  const JobRecord before = record;
+  EXPECT_EQ(ErrorReason(Adopt(record, "j/cluster", 7, 40).status()), "TASK_NOT_CLAIMABLE");
+  EXPECT_EQ(ErrorReason(Adopt(record, "j/featurize-0", 7, 40).status()), "TASK_ENDED");
+  EXPECT_EQ(record, before);
+}
+
 TEST(JobMachineTest, OnlyAttemptsWithoutProgressOrWithAnErrorCount) {
   struct Case {
     AttemptOutcome outcome;

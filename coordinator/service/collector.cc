@@ -54,7 +54,7 @@ void Collector::Run() {
 }
 
 absl::Status Collector::CollectOnce() {
-  ATOLL_RETURN_IF_ERROR(CheckEpoch());
+  ATOLL_RETURN_IF_ERROR(CheckAllowed());
   // Listed first and judged afterwards, in one turn of the core: a file that gets its row in between is then needed.
   Listing listing;
   ATOLL_RETURN_IF_ERROR(List(&listing));
@@ -76,12 +76,19 @@ absl::Status Collector::CollectOnce() {
   return forgotten;
 }
 
-absl::Status Collector::CheckEpoch() {
+absl::Status Collector::CheckAllowed() {
   ATOLL_ASSIGN_OR_RETURN(const EpochHolder newest, NewestEpoch(blobs_));
-  if (newest.store_id == store_id_) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
-      fmt::format("store {} took epoch {}; this store deletes nothing any more", newest.store_id, newest.epoch));
+  if (newest.store_id != store_id_) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
+        fmt::format("store {} took epoch {}; this store deletes nothing any more", newest.store_id, newest.epoch));
+  }
+  bool held = false;
+  if (!with_core_([&](Core& core) { held = core.collection_held(); })) return Stopped();
+  if (!held) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, "COLLECTION_HELD",
+                   "the store was restored and may not know the newest checkpoints: nothing is deleted until the "
+                   "coordinator is started once with --adopt");
 }
 
 absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows) {

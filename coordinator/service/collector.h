@@ -34,8 +34,8 @@ class Collector {
   ~Collector();
 
   // One round, on the calling thread. Stops at the first error; what was deleted by then stays deleted, and the next
-  // round goes on. FAILED_PRECONDITION (STORE_SUPERSEDED) when another store has taken a higher epoch: nothing is
-  // deleted then.
+  // round goes on. Nothing is deleted and FAILED_PRECONDITION comes back when another store has taken a higher epoch
+  // (STORE_SUPERSEDED), or while collection is held after a restore (COLLECTION_HELD).
   absl::Status CollectOnce();
 
  private:
@@ -46,7 +46,7 @@ class Collector {
   };
 
   void Run();
-  absl::Status CheckEpoch();
+  absl::Status CheckAllowed();
   absl::Status List(Listing* listing);
   absl::Status DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows);
   absl::Status DeleteFiles(const std::vector<jobs::StoredFile>& files, const Core::CollectionFacts& facts);

@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/listen_probe.h"
+#include "coordinator/service/adoption.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/service/weights_lookup.h"
 #include "coordinator/store/sqlite_store.h"
@@ -52,6 +53,7 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   core.watch_interval = options.watch_interval;
   core.random_bytes = RandomBytes;
   ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
+  if (options.adopt) ATOLL_RETURN_IF_ERROR(AdoptCheckpoints(*blobs_, *core_, clock).status());
   return OpenExperts(options, clock);
 }
 

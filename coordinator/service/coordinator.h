@@ -32,8 +32,10 @@ struct CoordinatorOptions {
   std::string metrics_listen;
   std::string store_path;
   std::string blob_store;
-  // The store is a restored copy: take a higher epoch.
+  // The store is a restored copy, also where the file does not say so: take a higher epoch and hold collection.
   bool restored = false;
+  // After a restore: have whole checkpoints taken back before serving (adoption.h), which releases collection.
+  bool adopt = false;
   leases::LeaseOptions lease;
   CollectorOptions collector;
   absl::Duration watch_interval = absl::Milliseconds(100);

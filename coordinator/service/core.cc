@@ -47,6 +47,7 @@ absl::Status Core::LoadState() {
     active_[record.job.job_id] = std::move(record);
   }
   metrics_.store_epoch->Set(static_cast<double>(store_.epoch()));
+  metrics_.collection_held->Set(store_.collection_held() ? 1 : 0);
   return RestoreAttempts();
 }
 
@@ -67,6 +68,12 @@ absl::Status Core::RestoreAttempts() {
   }
   spdlog::info("store epoch {}: {} unfinished jobs, {} islands, {} live attempts", store_.epoch(), active_.size(),
                islands_.size(), leases_.size());
+  if (store_.collection_held()) {
+    spdlog::warn(
+        "the store was restored at epoch {} and may not know the newest checkpoints: nothing is deleted from the blob "
+        "store until the coordinator is started once with --adopt",
+        store_.restored_epoch());
+  }
   return absl::OkStatus();
 }
 

@@ -167,6 +167,21 @@ class Core {
   absl::Status ForgetCheckpoint(std::string_view manifest_uri);
   absl::Status ForgetDeletedJob(std::string_view job_id);
   absl::Status ForgetOldAnswers();
+  bool collection_held() const { return store_.collection_held(); }
+
+  // Adoption after a restore (core_adoption.cc), for adoption.h.
+  struct AdoptableTask {
+    std::string task_id;
+    int32_t milestone_every = 0;
+    std::vector<store::CheckpointRow> rows;
+  };
+  // Every training task of an unfinished job that has all of its inputs.
+  absl::StatusOr<std::vector<AdoptableTask>> AdoptableTasks();
+  // Writes rows for checkpoints that were found whole, gives up those in `lost` (by manifest), and has the task go on
+  // from the newest that is left; a running attempt of the task ends RESTORED when that changes its step.
+  absl::Status AdoptCheckpoints(std::string_view task_id, const std::vector<store::CheckpointRow>& found,
+                                const std::set<std::string>& lost);
+  absl::Status ReleaseCollection();
 
   // Answers claims whose wait is over, sends what watches are due, updates gauges. To be called when NextWake (on the
   // clock's monotonic time) is reached; calling it early is harmless.

@@ -44,7 +44,9 @@ std::vector<jobs::AttemptFacts> Core::FactsOf(const std::vector<jobs::AttemptFol
     if (task == nullptr || folder.store_epoch > store_.epoch()) continue;
     facts.known = true;
     facts.task_over = jobs::IsFinal(task->state);
-    facts.superseded = folder.store_epoch < store_.epoch() || folder.attempt < task->attempt;
+    // What was written before a restore may be newer than what was restored: it stays until its task is over.
+    facts.superseded = folder.store_epoch >= store_.restored_epoch() &&
+                       (folder.store_epoch < store_.epoch() || folder.attempt < task->attempt);
   }
   return all;
 }

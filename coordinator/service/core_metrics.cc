@@ -54,6 +54,8 @@ CoreMetrics::CoreMetrics(metrics::Registry* registry) {
       registry->AddCounter("atoll_coordinator_collection_failures_total", "Collections that ended with an error.");
   last_collection_time =
       registry->AddGauge("atoll_coordinator_last_collection_timestamp_seconds", "When collection last finished.");
+  collection_held = registry->AddGauge("atoll_coordinator_collection_held",
+                                       "1 while nothing is deleted, from a restore until --adopt.");
 }
 
 }  // namespace atl::coordinator

@@ -36,6 +36,7 @@ struct CoreMetrics {
   metrics::Counter* collected_files;
   metrics::Counter* collection_failures;
   metrics::Gauge* last_collection_time;
+  metrics::Gauge* collection_held;
 };
 
 }  // namespace atl::coordinator

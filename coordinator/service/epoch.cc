@@ -57,11 +57,13 @@ absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs) {
 }
 
 absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool restored) {
+  // First, and durably: a process that dies before it has its epoch is a restored one at its next start too.
+  if (restored && !store.restored()) ATOLL_RETURN_IF_ERROR(store.MarkRestored());
   ATOLL_ASSIGN_OR_RETURN(const EpochHolder newest, NewestEpoch(blobs));
   const int64_t next = std::max(newest.epoch, store.epoch()) + 1;
   // A process that died between taking an epoch and writing it down left one that is its own and that no token bears.
   const bool unused = newest.epoch > store.epoch() && newest.store_id == store.store_id();
-  if (store.epoch() == 0 || restored || unused) return TakeEpoch(blobs, store, next);
+  if (store.epoch() == 0 || store.restored() || unused) return TakeEpoch(blobs, store, next);
   if (newest.epoch > store.epoch()) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",

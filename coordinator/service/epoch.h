@@ -21,9 +21,9 @@ struct EpochHolder {
 // The newest epoch in the blob store. Blocks on the network.
 absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs);
 
-// Gives `store` an epoch when it has none, or a new one when `restored`: the file is a copy from the past, and tokens
-// that were granted since must not pass. FAILED_PRECONDITION (STORE_SUPERSEDED) when another store took a higher epoch
-// in this blob store since.
+// Gives `store` an epoch when it has none, or a new one when the file is a copy from the past, because it says so or
+// because `restored` does: tokens that were granted since must not pass, and collection is held. FAILED_PRECONDITION
+// (STORE_SUPERSEDED) when another store took a higher epoch in this blob store since.
 absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool restored);
 
 }  // namespace atl::coordinator

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "coordinator/service/coordinator.h"
+#include "coordinator/store/sqlite_backup.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -27,6 +28,8 @@ struct Flags {
   std::string collect_every = "10m";
   std::string collect_age = "24h";
   std::string stop_grace = "2s";
+  std::string backup;
+  std::string restore;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
@@ -39,10 +42,20 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->envname("ATOLL_STORE")
       ->required();
   app.add_option("--blob-store", flags.options.blob_store,
-                 "Root of the blob store: file:///path, s3://bucket/prefix, …")
-      ->envname("ATOLL_BLOB_STORE")
-      ->required();
-  app.add_flag("--restored", flags.options.restored, "The store is a restored copy: take a higher epoch");
+                 "Root of the blob store: file:///path, s3://bucket/prefix, …; required but for --backup")
+      ->envname("ATOLL_BLOB_STORE");
+  CLI::Option* const backup = app.add_option(
+      "--backup", flags.backup, "Copy the store to this file and end; a coordinator may run on the store meanwhile");
+  app.add_option(
+         "--restore", flags.restore,
+         "First make the store, which must not exist, from this backup; it takes a higher epoch, and nothing is "
+         "deleted until --adopt")
+      ->excludes(backup);
+  app.add_flag("--restored", flags.options.restored,
+               "The store is a copy from the past that was not made by --backup: take a higher epoch");
+  app.add_flag("--adopt", flags.options.adopt,
+               "After a restore: first take back the checkpoints that are whole in the blob store and newer than the "
+               "store, which may take long, and let collection go on");
   app.add_option("--metrics-listen", flags.options.metrics_listen, "Address of /metrics and /healthz; none by default")
       ->envname("ATOLL_METRICS_LISTEN");
   app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
@@ -119,6 +132,17 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
+void Say(const char* what, const std::string& from, const std::string& to, const atl::store::BackupFacts& facts) {
+  std::printf("%s %s to %s: store %s, epoch %lld, %lld jobs, %lld bytes\n", what, from.c_str(), to.c_str(),
+              facts.store_id.c_str(), static_cast<long long>(facts.epoch), static_cast<long long>(facts.jobs),
+              static_cast<long long>(facts.bytes));
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -128,6 +152,21 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   absl::Duration stop_grace;
   if (!ParseDurations(flags, &stop_grace)) return 2;
+  if (!flags.backup.empty()) {
+    const auto facts = atl::store::BackUpStore(flags.options.store_path, flags.backup);
+    if (!facts.ok()) return Fail(facts.status());
+    Say("backed up", flags.options.store_path, flags.backup, *facts);
+    return 0;
+  }
+  if (flags.options.blob_store.empty()) {
+    std::fprintf(stderr, "--blob-store is required\n");
+    return 2;
+  }
+  if (!flags.restore.empty()) {
+    const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store_path);
+    if (!facts.ok()) return Fail(facts.status());
+    Say("restored", flags.restore, flags.options.store_path, *facts);
+  }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   signal(SIGPIPE, SIG_IGN);
@@ -135,10 +174,7 @@ int main(int argc, char** argv) {
   flags.options.on_point = FailpointFromEnvironment();
 
   auto coordinator = atl::coordinator::Coordinator::Start(flags.options);
-  if (!coordinator.ok()) {
-    std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(coordinator.status().message()).c_str());
-    return 1;
-  }
+  if (!coordinator.ok()) return Fail(coordinator.status());
   const std::string& address = (*coordinator)->address();
   if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {
     std::fprintf(stderr, "atoll-coordinator: cannot write %s\n", flags.port_file.c_str());

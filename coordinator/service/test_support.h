@@ -10,6 +10,7 @@
 #include "common/dataset/dataset.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/storage/checkpoint.h"
 #include "common/storage/testing.h"
 #include "common/wire/time_wire.h"
 #include "coordinator/service/coordinator.h"
@@ -21,12 +22,14 @@ class CoordinatorFixture : public testing::Test {
  protected:
   CoordinatorFixture() { StartCoordinator(); }
 
-  void StartCoordinator() {
+  void StartCoordinator(bool restored = false, bool adopt = false) {
     CoordinatorOptions options;
     options.store_path = folder_.File("store.db");
     options.blob_store = "file://" + folder_.File("blobs");
     options.collector.min_age = absl::ZeroDuration();
     options.watch_interval = absl::Milliseconds(1);
+    options.restored = restored;
+    options.adopt = adopt;
     auto coordinator = Coordinator::Start(std::move(options));
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
     coordinator_ = *std::move(coordinator);
@@ -113,12 +116,17 @@ class CoordinatorFixture : public testing::Test {
     return response;
   }
 
-  // Writes a made-up file for a checkpoint of `grant` and commits it; returns the manifest.
+  // Writes a whole checkpoint of made-up tensors for `grant` and commits it; returns the manifest.
   absl::StatusOr<storage::WrittenFile> Commit(const atlpb::island::v1::TaskGrant& grant, int64_t step) {
     const std::string folder = grant.storage().write_prefix() + "/" + std::to_string(step) + "-x/";
     auto tensors = blobs_->Write(folder + "stage-0.safetensors", "tensors");
     if (!tensors.ok()) return tensors;
-    auto manifest = blobs_->CreateOnce(folder + "manifest.json", "manifest of " + std::to_string(step));
+    storage::CheckpointManifest content;
+    content.task_id = grant.token().task_id();
+    content.attempt = grant.token().attempt();
+    content.step = step;
+    content.files = {{"stage-0.safetensors", tensors->bytes, tensors->sha256}};
+    auto manifest = blobs_->CreateOnce(folder + "manifest.json", storage::ToJson(content));
     if (!manifest.ok()) return manifest;
     atlpb::island::v1::CommitCheckpointRequest request;
     *request.mutable_token() = grant.token();

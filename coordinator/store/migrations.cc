@@ -132,6 +132,14 @@ CREATE TABLE final_progress (
   task_id TEXT PRIMARY KEY REFERENCES tasks (task_id) ON DELETE CASCADE,
   progress TEXT NOT NULL) WITHOUT ROWID;
 )sql",
+    // 3: what a restored store must remember. A store that took more than one epoch may have been restored before; a
+    // backup of an older schema is marked already.
+    R"sql(
+INSERT OR IGNORE INTO meta VALUES ('restored', '0'), ('collection_held', '0');
+INSERT OR IGNORE INTO meta
+  SELECT 'restored_epoch', CASE WHEN CAST(value AS INTEGER) > 1 THEN value ELSE '0' END
+  FROM meta WHERE key = 'store_epoch';
+)sql",
 };
 
 absl::StatusOr<int64_t> TableCount(Database& database, std::string_view name) {
@@ -153,19 +161,29 @@ absl::StatusOr<int64_t> CurrentVersion(Database& database) {
   return statement.Int();
 }
 
+absl::Status CheckReadable(int64_t version) {
+  if (version <= SchemaVersion()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_TOO_NEW",
+                   fmt::format("expected schema version {} or older, found {}: a newer build wrote this store",
+                               SchemaVersion(), version));
+}
+
 }  // namespace
 
 int SchemaVersion() {
   return static_cast<int>(std::size(kMigrations));
 }
 
+absl::Status CheckSchema(Database& database) {
+  ATOLL_ASSIGN_OR_RETURN(const int64_t found, CurrentVersion(database));
+  if (found > 0) return CheckReadable(found);
+  return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT",
+                   "expected a coordinator's store, found an empty database");
+}
+
 absl::Status Migrate(Database& database) {
   ATOLL_ASSIGN_OR_RETURN(const int64_t found, CurrentVersion(database));
-  if (found > SchemaVersion()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_TOO_NEW",
-                     fmt::format("expected schema version {} or older, found {}: a newer build wrote this store",
-                                 SchemaVersion(), found));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckReadable(found));
   for (int64_t version = found; version < SchemaVersion(); ++version) {
     const std::string step = fmt::format(
         "BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, time INTEGER NOT "

@@ -14,4 +14,8 @@ int SchemaVersion();
 // file of a newer build, which is left untouched; DATA_LOSS (STORE_CORRUPT) for a database that is none of Atoll's.
 absl::Status Migrate(Database& database);
 
+// Whether the database is a coordinator's store of this build's schema or an older one; errors as Migrate, and
+// STORE_CORRUPT for an empty one. Changes nothing.
+absl::Status CheckSchema(Database& database);
+
 }  // namespace atl::store

@@ -34,7 +34,10 @@ absl::Status SqliteError(int code, std::string_view doing, std::string_view mess
 }
 
 Statement::Statement(Statement&& other) noexcept
-    : database_(other.database_), statement_(std::exchange(other.statement_, nullptr)), bound_(other.bound_) {}
+    : database_(other.database_),
+      statement_(std::exchange(other.statement_, nullptr)),
+      bound_(other.bound_),
+      error_(std::move(other.error_)) {}
 
 Statement::~Statement() {
   if (statement_ == nullptr) return;
@@ -50,14 +53,14 @@ Statement& Statement::Bind(int64_t value) {
 Statement& Statement::Bind(std::string_view text) {
   const int code = sqlite3_bind_text64(statement_, ++bound_, text.data() == nullptr ? "" : text.data(), text.size(),
                                        SQLITE_TRANSIENT, SQLITE_UTF8);
-  if (code != SQLITE_OK) bind_error_ = SqliteError(code, "binding text", sqlite3_errmsg(database_));
+  if (code != SQLITE_OK && error_.ok()) error_ = SqliteError(code, "binding text", sqlite3_errmsg(database_));
   return *this;
 }
 
 Statement& Statement::BindBlob(std::string_view bytes) {
   const int code = sqlite3_bind_blob64(statement_, ++bound_, bytes.data() == nullptr ? "" : bytes.data(), bytes.size(),
                                        SQLITE_TRANSIENT);
-  if (code != SQLITE_OK) bind_error_ = SqliteError(code, "binding bytes", sqlite3_errmsg(database_));
+  if (code != SQLITE_OK && error_.ok()) error_ = SqliteError(code, "binding bytes", sqlite3_errmsg(database_));
   return *this;
 }
 
@@ -70,8 +73,7 @@ Statement& Statement::Bind(absl::Time time) {
 }
 
 absl::StatusOr<bool> Statement::Step() {
-  if (statement_ == nullptr) return SqliteError(SQLITE_ERROR, "preparing", sqlite3_errmsg(database_));
-  if (!bind_error_.ok()) return bind_error_;
+  if (!error_.ok()) return error_;
   read_ = 0;
   const int code = sqlite3_step(statement_);
   if (code == SQLITE_ROW) return true;
@@ -103,10 +105,13 @@ absl::Time Statement::Time() {
   return absl::FromUnixMicros(Int());
 }
 
-absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, absl::Duration busy_timeout) {
+absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, absl::Duration busy_timeout,
+                                                         OpenMode mode) {
   sqlite3* handle = nullptr;
-  const int code =
-      sqlite3_open_v2(path.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  int flags = SQLITE_OPEN_NOMUTEX;
+  flags |= mode == OpenMode::kReadOnly ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
+  if (mode == OpenMode::kCreate) flags |= SQLITE_OPEN_CREATE;
+  const int code = sqlite3_open_v2(path.c_str(), &handle, flags, nullptr);
   std::unique_ptr<Database> database(new Database(path, handle));
   if (code != SQLITE_OK) {
     return SqliteError(code, fmt::format("opening store {}", path), handle ? sqlite3_errmsg(handle) : "no memory");
@@ -132,14 +137,31 @@ absl::Status Database::Execute(const std::string& sql) {
 
 Statement Database::Prepare(std::string_view sql) {
   auto [it, inserted] = statements_.try_emplace(std::string(sql), nullptr);
+  absl::Status error;
   if (inserted || it->second == nullptr) {
-    sqlite3_prepare_v3(database_, it->first.c_str(), -1, SQLITE_PREPARE_PERSISTENT, &it->second, nullptr);
+    const int code =
+        sqlite3_prepare_v3(database_, it->first.c_str(), -1, SQLITE_PREPARE_PERSISTENT, &it->second, nullptr);
+    // A damaged file or one that is no database is found here first.
+    if (code != SQLITE_OK) error = SqliteError(code, "preparing", sqlite3_errmsg(database_));
   }
-  return Statement(database_, it->second);
+  return Statement(database_, it->second, std::move(error));
 }
 
 int64_t Database::changes() const {
   return sqlite3_changes64(database_);
+}
+
+absl::Status Database::CopyTo(Database& target) {
+  const std::string doing = fmt::format("copying {} to {}", path_, target.path_);
+  sqlite3_backup* copy = sqlite3_backup_init(target.database_, "main", database_, "main");
+  if (copy == nullptr) {
+    return SqliteError(sqlite3_errcode(target.database_), doing, sqlite3_errmsg(target.database_));
+  }
+  // All pages in one step: it holds one reading transaction, beside which others may write. Smaller steps would start
+  // again whenever the source changes.
+  (void)sqlite3_backup_step(copy, -1);
+  const int code = sqlite3_backup_finish(copy);
+  return code == SQLITE_OK ? absl::OkStatus() : SqliteError(code, doing, sqlite3_errmsg(target.database_));
 }
 
 }  // namespace atl::store

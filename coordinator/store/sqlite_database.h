@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,7 +21,9 @@ namespace atl::store {
 // Database, which must outlive it; resets itself.
 class Statement {
  public:
-  Statement(sqlite3* database, sqlite3_stmt* statement) : database_(database), statement_(statement) {}
+  // `error`: why there is no statement; comes back at Step.
+  Statement(sqlite3* database, sqlite3_stmt* statement, absl::Status error)
+      : database_(database), statement_(statement), error_(std::move(error)) {}
   Statement(Statement&& other) noexcept;
   Statement& operator=(Statement&&) = delete;
   ~Statement();
@@ -45,14 +48,17 @@ class Statement {
   sqlite3_stmt* statement_;
   int bound_ = 0;
   int read_ = 0;
-  absl::Status bind_error_;
+  absl::Status error_;
 };
+
+enum class OpenMode : uint8_t { kCreate, kExisting, kReadOnly };
 
 // One connection. Not thread-safe.
 class Database {
  public:
-  // Creates the file when absent. Errors as in store.h.
-  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, absl::Duration busy_timeout);
+  // kCreate makes the file when it is absent. Errors as in store.h.
+  static absl::StatusOr<std::unique_ptr<Database>> Open(const std::string& path, absl::Duration busy_timeout,
+                                                        OpenMode mode = OpenMode::kCreate);
   ~Database();
 
   // Runs one or more statements without parameters.
@@ -61,6 +67,9 @@ class Database {
   Statement Prepare(std::string_view sql);
   // Rows changed by the last statement.
   int64_t changes() const;
+  // Makes `target` equal to this database as it is at one moment, between two transactions. Other connections may
+  // write meanwhile; those that write to `target` are in error.
+  absl::Status CopyTo(Database& target);
 
  private:
   Database(std::string path, sqlite3* database) : path_(std::move(path)), database_(database) {}

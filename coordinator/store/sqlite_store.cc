@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -92,13 +93,39 @@ absl::Status SqliteStore::Prepare() {
   return LoadMeta();
 }
 
-absl::Status SqliteStore::LoadMeta() {
-  ATOLL_ASSIGN_OR_RETURN(store_id_, Meta(*database_, "store_id"));
-  ATOLL_ASSIGN_OR_RETURN(const std::string epoch, Meta(*database_, "store_epoch"));
-  const auto [end, error] = std::from_chars(epoch.data(), epoch.data() + epoch.size(), epoch_);
-  if (error == std::errc() && end == epoch.data() + epoch.size()) return absl::OkStatus();
+absl::StatusOr<int64_t> SqliteStore::MetaNumber(std::string_view key) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Meta(*database_, key));
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
   return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT",
-                   fmt::format("store epoch: expected a number, found '{}'", epoch));
+                   fmt::format("{}: expected a number, found '{}'", key, text));
+}
+
+absl::Status SqliteStore::LoadMeta() {
+  ATOLL_ASSIGN_OR_RETURN(epoch_, MetaNumber("store_epoch"));
+  ATOLL_ASSIGN_OR_RETURN(const int64_t restored, MetaNumber("restored"));
+  ATOLL_ASSIGN_OR_RETURN(const int64_t held, MetaNumber("collection_held"));
+  ATOLL_ASSIGN_OR_RETURN(restored_epoch_, MetaNumber("restored_epoch"));
+  restored_ = restored != 0;
+  collection_held_ = held != 0;
+  // One backup may be restored twice: each copy is a store of its own.
+  if (restored_) return MarkRestored();
+  ATOLL_ASSIGN_OR_RETURN(store_id_, Meta(*database_, "store_id"));
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStore::MarkRestored() {
+  ATOLL_RETURN_IF_ERROR(Write("mark_restored", [&](Transaction&) {
+    return database_
+        ->Prepare(
+            "UPDATE meta SET value = CASE key WHEN 'restored' THEN '1' ELSE lower(hex(randomblob(16))) END "
+            "WHERE key IN ('restored', 'store_id')")
+        .Run();
+  }));
+  restored_ = true;
+  ATOLL_ASSIGN_OR_RETURN(store_id_, Meta(*database_, "store_id"));
+  return absl::OkStatus();
 }
 
 void SqliteStore::Reach(std::string_view name, std::string_view where) {
@@ -127,9 +154,30 @@ absl::Status SqliteStore::AdoptEpoch(int64_t epoch) {
     return MakeError(absl::StatusCode::kInvalidArgument, "STORE_EPOCH_NOT_HIGHER",
                      fmt::format("store {}: expected an epoch above {}, found {}", options_.path, epoch_, epoch));
   }
-  Statement update = database_->Prepare("UPDATE meta SET value = ? WHERE key = 'store_epoch'");
-  ATOLL_RETURN_IF_ERROR(update.Bind(std::to_string(epoch)).Run());
+  const std::string value = std::to_string(epoch);
+  const auto adopt = [&](Transaction&) -> absl::Status {
+    Statement update = database_->Prepare("UPDATE meta SET value = ? WHERE key = 'store_epoch'");
+    ATOLL_RETURN_IF_ERROR(update.Bind(value).Run());
+    if (!restored_) return absl::OkStatus();
+    Statement hold = database_->Prepare(
+        "UPDATE meta SET value = CASE key WHEN 'restored' THEN '0' WHEN 'collection_held' THEN '1' ELSE ? END "
+        "WHERE key IN ('restored', 'collection_held', 'restored_epoch')");
+    return hold.Bind(value).Run();
+  };
+  ATOLL_RETURN_IF_ERROR(Write("adopt_epoch", adopt));
   epoch_ = epoch;
+  if (std::exchange(restored_, false)) {
+    collection_held_ = true;
+    restored_epoch_ = epoch;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SqliteStore::ReleaseCollection() {
+  ATOLL_RETURN_IF_ERROR(Write("release_collection", [&](Transaction&) {
+    return database_->Prepare("UPDATE meta SET value = '0' WHERE key = 'collection_held'").Run();
+  }));
+  collection_held_ = false;
   return absl::OkStatus();
 }
 

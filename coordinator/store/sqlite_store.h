@@ -31,6 +31,11 @@ class SqliteStore : public Store {
   const std::string& store_id() const override { return store_id_; }
   int64_t epoch() const override { return epoch_; }
   absl::Status AdoptEpoch(int64_t epoch) override;
+  absl::Status MarkRestored() override;
+  bool restored() const override { return restored_; }
+  int64_t restored_epoch() const override { return restored_epoch_; }
+  bool collection_held() const override { return collection_held_; }
+  absl::Status ReleaseCollection() override;
 
   absl::StatusOr<std::vector<jobs::JobRecord>> UnfinishedJobs() override;
   absl::StatusOr<jobs::JobRecord> GetJob(std::string_view job_id) override;
@@ -53,6 +58,7 @@ class SqliteStore : public Store {
 
   absl::Status Prepare();
   absl::Status LoadMeta();
+  absl::StatusOr<int64_t> MetaNumber(std::string_view key);
   void Reach(std::string_view name, std::string_view where);
 
   const SqliteStoreOptions options_;
@@ -60,6 +66,9 @@ class SqliteStore : public Store {
   std::unique_ptr<Database> database_;
   std::string store_id_;
   int64_t epoch_ = 0;
+  bool restored_ = false;
+  int64_t restored_epoch_ = 0;
+  bool collection_held_ = false;
 };
 
 }  // namespace atl::store

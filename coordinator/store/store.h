@@ -154,8 +154,21 @@ class Store {
   virtual const std::string& store_id() const = 0;
   // First half of every fencing token; 0 before AdoptEpoch was called on a new store.
   virtual int64_t epoch() const = 0;
-  // Takes a higher epoch: every token given out before is void.
+  // Takes a higher epoch: every token given out before is void. After MarkRestored it also holds collection, from then
+  // on and over restarts.
   virtual absl::Status AdoptEpoch(int64_t epoch) = 0;
+
+  // Says, durably, that this file is a copy from the past: it gets an identity of its own, so that the store it was
+  // copied from finds out that it was replaced, and its next epoch holds collection. A backup is so marked already.
+  virtual absl::Status MarkRestored() = 0;
+  // Whether the file is a copy from the past that has not taken its own epoch yet.
+  virtual bool restored() const = 0;
+  // The epoch that this store took when it was last restored; 0 when it never was. What attempts of lower epochs wrote
+  // may have been committed without this store knowing.
+  virtual int64_t restored_epoch() const = 0;
+  // Whether nothing may be deleted from the blob store: since the last restore nobody has had checkpoints taken back.
+  virtual bool collection_held() const = 0;
+  virtual absl::Status ReleaseCollection() = 0;
 
   virtual absl::StatusOr<std::vector<jobs::JobRecord>> UnfinishedJobs() = 0;
   // NOT_FOUND (JOB_UNKNOWN).

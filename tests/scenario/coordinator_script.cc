@@ -109,6 +109,7 @@ void CoordinatorScript::Open(bool restored) {
   auto store = store::SqliteStore::Open({.path = folder_ + "/store.db"});
   if (!store.ok()) std::abort();
   store_ = *std::move(store);
+  if (restored && !store_->MarkRestored().ok()) std::abort();
   if ((store_->epoch() == 0 || restored) && !store_->AdoptEpoch(store_->epoch() + 1).ok()) std::abort();
   CoreOptions options;
   options.blob_root = kBlobRoot;

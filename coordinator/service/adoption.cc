@@ -1,0 +1,173 @@
+#include "coordinator/service/adoption.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/storage/checkpoint.h"
+#include "common/storage/sha256.h"
+#include "coordinator/jobs/retention.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
+
+struct FoundManifest {
+  std::string uri;
+  jobs::AttemptFolder folder;
+};
+
+// Whether the error says what is in the store, and not that the store could not be asked.
+bool IsDamage(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kNotFound || status.code() == absl::StatusCode::kDataLoss;
+}
+
+// Reads every file of the checkpoint against its hash. NOT_FOUND or DATA_LOSS when it is not whole.
+absl::Status CheckFiles(storage::BlobStore& blobs, const storage::CheckpointManifest& manifest,
+                        const std::string& manifest_uri) {
+  for (const storage::CheckpointFile& file : manifest.files) {
+    ATOLL_RETURN_IF_ERROR(blobs.ReadVerified(jobs::FolderOf(manifest_uri) + file.name, file.sha256).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRow(storage::BlobStore& blobs, const store::CheckpointRow& row) {
+  const std::string& uri = row.checkpoint.manifest_uri;
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, blobs.ReadVerified(uri, row.checkpoint.manifest_sha256));
+  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointManifest manifest, storage::ParseManifest(text, uri));
+  return CheckFiles(blobs, manifest, uri);
+}
+
+class AdoptionRun {
+ public:
+  AdoptionRun(storage::BlobStore& blobs, Core& core, Clock* clock) : blobs_(blobs), core_(core), clock_(*clock) {}
+
+  absl::StatusOr<Adoption> Run() {
+    ATOLL_RETURN_IF_ERROR(FindManifests());
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<Core::AdoptableTask> tasks, core_.AdoptableTasks());
+    for (const Core::AdoptableTask& task : tasks) ATOLL_RETURN_IF_ERROR(AdoptTask(task));
+    return adoption_;
+  }
+
+ private:
+  absl::Status FindManifests() {
+    const std::string jobs_root = blobs_.UriOf("jobs/");
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> files, blobs_.List(jobs_root));
+    std::vector<jobs::AttemptFolder> folders;
+    for (const storage::FileInfo& file : files) {
+      FoundManifest found{file.uri, {}};
+      if (!file.uri.ends_with("/manifest.json") || !jobs::ParseAttemptFolder(jobs_root, file.uri, &found.folder)) {
+        continue;
+      }
+      // An attempt of this epoch still commits for itself.
+      if (found.folder.store_epoch < core_.store_epoch()) manifests_[found.folder.task_id].push_back(std::move(found));
+    }
+    return absl::OkStatus();
+  }
+
+  // Given up: the rows whose files are gone. Returns the newest step that is whole.
+  absl::StatusOr<int64_t> CheckRows(const Core::AdoptableTask& task, std::set<std::string>* lost) {
+    int64_t newest = 0;
+    for (const store::CheckpointRow& row : task.rows) {
+      if (row.state != store::CheckpointState::kCommitted) continue;
+      const absl::Status status = CheckRow(blobs_, row);
+      if (status.ok()) {
+        newest = std::max(newest, row.checkpoint.step);
+      } else if (IsDamage(status)) {
+        spdlog::warn("task {}: the checkpoint of step {} is not whole any more and is given up: {}", task.task_id,
+                     row.checkpoint.step, std::string(status.message()));
+        lost->insert(row.checkpoint.manifest_uri);
+      } else {
+        return status;
+      }
+    }
+    return newest;
+  }
+
+  absl::StatusOr<store::CheckpointRow> RowOf(const FoundManifest& found, int32_t milestone_every) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, blobs_.Read(found.uri, kMaxManifestBytes));
+    ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointManifest manifest, storage::ParseManifest(text, found.uri));
+    if (manifest.task_id != found.folder.task_id || manifest.attempt != found.folder.attempt || manifest.step < 1) {
+      return MakeError(
+          absl::StatusCode::kDataLoss, "CHECKPOINT_MISPLACED",
+          fmt::format("{}: expected a step of attempt {} of task {}, found step {} of attempt {} of task {}", found.uri,
+                      found.folder.attempt, found.folder.task_id, manifest.step, manifest.attempt, manifest.task_id));
+    }
+    ATOLL_RETURN_IF_ERROR(CheckFiles(blobs_, manifest, found.uri));
+    const bool milestone = milestone_every > 0 && manifest.step % milestone_every == 0;
+    return store::CheckpointRow{found.folder.task_id,
+                                found.folder.attempt,
+                                {manifest.step, found.uri, storage::Sha256(text), milestone},
+                                store::CheckpointState::kCommitted,
+                                clock_.Now()};
+  }
+
+  absl::Status AdoptTask(const Core::AdoptableTask& task) {
+    std::set<std::string> lost;
+    ATOLL_ASSIGN_OR_RETURN(const int64_t newest, CheckRows(task, &lost));
+    std::set<std::string> known;
+    for (const store::CheckpointRow& row : task.rows) known.insert(row.checkpoint.manifest_uri);
+    // One of each step: that of the latest attempt.
+    std::map<int64_t, std::pair<jobs::AttemptFolder, store::CheckpointRow>> by_step;
+    for (const FoundManifest& found : manifests_[task.task_id]) {
+      if (known.contains(found.uri)) continue;
+      absl::StatusOr<store::CheckpointRow> row = RowOf(found, task.milestone_every);
+      if (!row.ok()) {
+        if (!IsDamage(row.status())) return row.status();
+        spdlog::warn("task {}: not taken back: {}", task.task_id, std::string(row.status().message()));
+        ++adoption_.broken;
+        continue;
+      }
+      const int64_t step = row->checkpoint.step;
+      if (step <= newest) continue;
+      const auto order = [](const jobs::AttemptFolder& folder) {
+        return std::pair(folder.store_epoch, folder.attempt);
+      };
+      const auto it = by_step.find(step);
+      if (it == by_step.end() || order(it->second.first) < order(found.folder)) {
+        by_step.insert_or_assign(step, std::pair(found.folder, *std::move(row)));
+      }
+    }
+    if (by_step.empty() && lost.empty()) return absl::OkStatus();
+    std::vector<store::CheckpointRow> rows;
+    for (auto& [step, entry] : by_step) {
+      spdlog::info("task {}: takes back step {} of attempt {}: {}", task.task_id, step, entry.second.attempt,
+                   entry.second.checkpoint.manifest_uri);
+      rows.push_back(std::move(entry.second));
+    }
+    ATOLL_RETURN_IF_ERROR(core_.AdoptCheckpoints(task.task_id, rows, lost));
+    adoption_.adopted += static_cast<int64_t>(rows.size());
+    adoption_.lost += static_cast<int64_t>(lost.size());
+    return absl::OkStatus();
+  }
+
+  storage::BlobStore& blobs_;
+  Core& core_;
+  Clock& clock_;
+  std::map<std::string, std::vector<FoundManifest>> manifests_;
+  Adoption adoption_;
+};
+
+}  // namespace
+
+absl::StatusOr<Adoption> AdoptCheckpoints(storage::BlobStore& blobs, Core& core, Clock* clock) {
+  if (!core.collection_held()) {
+    spdlog::info("nothing to take back: the store was not restored since collection was last released");
+    return Adoption{};
+  }
+  ATOLL_ASSIGN_OR_RETURN(const Adoption adoption, AdoptionRun(blobs, core, clock).Run());
+  ATOLL_RETURN_IF_ERROR(core.ReleaseCollection());
+  spdlog::info("took {} checkpoints back, left {} that are not whole, gave up {} that were; collection goes on",
+               adoption.adopted, adoption.broken, adoption.lost);
+  return adoption;
+}
+
+}  // namespace atl::coordinator
