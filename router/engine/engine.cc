@@ -333,10 +333,13 @@ void Engine::ForgetIfOver(int64_t id) {
   if (!entry->second.ticket_held) admitted_.erase(entry);
 }
 
-std::vector<size_t> Engine::Joinable() const {
+std::vector<Joining> Engine::Joinable() const {
   if (queue_.empty()) return {};
   int64_t in_flight = 0;
-  for (const auto& [id, entry] : admitted_) in_flight += entry.joined ? entry.images : 0;
+  int64_t beside = 0;
+  for (const auto& [id, entry] : admitted_) {
+    if (entry.joined) (entry.beside ? beside : in_flight) += entry.images;
+  }
   const absl::Duration now = clock_->Monotonic();
   std::vector<QueuedRequest> queued;
   for (const auto& request : queue_) {
@@ -344,7 +347,7 @@ std::vector<size_t> Engine::Joinable() const {
                       .priority = request->order.priority,
                       .waited = now - request->submitted});
   }
-  return ChooseJoining(queued, in_flight, options_.admission);
+  return ChooseJoining(queued, in_flight, beside, options_.admission);
 }
 
 bool Engine::HasWork() const {
@@ -457,11 +460,13 @@ void Engine::LetJoin() {
   const size_t before = active_.size();
   {
     absl::MutexLock lock(&mutex_);
-    for (const size_t i : Joinable()) {
-      queue_[i]->started = clock_->Monotonic();
-      admitted_[queue_[i]->id].joined = true;
+    for (const Joining& joining : Joinable()) {
+      std::unique_ptr<ActiveRequest>& request = queue_[joining.queued];
+      request->started = clock_->Monotonic();
+      admitted_[request->id].joined = true;
+      admitted_[request->id].beside = joining.beside;
       ++active_requests_;
-      active_.push_back(std::move(queue_[i]));
+      active_.push_back(std::move(request));
     }
     std::erase(queue_, nullptr);
   }

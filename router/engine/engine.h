@@ -177,6 +177,7 @@ class Engine {
   struct Admitted {
     int64_t images = 0;
     bool joined = false;   // else queued
+    bool beside = false;   // in the small requests' own room
     bool sampling = true;  // else done, failed or left
     bool ticket_held = true;
     std::string model;
@@ -194,7 +195,7 @@ class Engine {
                                                          AdmissionDecision* decision);
   AdmissionState CurrentState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Indices into the queue.
-  std::vector<size_t> Joinable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Joining> Joinable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetIfOver(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -37,8 +37,8 @@ AdmissionDecision Admit(int64_t images, const AdmissionState& state, const Admis
   return decision;
 }
 
-std::vector<size_t> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
-                                  const AdmissionOptions& options) {
+std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
+                                   int64_t images_beside, const AdmissionOptions& options) {
   const auto priority_of = [&](size_t i) {
     const double raised =
         options.ageing > absl::ZeroDuration() ? absl::FDivDuration(queued[i].waited, options.ageing) : 0;
@@ -47,13 +47,19 @@ std::vector<size_t> ChooseJoining(std::span<const QueuedRequest> queued, int64_t
   std::vector<size_t> order(queued.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return priority_of(a) > priority_of(b); });
-  std::vector<size_t> joining;
+  std::vector<Joining> joining;
+  bool kept = false;  // the room, for one that has waited
   for (const size_t i : order) {
-    if (images_in_flight == 0 || images_in_flight + queued[i].images <= options.max_images_in_flight) {
-      images_in_flight += queued[i].images;
-      joining.push_back(i);
-    } else if (queued[i].waited >= options.longest_overtaking) {
-      break;
+    const int64_t images = queued[i].images;
+    const bool waited_long = queued[i].waited >= options.longest_overtaking;
+    if (!kept && (images_in_flight == 0 || images_in_flight + images <= options.max_images_in_flight)) {
+      images_in_flight += images;
+      joining.push_back({.queued = i});
+    } else if ((kept || waited_long) && images_beside + images <= options.max_images_beside) {
+      images_beside += images;
+      joining.push_back({.queued = i, .beside = true});
+    } else {
+      kept |= waited_long;
     }
   }
   return joining;

@@ -22,6 +22,9 @@ struct AdmissionOptions {
   absl::Duration ageing = absl::Seconds(10);
   // How long smaller requests overtake one that there is no room for; then room is kept for it.
   absl::Duration longest_overtaking = absl::Seconds(2);
+  // Images of small requests that go on overtaking it, in room of their own beside max_images_in_flight: what is in
+  // flight may take minutes more, and they seconds.
+  int64_t max_images_beside = 128;
 };
 
 struct AdmissionState {
@@ -49,11 +52,18 @@ struct QueuedRequest {
   absl::Duration waited;
 };
 
-// Which of the queued requests join now, in the order of joining; indices. `queued` is in the order of arrival, which
-// decides among equal priorities. Whole requests join while there is room; one that there is no room for is overtaken
-// by those behind it that fit, but not for long. One that is larger than all room there is goes in alone.
-std::vector<size_t> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
-                                  const AdmissionOptions& options);
+struct Joining {
+  size_t queued = 0;    // its index
+  bool beside = false;  // in the small requests' own room
+  bool operator==(const Joining&) const = default;
+};
+
+// Which of the queued requests join now, in the order of joining. `queued` is in the order of arrival, which decides
+// among equal priorities. Whole requests join while there is room; one that there is no room for is overtaken by those
+// behind it that fit, but not for long: then only by what fits beside. One that is larger than all room there is goes
+// in alone. `images_beside` are in flight there, and not counted in `images_in_flight`.
+std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
+                                   int64_t images_beside, const AdmissionOptions& options);
 
 // RESOURCE_EXHAUSTED with reason QUEUE_FULL, naming and carrying the delay.
 absl::Status RejectionStatus(const AdmissionDecision& decision);

@@ -1,5 +1,6 @@
 #include "router/policy/admission.h"
 
+#include <string>
 #include <vector>
 
 #include "common/base/errors.h"
@@ -9,9 +10,8 @@
 namespace atl::router {
 namespace {
 
-using ::testing::ElementsAre;
-
-const AdmissionOptions kOptions{.max_images_in_flight = 100, .max_queued_images = 50, .max_queued_requests = 3};
+const AdmissionOptions kOptions{
+    .max_images_in_flight = 100, .max_queued_images = 50, .max_queued_requests = 3, .max_images_beside = 8};
 
 TEST(AdmitTest, TellsHowManyImagesAreAhead) {
   const AdmissionDecision decision =
@@ -48,31 +48,48 @@ TEST(AdmitTest, RejectionNamesTheDelay) {
   EXPECT_EQ(RetryDelayOf(absl::OkStatus()), absl::ZeroDuration());
 }
 
+// "0 1+": the indices in their order, those with room beside the others marked.
+std::string Join(const std::vector<QueuedRequest>& queued, int64_t in_flight, int64_t beside = 0) {
+  std::string text;
+  for (const Joining& joining : ChooseJoining(queued, in_flight, beside, kOptions)) {
+    text += (text.empty() ? "" : " ") + std::to_string(joining.queued) + (joining.beside ? "+" : "");
+  }
+  return text;
+}
+
 TEST(ChooseJoiningTest, WholeRequestsJoinInOrderWhileThereIsRoom) {
-  const std::vector<QueuedRequest> queued = {{.images = 60}, {.images = 30}, {.images = 20}, {.images = 5}};
-  EXPECT_THAT(ChooseJoining(queued, 0, kOptions), ElementsAre(0, 1, 3)) << "the last one overtakes";
-  EXPECT_THAT(ChooseJoining(std::span(queued).first(1), 50, kOptions), ElementsAre());
-  EXPECT_THAT(ChooseJoining({}, 0, kOptions), ElementsAre());
+  EXPECT_EQ(Join({{.images = 60}, {.images = 30}, {.images = 20}, {.images = 5}}, 0), "0 1 3") << "the last overtakes";
+  EXPECT_EQ(Join({{.images = 60}}, 50), "");
+  EXPECT_EQ(Join({}, 0), "");
 }
 
 TEST(ChooseJoiningTest, AnOversizedRequestRunsAlone) {
-  EXPECT_THAT(ChooseJoining(std::vector<QueuedRequest>{{.images = 500}, {.images = 1}}, 0, kOptions), ElementsAre(0));
-  EXPECT_THAT(ChooseJoining(std::vector<QueuedRequest>{{.images = 500}}, 1, kOptions), ElementsAre());
+  EXPECT_EQ(Join({{.images = 500}, {.images = 1}}, 0), "0");
+  EXPECT_EQ(Join({{.images = 500}}, 1), "");
 }
 
-TEST(ChooseJoiningTest, NobodyIsOvertakenForLong) {
-  std::vector<QueuedRequest> queued = {{.images = 90}, {.images = 10}};
-  queued[0].waited = kOptions.longest_overtaking - absl::Milliseconds(1);
-  EXPECT_THAT(ChooseJoining(queued, 50, kOptions), ElementsAre(1));
-  queued[0].waited = kOptions.longest_overtaking;
-  EXPECT_THAT(ChooseJoining(queued, 50, kOptions), ElementsAre());
+TEST(ChooseJoiningTest, OnlySmallRequestsOvertakeForLong) {
+  const absl::Duration shortly = kOptions.longest_overtaking - absl::Milliseconds(1);
+  const absl::Duration long_enough = kOptions.longest_overtaking;
+  EXPECT_EQ(Join({{.images = 90, .waited = shortly}, {.images = 10}}, 50), "1");
+  EXPECT_EQ(Join({{.images = 90, .waited = long_enough}, {.images = 10}}, 50), "") << "room is kept";
+  EXPECT_EQ(Join({{.images = 90, .waited = long_enough}, {.images = 3}, {.images = 5}, {.images = 1}}, 50), "1+ 2+");
+  EXPECT_EQ(Join({{.images = 90, .waited = long_enough}, {.images = 3}}, 50, 6), "");
+  EXPECT_EQ(Join({{.images = 90, .priority = 5, .waited = long_enough}, {.images = 1, .priority = 0}}, 50), "1+")
+      << "whatever its priority";
+  EXPECT_EQ(Join({{.images = 90, .waited = long_enough}}, 10, 8), "0") << "they take no room from it";
+}
+
+TEST(ChooseJoiningTest, ASmallRequestWaitsNoLongerForRoomThanItLetsOthersOvertake) {
+  EXPECT_EQ(Join({{.images = 1, .waited = absl::Seconds(1)}}, 500), "");
+  EXPECT_EQ(Join({{.images = 1, .waited = kOptions.longest_overtaking}}, 500), "0+");
 }
 
 TEST(ChooseJoiningTest, HigherPrioritiesJoinFirstAndWaitingRaisesThem) {
   std::vector<QueuedRequest> queued = {{.images = 80, .priority = 4}, {.images = 80, .priority = 6}};
-  EXPECT_THAT(ChooseJoining(queued, 0, kOptions), ElementsAre(1));
+  EXPECT_EQ(Join(queued, 0), "1");
   queued[0].waited = kOptions.ageing * 2;
-  EXPECT_THAT(ChooseJoining(queued, 0, kOptions), ElementsAre(0));
+  EXPECT_EQ(Join(queued, 0), "0");
 }
 
 }  // namespace
