@@ -224,7 +224,10 @@ absl::Status Engine::RunPieces(size_t position) {
 
 absl::Status Engine::RunPiece() {
   ActionTiming timing{.action = {ActionKind::kFrozen, 0, *frozen_.next()}, .ready = Now(), .start = Now()};
-  ATOLL_RETURN_IF_ERROR(WithContext(frozen_.RunNext(), ToString(timing.action)));
+  {
+    const WorkScope work(options_.activity, timing.action);
+    ATOLL_RETURN_IF_ERROR(WithContext(frozen_.RunNext(), ToString(timing.action)));
+  }
   timing.end = Now();
   ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/false));
   ATOLL_RETURN_IF_ERROR(frozen_.CollectSends());
@@ -262,7 +265,10 @@ absl::Status Engine::RunAction(size_t position) {
   const bool ahead = next != nullptr && (next->stage != action.stage || next->micro_batch != action.micro_batch);
   if (ahead) ATOLL_RETURN_IF_ERROR(PostReceives(position + 1));
   timing.start = Now();
-  ATOLL_RETURN_IF_ERROR(WithContext(Compute(action), ToString(action)));
+  {
+    const WorkScope work(options_.activity, action);
+    ATOLL_RETURN_IF_ERROR(WithContext(Compute(action), ToString(action)));
+  }
   timing.end = Now();
   ATOLL_RETURN_IF_ERROR(WithContext(PassOn(action), ToString(action)));
   if (EndsGradients(action.kind)) ReleaseIfDone(action.stage, action.micro_batch);

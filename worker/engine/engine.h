@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/planner/plan.h"
 #include "common/schedule/action.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/frozen_run.h"
 #include "worker/engine/lanes.h"
 #include "worker/engine/reduction.h"
@@ -44,6 +45,8 @@ struct EngineOptions {
   SelfConditioningCompute* self_conditioning = nullptr;
   // Whether pieces may leave their place. Not on a device, whose waits order its stream while this thread runs ahead.
   bool move_pieces = true;
+  // Told of every action that computes; may be null.
+  Activity* activity = nullptr;
 };
 
 // What all ranks decide alike of one iteration.

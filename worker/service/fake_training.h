@@ -22,6 +22,10 @@ namespace atl::worker {
 struct FakeTraining {
   std::atomic<int64_t> fail_at_step{0};   // DATA_LOSS on plan rank 0; 0: never
   std::atomic<int64_t> pause_at_step{0};  // every rank waits before it until the number changes; 0: never
+  std::atomic<int64_t> hang_at_step{0};   // as pause_at_step, but plan rank `hanging_rank` alone, at work; 0: never
+  int32_t hanging_rank = 0;
+  // No test here but those that set it is about hanging, and a busy machine lets a rank wait long for its turn.
+  engine::ActivityOptions activity{.least = absl::Minutes(10), .first = absl::Minutes(10)};
 
   std::atomic<bool> fail_profiles{false};
   std::atomic<int32_t> profiles{0};           // measured, by all ranks together
@@ -48,7 +52,12 @@ class FakeTrainer final : public trainer::Trainer {
  public:
   FakeTrainer(FakeTraining* shared, const trainer::TrainerOptions& options, const planner::Plan& plan, int32_t rank,
               transport::Transport* transport)
-      : shared_(shared), batch_size_(options.training.batch_size), plan_(plan), rank_(rank), transport_(transport) {}
+      : shared_(shared),
+        batch_size_(options.training.batch_size),
+        plan_(plan),
+        rank_(rank),
+        transport_(transport),
+        activity_(options.activity) {}
 
   absl::Status Load(const storage::CheckpointReader& checkpoint) override {
     step_ = checkpoint.manifest().step;
@@ -57,6 +66,11 @@ class FakeTrainer final : public trainer::Trainer {
 
   absl::StatusOr<trainer::StepResult> Step() override {
     while (shared_->pause_at_step == step_ + 1) absl::SleepFor(absl::Milliseconds(1));
+    {
+      const engine::WorkScope work(activity_, schedule::Action{.stage = rank_});
+      while (rank_ == shared_->hanging_rank && shared_->hang_at_step == step_ + 1)
+        absl::SleepFor(absl::Milliseconds(1));
+    }
     if (rank_ == 0 && shared_->fail_at_step == step_ + 1) return absl::DataLossError("shard 3 is broken");
     double sum[1] = {1};
     ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(sum, absl::Seconds(20)));
@@ -105,6 +119,7 @@ class FakeTrainer final : public trainer::Trainer {
   const planner::Plan plan_;
   const int32_t rank_;
   transport::Transport* const transport_;
+  engine::Activity* const activity_;
   int64_t step_ = 0;
   std::vector<engine::ActionTiming> timings_;
   absl::Duration iteration_start_;
@@ -120,6 +135,7 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
   AttemptParts parts{.store = store, .clock = Clock::Real(), .metrics = metrics};
   parts.report_interval = absl::ZeroDuration();
   parts.kept_traces = 2;
+  parts.activity = shared->activity;
   parts.make_transport = [shared](int32_t rank, int32_t ranks, const transport::AttemptIdentity& identity) {
     return shared->MakeTransport(rank, ranks, identity);
   };

@@ -14,6 +14,7 @@
 namespace atl::worker {
 namespace {
 
+namespace pb = atlpb::island::v1;
 using atlpb::island::v1::JoinRequest;
 using atlpb::island::v1::JoinResponse;
 
@@ -191,6 +192,14 @@ void Island::Beat() {
   const absl::Duration now = clock_->Monotonic();
   next_beat_ = now + settings_.beat_interval;
   Execute(state_.Tick(now));
+  if (state_.Working(0)) {
+    RankRunner* local = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      local = local_;
+    }
+    TakeOverdue(0, local->FindOverdue());
+  }
   DropSilentStrangers();
   ++sequence_;
   for (auto& [rank, stream] : streams_) {
@@ -283,6 +292,11 @@ void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {
     if (message.step_done().attempt() == state_.attempt()) events_.step_done(message.step_done());
   } else if (message.has_rank_profile()) {
     if (message.rank_profile().attempt() == state_.attempt()) events_.rank_profile(rank, message.rank_profile());
+  } else if (message.has_beat()) {
+    const pb::Overdue& overdue = message.beat().overdue();
+    TakeOverdue(rank, message.beat().has_overdue() ? std::optional(RankRunner::OverdueAttempt{
+                                                         overdue.attempt(), {overdue.waiting(), overdue.what()}})
+                                                   : std::nullopt);
   } else if (message.has_attempt_ended()) {
     OnAttemptEnded(rank, message.attempt_ended());
   } else if (message.has_leave()) {
@@ -290,6 +304,14 @@ void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {
     state_.Leaving(rank);
     PublishPresent();
     if (state_.Working(rank)) StopSoon(fmt::format("rank {} leaves: {}", rank, message.leave().reason()));
+  }
+}
+
+void Island::TakeOverdue(int32_t rank, const std::optional<RankRunner::OverdueAttempt>& found) {
+  if (!found) {
+    Execute(state_.Beat(rank, state_.attempt(), std::nullopt, clock_->Monotonic()));
+  } else {
+    Execute(state_.Beat(rank, found->attempt, found->overdue, clock_->Monotonic()));
   }
 }
 
@@ -326,6 +348,11 @@ void Island::Execute(const std::vector<IslandCommand>& commands) {
         break;
       case IslandCommand::Kind::kDrop:
         Drop(command.rank, command.reason);
+        break;
+      case IslandCommand::Kind::kHung:
+        spdlog::critical("attempt {}: rank 0 does not end it: {}", state_.attempt(),
+                         std::string(command.reason.message()));
+        if (events_.hung) events_.hung(command.reason);
         break;
       case IslandCommand::Kind::kFinished:
         Finish({.status = command.reason, .step = command.step});

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,6 +36,9 @@ struct IslandEvents {
   std::function<void(const atlpb::island::v1::StepDone&)> step_done;
   std::function<void(int32_t rank, const atlpb::island::v1::StageFiles&)> stage_files;
   std::function<void(int32_t rank, const atlpb::island::v1::RankProfile&)> rank_profile;
+  // The leader's own rank does not end an aborted attempt. It should end the process: the compute thread cannot be
+  // joined.
+  std::function<void(const absl::Status&)> hung;
 };
 
 struct AttemptOutcome {
@@ -86,6 +90,7 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   void OnStreamClosed(const StreamPtr& stream);
   absl::Status Admit(const StreamPtr& stream, const atlpb::island::v1::Hello& hello);
   void OnRankMessage(int32_t rank, const JoinRequest& message);
+  void TakeOverdue(int32_t rank, const std::optional<RankRunner::OverdueAttempt>& found);
   void OnAttemptEnded(int32_t rank, const atlpb::island::v1::AttemptEnded& ended);
   void Execute(const std::vector<IslandCommand>& commands);
   void SendTo(int32_t rank, JoinResponse message);

@@ -108,6 +108,7 @@ absl::Status IslandState::Begin(int64_t attempt, std::vector<int32_t> ranks, abs
   plan_ = std::move(ranks);
   cause_ = absl::OkStatus();
   telling_ = -1;
+  hung_ = false;
   phase_ = IslandPhase::kStarting;
   phase_since_ = now;
   for (Rank& entry : ranks_) entry.part = Part::kNone;
@@ -117,6 +118,7 @@ absl::Status IslandState::Begin(int64_t attempt, std::vector<int32_t> ranks, abs
     entry.plan_rank = static_cast<int32_t>(i);
     entry.address.clear();
     entry.step = 0;
+    entry.stalled = false;
     commands->push_back({.kind = Kind::kStart, .rank = plan_[i], .plan_rank = entry.plan_rank});
   }
   return absl::OkStatus();
@@ -142,6 +144,35 @@ std::vector<IslandCommand> IslandState::Ready(int32_t rank, int64_t attempt, std
   phase_since_ = now;
   for (const int32_t member : plan_) {
     commands.push_back({.kind = Kind::kConnect, .rank = member, .addresses = addresses});
+  }
+  return commands;
+}
+
+std::vector<IslandCommand> IslandState::Beat(int32_t rank, int64_t attempt,
+                                             const std::optional<engine::Overdue>& overdue, absl::Duration now) {
+  std::vector<IslandCommand> commands;
+  if (phase_ != IslandPhase::kRunning || !Working(rank, attempt)) return commands;
+  ranks_[rank].stalled = overdue && overdue->waiting;
+  if (overdue && !overdue->waiting) {
+    const absl::Status stuck = absl::UnavailableError("stuck: " + overdue->what);
+    if (rank > 0) {
+      commands.push_back({.kind = Kind::kDrop, .rank = rank, .reason = stuck});
+      for (IslandCommand& command : Left(rank, stuck, now)) commands.push_back(std::move(command));
+    } else {
+      const absl::Status lost =
+          MakeError(absl::StatusCode::kUnavailable, "LOST_RANK",
+                    fmt::format("rank 0 ({}) is lost: {}", ranks_[0].where, std::string(stuck.message())));
+      BeginAbort(lost, Telling(lost), now, &commands);
+    }
+    return commands;
+  }
+  const auto stalled = [this](int32_t member) { return ranks_[member].stalled; };
+  if (std::all_of(plan_.begin(), plan_.end(), stalled)) {
+    const absl::Status stall =
+        MakeError(absl::StatusCode::kUnavailable, "RANKS_STALLED",
+                  fmt::format("attempt {}: every rank waits for another, as if what lies between them were cut; {}",
+                              attempt_, overdue->what));
+    BeginAbort(stall, Telling(stall), now, &commands);
   }
   return commands;
 }
@@ -190,6 +221,11 @@ std::vector<IslandCommand> IslandState::Tick(absl::Duration now) {
       if (rank != 0 && Working(rank, attempt_))
         drop(rank, absl::DeadlineExceededError("did not end an aborted attempt"));
     }
+  }
+  if (phase_ == IslandPhase::kAborting && now - phase_since_ > options_.hung_timeout && Working(0, attempt_) &&
+      !hung_) {
+    hung_ = true;
+    commands.push_back({.kind = Kind::kHung, .rank = 0, .reason = cause_});
   }
   return commands;
 }

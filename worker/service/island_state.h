@@ -5,12 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "worker/engine/activity.h"
 
 namespace atl::worker {
 
@@ -24,11 +26,13 @@ struct IslandOptions {
   absl::Duration start_timeout = absl::Minutes(5);
   // From an abort until every rank has ended its part; a rank that has not is dropped.
   absl::Duration abort_timeout = absl::Seconds(30);
+  // The same for the leader's own rank, which cannot be dropped: its process is of no use any more.
+  absl::Duration hung_timeout = absl::Minutes(2);
 };
 
 // kGathering -> kStarting   Begin
 // kStarting  -> kRunning    every rank of the attempt is ready
-// kStarting, kRunning -> kAborting   a rank is lost or ended with an error, Abort, start_timeout
+// kStarting, kRunning -> kAborting   a rank is lost, stuck or ended with an error, Abort, start_timeout
 // kStarting, kRunning, kAborting -> kGathering   no rank works on the attempt any more (kFinished)
 enum class IslandPhase : uint8_t { kGathering, kStarting, kRunning, kAborting };
 
@@ -40,6 +44,7 @@ struct IslandCommand {
     kConnect,   // tell `rank` every rank's address
     kAbort,     // tell `rank` to abort, because of `reason`
     kDrop,      // close the stream of `rank`, because of `reason`
+    kHung,      // the leader's own rank has not ended an aborted attempt within hung_timeout
     kFinished,  // the attempt is over: `reason` is OK or why it ended, `step` the last step that every rank did
   };
   Kind kind = Kind::kStart;
@@ -52,7 +57,7 @@ struct IslandCommand {
 
 class IslandState {
  public:
-  // Rank 0, the leader itself, is there from the start and is never lost.
+  // Rank 0, the leader itself, is there from the start and is never lost; but it can be stuck.
   explicit IslandState(IslandOptions options);
 
   // A rank asks to join. Refused with INVALID_ARGUMENT (RANK_OUT_OF_RANGE), FAILED_PRECONDITION (WRONG_BUILD) or
@@ -70,6 +75,11 @@ class IslandState {
   absl::Status Begin(int64_t attempt, std::vector<int32_t> ranks, absl::Duration now,
                      std::vector<IslandCommand>* commands);
   std::vector<IslandCommand> Ready(int32_t rank, int64_t attempt, std::string_view address, absl::Duration now);
+  // What the rank's compute thread has been at for too long in `attempt`; nothing: it goes on. A rank that works on
+  // something is stuck, and lost. Ranks that wait are only witnesses; but when all of them wait for each other, what
+  // lies between them is lost, and the attempt ends (RANKS_STALLED).
+  std::vector<IslandCommand> Beat(int32_t rank, int64_t attempt, const std::optional<engine::Overdue>& overdue,
+                                  absl::Duration now);
   std::vector<IslandCommand> Ended(int32_t rank, int64_t attempt, const absl::Status& status, int64_t step,
                                    absl::Duration now);
   // The leader ends the attempt. No effect while gathering.
@@ -95,6 +105,7 @@ class IslandState {
     int32_t plan_rank = 0;
     std::string address;
     int64_t step = 0;
+    bool stalled = false;  // waits for too long
   };
 
   bool Working(int32_t rank, int64_t attempt) const;
@@ -109,6 +120,7 @@ class IslandState {
   std::vector<int32_t> plan_;  // ranks of the attempt, by plan rank
   absl::Status cause_;         // the most telling reason so far
   int telling_ = -1;           // how telling it is
+  bool hung_ = false;          // said so
 };
 
 }  // namespace atl::worker

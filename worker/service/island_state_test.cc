@@ -28,6 +28,9 @@ std::string Text(const std::vector<IslandCommand>& commands) {
       case IslandCommand::Kind::kDrop:
         text += fmt::format("drop {}", command.rank);
         break;
+      case IslandCommand::Kind::kHung:
+        text += "hung";
+        break;
       case IslandCommand::Kind::kFinished:
         text += command.reason.ok() ? fmt::format("finished {}", command.step)
                                     : fmt::format("finished {} {}", absl::StatusCodeToString(command.reason.code()),
@@ -86,6 +89,9 @@ std::string Apply(IslandState* island, const Line& line) {
   }
   if (verb == "left") return Text(island->Left(rank, absl::UnavailableError("stream closed"), now));
   in >> attempt >> name;
+  if (verb == "works") return Text(island->Beat(rank, attempt, engine::Overdue{false, "1F3"}, now));
+  if (verb == "waits") return Text(island->Beat(rank, attempt, engine::Overdue{true, "waiting"}, now));
+  if (verb == "beat") return Text(island->Beat(rank, attempt, std::nullopt, now));
   if (verb == "ready") return Text(island->Ready(rank, attempt, name, now));
   in >> step;
   EXPECT_EQ(verb, "ended") << line.event;
@@ -208,6 +214,53 @@ TEST(IslandState, WhoIsNeverReadyOrNeverEndsIsNotWaitedForForever) {
         {30002, "ended 0 7 ABORT 0", ""},
         {60000, "heard 1", ""},
         {60002, "tick", "drop 1; finished UNAVAILABLE LOST_RANK"}},
+       IslandPhase::kGathering);
+}
+
+TEST(IslandState, AStuckRankIsLostAndThoseThatWaitForItAreNot) {
+  Play(3,
+       {{0, "join 1", ""},
+        {0, "join 2", ""},
+        {0, "begin 7 0 1 2", "start 0 as 0; start 1 as 1; start 2 as 2"},
+        {0, "works 1 7", ""},
+        {0, "ready 0 7 a", ""},
+        {0, "ready 1 7 b", ""},
+        {0, "ready 2 7 c", "connect 0 a b c; connect 1 a b c; connect 2 a b c"},
+        {9, "waits 0 7", ""},
+        {9, "waits 2 7", ""},
+        {9, "works 1 6", ""},
+        {9, "works 1 7", "drop 1; abort 0; abort 2"},
+        {9, "works 1 7", ""},
+        {9, "ended 0 7 ABORT 3", ""},
+        {9, "ended 2 7 ABORT 3", "finished UNAVAILABLE LOST_RANK"},
+        {9, "begin 8 0 2", "start 0 as 0; start 2 as 1"}},
+       IslandPhase::kStarting);
+}
+
+TEST(IslandState, RanksThatAllWaitForEachOtherAreCutOff) {
+  Play(2,
+       {{0, "join 1", ""},
+        {0, "begin 7 0 1", "start 0 as 0; start 1 as 1"},
+        {0, "ready 1 7 b", ""},
+        {0, "ready 0 7 a", "connect 0 a b; connect 1 a b"},
+        {5, "waits 0 7", ""},
+        {5, "beat 0 7", ""},
+        {6, "waits 1 7", ""},
+        {7, "waits 0 7", "abort 0; abort 1"},
+        {9, "ended 0 7 PEER 3", ""},
+        {9, "ended 1 7 PEER 3", "finished UNAVAILABLE RANKS_STALLED"}},
+       IslandPhase::kGathering);
+}
+
+TEST(IslandState, ALeaderThatDoesNotEndAnAbortedAttemptIsOfNoUse) {
+  Play(1,
+       {{0, "begin 7 0", "start 0 as 0"},
+        {0, "ready 0 7 a", "connect 0 a"},
+        {9, "works 0 7", "abort 0"},
+        {120000, "tick", ""},
+        {120010, "tick", "hung"},
+        {120020, "tick", ""},
+        {120030, "ended 0 7 ABORT 3", "finished UNAVAILABLE LOST_RANK"}},
        IslandPhase::kGathering);
 }
 

@@ -70,6 +70,7 @@ class IslandTest : public testing::Test {
   }
   ~IslandTest() override {
     training_.pause_at_step = 0;
+    training_.hang_at_step = 0;
     if (leader_thread_.joinable()) static_cast<void>(StopLeader());
     leader_.reset();
     followers_.clear();
@@ -88,6 +89,8 @@ class IslandTest : public testing::Test {
     options.run_task = [this](const tasks::TaskContext& context) { return run_task_(context); };
     options.rejoin_timeout = rejoin_timeout;
     options.farewell_grace = absl::Seconds(20);
+    options.island.state.hung_timeout = absl::Milliseconds(200);
+    options.hung = [this](const absl::Status& why) { TakeHung(why); };
     leader_ = *Leader::Start(std::move(options));
     leader_thread_ = std::thread([this] { leader_status_ = leader_->Run(); });
   }
@@ -104,11 +107,31 @@ class IslandTest : public testing::Test {
             .where = "test",
             .beat_interval = absl::Milliseconds(50),
             .silence_timeout = kSilence,
-            .retry_delay = absl::Milliseconds(20)};
+            .retry_delay = absl::Milliseconds(20),
+            .hung_timeout = absl::Milliseconds(200),
+            .hung = [this](const absl::Status& why) { TakeHung(why); }};
   }
   Follower* AddFollower(int32_t rank) {
     followers_.push_back(std::make_unique<Follower>(&training_, store_.get(), &metrics_, FollowerOptions(rank)));
     return followers_.back().get();
+  }
+
+  void TakeHung(const absl::Status& why) {
+    absl::MutexLock lock(&hung_mutex_);
+    hung_.push_back(why);
+  }
+  // What the first process that should end said, after 30 s at most.
+  std::string AwaitHung() {
+    absl::MutexLock lock(&hung_mutex_);
+    const auto any = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(hung_mutex_) { return !hung_.empty(); };
+    hung_mutex_.AwaitWithTimeout(absl::Condition(&any), absl::Seconds(30));
+    return hung_.empty() ? "nothing" : std::string(hung_.front().message());
+  }
+  // The rank of plan rank `rank` never comes back from its sixth step.
+  void HangInTraining(int32_t rank) {
+    training_.hanging_rank = rank;
+    training_.hang_at_step = 6;
+    training_.activity = {.least = absl::Seconds(1)};
   }
 
   spec::TaskGrant TrainingGrant(int64_t attempt, int32_t steps, int32_t min_ranks = 1) {
@@ -156,7 +179,32 @@ class IslandTest : public testing::Test {
   std::thread leader_thread_;
   absl::Status leader_status_;
   std::vector<std::unique_ptr<Follower>> followers_;
+  absl::Mutex hung_mutex_;
+  std::vector<absl::Status> hung_ ABSL_GUARDED_BY(hung_mutex_);
 };
+
+TEST_F(IslandTest, ARankThatHangsIsLeftBehindAndItsProcessEnds) {
+  HangInTraining(1);
+  StartLeader(2, /*rejoin_timeout=*/absl::Seconds(2));
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(RegisteredWith(2)));
+  Grant(TrainingGrant(1, 25));
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  EXPECT_NE(AwaitHung().find("rank 1: expected an aborted attempt to end"), std::string::npos) << AwaitHung();
+  // Without it.
+  Grant(TrainingGrant(2, 25));
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  training_.hang_at_step = 0;
+  EXPECT_EQ(ErrorReason(followers_[0]->Join()), "RANK_HUNG");
+}
+
+TEST_F(IslandTest, ALeaderThatHangsSaysSo) {
+  HangInTraining(0);
+  Grant(TrainingGrant(1, 25));
+  StartLeader(1);
+  EXPECT_NE(AwaitHung().find("rank 0 (the leader) is lost: stuck: 0F0 has taken"), std::string::npos) << AwaitHung();
+  training_.hang_at_step = 0;
+}
 
 TEST_F(IslandTest, TwoRanksTrainToTheEndAndEveryCheckpointIsCommitted) {
   // Both checkpoints are committed before there is a third: of more than two that wait, the oldest are given up.

@@ -64,7 +64,8 @@ Leader::Leader(LeaderOptions options)
           options_.island, clock_, metrics_,
           IslandEvents{.step_done = [this](const auto& done) { OnStepDone(done); },
                        .stage_files = [this](int32_t rank, const auto& files) { OnStageFiles(rank, files); },
-                       .rank_profile = [this](int32_t rank, const auto& profile) { OnRankProfile(rank, profile); }})),
+                       .rank_profile = [this](int32_t rank, const auto& profile) { OnRankProfile(rank, profile); },
+                       .hung = options_.hung})),
       runner_(std::make_unique<RankRunner>(
           options_.parts, [this](atlpb::island::v1::JoinRequest report) { island_->Report(std::move(report)); })),
       keeper_(std::make_unique<LeaseKeeper>(

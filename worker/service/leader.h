@@ -45,6 +45,8 @@ struct LeaderOptions {
   absl::Duration claim_wait = absl::Seconds(10);
   // For checkpoints that are complete when an attempt ends early.
   absl::Duration commit_grace = absl::Seconds(5);
+  // Called, on another thread, when the leader's own rank hangs: see IslandEvents.
+  std::function<void(const absl::Status&)> hung;
   // For the ranks to hear that the leader ends.
   absl::Duration farewell_grace = absl::Seconds(1);
 };

@@ -263,11 +263,15 @@ absl::Status WriteAddress(const std::string& path, const std::string& address) {
   return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("--port-file: cannot write {}", path));
 }
 
-// Something hangs that nobody can abort. The lease runs out by itself, and whoever supervises the process starts
-// another.
-void EndProcess() {
-  spdlog::critical("the process was asked to end and hangs: it ends without cleaning up");
+// Something hangs that nobody can abort, and that nobody can wait for. The lease runs out by itself, and whoever
+// supervises the process starts another.
+void EndHungProcess(const absl::Status& why) {
+  spdlog::critical("the process hangs and ends without cleaning up: {}", std::string(why.message()));
   std::_Exit(1);
+}
+
+void EndProcess() {
+  EndHungProcess(absl::CancelledError("it was asked to end"));
 }
 
 absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const Environment& environment,
@@ -284,6 +288,7 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   options.parts = std::move(parts);
   options.run_task = tasks::RunTask;
   options.rejoin_timeout = absl::Seconds(flags.rejoin_seconds);
+  options.hung = EndHungProcess;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Leader> leader, Leader::Start(std::move(options)));
   const std::string host = identity.leader.substr(0, identity.leader.rfind(':'));
   const std::string address = fmt::format("{}:{}", host, leader->rendezvous_port());
@@ -305,7 +310,8 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
                            .secret = secret,
                            .build = build,
                            .where = fmt::format("{}, process {}", host, getpid()),
-                           .stop_grace = absl::Seconds(flags.stop_seconds)},
+                           .stop_grace = absl::Seconds(flags.stop_seconds),
+                           .hung = EndHungProcess},
                           Clock::Real(), metrics);
   RankRunner runner(std::move(parts), [&](atlpb::island::v1::JoinRequest report) { client.Send(std::move(report)); });
   spdlog::info("island {}: rank {} of {} ({})", flags.island_id, identity.rank, identity.ranks, identity.source);

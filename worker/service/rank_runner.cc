@@ -169,10 +169,18 @@ void RankRunner::AbortAll(const absl::Status& reason) {
   if (current_ != nullptr) current_->Abort(reason);
 }
 
-void RankRunner::AwaitIdle() {
+bool RankRunner::AwaitIdle(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return current_ == nullptr && next_ == nullptr; };
-  mutex_.Await(absl::Condition(&idle));
+  return parts_.clock->AwaitUntil(&mutex_, absl::Condition(&idle), parts_.clock->Monotonic() + timeout);
+}
+
+std::optional<RankRunner::OverdueAttempt> RankRunner::FindOverdue() const {
+  absl::MutexLock lock(&mutex_);
+  if (current_ == nullptr) return std::nullopt;
+  std::optional<engine::Overdue> overdue = current_->FindOverdue();
+  if (!overdue) return std::nullopt;
+  return OverdueAttempt{.attempt = current_->start().grant.token.attempt, .overdue = *std::move(overdue)};
 }
 
 bool RankRunner::busy() const {

@@ -28,13 +28,19 @@ class RankRunner {
   void Handle(const atlpb::island::v1::JoinResponse& command);
   // Whatever runs is aborted, whatever waits is dropped.
   void AbortAll(const absl::Status& reason);
-  // Blocks until nothing runs and nothing waits.
-  void AwaitIdle();
+  // Blocks until nothing runs and nothing waits, or `timeout` passed: false.
+  bool AwaitIdle(absl::Duration timeout);
   bool busy() const;
 
   // Of the attempt that runs; zero when none does.
   int64_t step() const;
   absl::Duration step_time() const;
+  // The attempt that runs, and what it has been at for too long.
+  struct OverdueAttempt {
+    int64_t attempt = 0;
+    engine::Overdue overdue;
+  };
+  std::optional<OverdueAttempt> FindOverdue() const;
   // The step that StopAfter named; zero when nothing asked to stop.
   int64_t stop_after() const;
 

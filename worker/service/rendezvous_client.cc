@@ -109,7 +109,14 @@ absl::Status RendezvousClient::Run(RankRunner* runner) {
   std::string last_error;
   for (;;) {
     // A rank that still unwinds an attempt must not be counted on for the next one.
-    runner->AwaitIdle();
+    if (!runner->AwaitIdle(options_.hung_timeout)) {
+      const absl::Status hung =
+          MakeError(absl::StatusCode::kDeadlineExceeded, "RANK_HUNG",
+                    fmt::format("rank {}: expected an aborted attempt to end within {:.0f} s, found it at work",
+                                options_.rank, absl::ToDoubleSeconds(options_.hung_timeout)));
+      if (options_.hung) options_.hung(hung);
+      return hung;
+    }
     const absl::Status status = ServeOnce(runner);
     runner->AbortAll(status.ok() ? absl::CancelledError("the process ends") : status);
     if (status.ok() || RefusedForGood(status)) return status;
@@ -150,7 +157,7 @@ absl::Status RendezvousClient::Serve(Call* call, RankRunner* runner) {
   absl::Duration heard = clock_->Monotonic();
   absl::Duration next_beat = heard + options_.beat_interval;
   for (;;) {
-    const std::deque<JoinResponse> incoming = Exchange(call, &next_beat);
+    const std::deque<JoinResponse> incoming = Exchange(call, *runner, &next_beat);
     if (!incoming.empty()) heard = clock_->Monotonic();
     for (const JoinResponse& message : incoming) runner->Handle(message);
     if (StopDue(call, runner)) return absl::OkStatus();
@@ -165,7 +172,9 @@ absl::Status RendezvousClient::Serve(Call* call, RankRunner* runner) {
   }
 }
 
-std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, absl::Duration* next_beat) {
+std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, const RankRunner& runner, absl::Duration* next_beat) {
+  // Before the lock: reports of the runner take both in the other order.
+  const std::optional<RankRunner::OverdueAttempt> overdue = runner.FindOverdue();
   absl::MutexLock lock(&mutex_);
   const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return call->Wakes() || (call->writable() && !outgoing_.empty()) ||
@@ -173,7 +182,7 @@ std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, absl::Duration* 
   };
   clock_->AwaitUntil(&mutex_, absl::Condition(&due), *next_beat);
   if (const absl::Duration now = clock_->Monotonic(); now >= *next_beat) {
-    SendBeat();
+    SendBeat(overdue);
     *next_beat = now + options_.beat_interval;
   }
   if (call->writable() && !outgoing_.empty()) {
@@ -193,10 +202,15 @@ std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, absl::Duration* 
   return incoming;
 }
 
-void RendezvousClient::SendBeat() {
+void RendezvousClient::SendBeat(const std::optional<RankRunner::OverdueAttempt>& overdue) {
   if (!joined_) return;
   JoinRequest beat;
   beat.mutable_beat()->set_sequence(++sequence_);
+  if (overdue) {
+    beat.mutable_beat()->mutable_overdue()->set_attempt(overdue->attempt);
+    beat.mutable_beat()->mutable_overdue()->set_waiting(overdue->overdue.waiting);
+    beat.mutable_beat()->mutable_overdue()->set_what(overdue->overdue.what);
+  }
   outgoing_.push_back(std::move(beat));
 }
 

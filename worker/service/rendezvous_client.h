@@ -4,7 +4,9 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -29,6 +31,11 @@ struct RendezvousOptions {
   absl::Duration retry_delay = absl::Milliseconds(250);
   // How long a stop may wait for the attempt to end with a checkpoint.
   absl::Duration stop_grace = absl::Seconds(20);
+  // How long an aborted attempt may take to end, with the checkpoints that it still writes; after this the process is
+  // of no use any more.
+  absl::Duration hung_timeout = absl::Minutes(2);
+  // Called then, on Run's thread, with why. It should end the process: the compute thread cannot be joined.
+  std::function<void(const absl::Status&)> hung;
 };
 
 // Thread-safe. Starts no thread: Run is the rank's link thread; gRPC's threads only queue for it.
@@ -38,7 +45,8 @@ class RendezvousClient {
   ~RendezvousClient();
 
   // Joins, again and again, until Stop or the leader's Shutdown: then OK. An error when the leader refuses this rank
-  // for good: wrong secret, wrong build, rank out of range.
+  // for good: wrong secret, wrong build, rank out of range; DEADLINE_EXCEEDED (RANK_HUNG) when an aborted attempt does
+  // not end.
   absl::Status Run(RankRunner* runner);
   // What the runner reports; dropped while no stream is there. Never blocks.
   void Send(atlpb::island::v1::JoinRequest message);
@@ -51,8 +59,8 @@ class RendezvousClient {
   absl::Status ServeOnce(RankRunner* runner);
   absl::Status Serve(Call* call, RankRunner* runner);
   // Waits for something to do, until `next_beat`; sends what is due; what the leader said.
-  std::deque<atlpb::island::v1::JoinResponse> Exchange(Call* call, absl::Duration* next_beat);
-  void SendBeat() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::deque<atlpb::island::v1::JoinResponse> Exchange(Call* call, const RankRunner& runner, absl::Duration* next_beat);
+  void SendBeat(const std::optional<RankRunner::OverdueAttempt>& overdue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool StopDue(Call* call, RankRunner* runner);
 
   const RendezvousOptions options_;

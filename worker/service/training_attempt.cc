@@ -30,7 +30,7 @@ std::string BootId() {
 }  // namespace
 
 TrainingAttempt::TrainingAttempt(AttemptStart start, const AttemptParts& parts, AttemptReports reports)
-    : start_(std::move(start)), parts_(parts), reports_(std::move(reports)) {}
+    : start_(std::move(start)), parts_(parts), reports_(std::move(reports)), activity_(parts.clock, parts.activity) {}
 
 absl::Status TrainingAttempt::Run() {
   const absl::Status status = start_.profile_sizes.empty() ? Train() : Measure();
@@ -91,6 +91,7 @@ absl::StatusOr<TrainingInputs> TrainingAttempt::ReadInputs() const {
 
 absl::Status TrainingAttempt::Prepare() {
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadInputs());
+  inputs.options.activity = &activity_;
   total_steps_ = inputs.options.training.steps;
   checkpoint_every_ = std::max(inputs.options.training.checkpoint_every, 1);
   ATOLL_ASSIGN_OR_RETURN(data_, parts_.open_data(inputs));
@@ -193,7 +194,11 @@ absl::Status TrainingAttempt::TrainToTheEnd(CheckpointWriter* writer) {
 
 absl::Status TrainingAttempt::OneStep(CheckpointWriter* writer) {
   const absl::Duration start = parts_.clock->Monotonic();
-  ATOLL_ASSIGN_OR_RETURN(const trainer::StepResult result, trainer_->Step());
+  activity_.BeginStep();
+  const absl::StatusOr<trainer::StepResult> stepped = trainer_->Step();
+  activity_.EndStep();
+  ATOLL_RETURN_IF_ERROR(stepped.status());
+  const trainer::StepResult& result = *stepped;
   const absl::Duration ended = parts_.clock->Monotonic();
   const absl::Duration took = ended - start;
   {

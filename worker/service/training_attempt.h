@@ -19,6 +19,7 @@
 #include "common/planner/plan.h"
 #include "common/spec/task.h"
 #include "common/storage/blob_store.h"
+#include "worker/engine/activity.h"
 #include "worker/service/checkpoint_writer.h"
 #include "worker/service/training_inputs.h"
 #include "worker/service/worker_metrics.h"
@@ -61,6 +62,8 @@ struct AttemptParts {
   std::function<absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>>(trainer::TrainingData*,
                                                                               const trainer::FrozenCacheOptions&)>
       obtain_frozen_cache;
+  // When what a rank is at counts as hanging.
+  engine::ActivityOptions activity;
   // For every peer to be connected.
   absl::Duration connect_timeout = absl::Seconds(30);
   // Steps whose traces are kept, of the latest ones; the attempt's first one is kept besides. 0: none is written.
@@ -99,6 +102,8 @@ class TrainingAttempt {
   // Of the last step; any thread.
   absl::Duration step_time() const;
   int64_t stop_after() const;  // zero when not asked to stop
+  // What the compute thread has been at for too long; any thread.
+  std::optional<engine::Overdue> FindOverdue() const { return activity_.FindOverdue(); }
 
  private:
   absl::Status Train();
@@ -130,6 +135,7 @@ class TrainingAttempt {
   int64_t checkpoint_every_ = 0;
   int64_t first_step_ = 0;          // done before this attempt
   std::deque<std::string> traces_;  // URIs of the latest
+  engine::Activity activity_;
   absl::Duration last_report_ = -absl::InfiniteDuration();
 
   std::unique_ptr<transport::Transport> transport_;  // set under mutex_, used by the compute thread and Abort

@@ -48,15 +48,21 @@ class TrainerImpl : public Trainer {
       // The last step prepares nothing: there is no next one.
       const bool prepares = frozen_ != nullptr && step_ + 1 < options_.training.steps;
       if (prepares) frozen_->Prepare(samples_consumed_ + BatchSize());
-      feed_.Begin(samples_consumed_);
-      stages_.Begin();
+      {
+        const engine::WorkScope work(options_.activity, "reading samples");
+        feed_.Begin(samples_consumed_);
+        stages_.Begin();
+      }
       ATOLL_RETURN_IF_ERROR(engine_.RunIteration({.self_conditioned = SelfConditioned(), .frozen = prepares}));
       if (prepares) frozen_->Advance();
       ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
       StepResult result;
       ATOLL_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm(whole));
       result.learning_rate = LearningRate(options_.training, step_);
-      optimizer_.Step(step_, ClippingScale(result.gradient_norm));
+      {
+        const engine::WorkScope work(options_.activity, "optimizer");
+        optimizer_.Step(step_, ClippingScale(result.gradient_norm));
+      }
       ++step_;
       samples_consumed_ += BatchSize();
       result.step = step_;
@@ -93,7 +99,8 @@ class TrainerImpl : public Trainer {
     return {.timeout = options.timeout,
             .frozen = frozen,
             .self_conditioning = self_conditioning,
-            .move_pieces = options.device == "cpu"};
+            .move_pieces = options.device == "cpu",
+            .activity = options.activity};
   }
 
   // Whether the model sees its own estimate in the step to come: one coin, on every rank the same, after a resume too.

@@ -18,6 +18,7 @@
 #include "common/planner/plan.h"
 #include "common/spec/spec.h"
 #include "common/storage/checkpoint.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/engine.h"
 #include "worker/transport/transport.h"
 
@@ -71,6 +72,8 @@ struct TrainerOptions {
   std::shared_ptr<const FrozenOutputs> kept_outputs;
   // Longest wait for another rank.
   absl::Duration timeout = absl::Seconds(60);
+  // Told of what a step computes; may be null, else it must outlive the trainer.
+  engine::Activity* activity = nullptr;
 };
 
 // The model's config.json: in the checkpoint's manifest and in the published model's folder. `precision` is the plan's.

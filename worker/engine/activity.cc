@@ -1,0 +1,68 @@
+#include "worker/engine/activity.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace atl::engine {
+namespace {
+
+constexpr char kWaitingKind[] = "waiting";
+
+// An action's time goes with its stage; a piece of frozen work is of its own kind.
+std::string KindOf(const schedule::Action& action) {
+  if (action.kind == schedule::ActionKind::kFrozen) return ToString(action);
+  return fmt::format("{}{}", action.stage, schedule::KindLetter(action.kind));
+}
+
+}  // namespace
+
+void Activity::BeginStep() {
+  Enter(State::kWaiting, kWaitingKind, kWaitingKind);
+}
+
+void Activity::EndStep() {
+  Enter(State::kOutside, "", "");
+}
+
+void Activity::BeginWork(const schedule::Action& action) {
+  Enter(State::kWorking, KindOf(action), ToString(action));
+}
+
+void Activity::BeginWork(std::string_view name) {
+  Enter(State::kWorking, std::string(name), std::string(name));
+}
+
+void Activity::EndWork() {
+  Enter(State::kWaiting, kWaitingKind, kWaitingKind);
+}
+
+void Activity::Enter(State state, std::string kind, std::string name) {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = clock_->Monotonic();
+  if (state_ != State::kOutside) {
+    Usual& usual = usual_[kind_];
+    ++usual.uses;
+    usual.longest = std::max(usual.longest, now - since_);
+  }
+  state_ = state;
+  kind_ = std::move(kind);
+  name_ = std::move(name);
+  since_ = now;
+}
+
+std::optional<Overdue> Activity::FindOverdue() const {
+  absl::MutexLock lock(&mutex_);
+  if (state_ == State::kOutside) return std::nullopt;
+  const auto found = usual_.find(kind_);
+  const Usual usual = found == usual_.end() ? Usual{} : found->second;
+  const absl::Duration limit =
+      usual.uses < options_.first_uses ? options_.first : std::max(options_.least, options_.factor * usual.longest);
+  const absl::Duration taken = clock_->Monotonic() - since_;
+  if (taken <= limit) return std::nullopt;
+  return Overdue{.waiting = state_ == State::kWaiting,
+                 .what = fmt::format("{} has taken {:.1f} s, and {:.3f} s at most before", name_,
+                                     absl::ToDoubleSeconds(taken), absl::ToDoubleSeconds(usual.longest))};
+}
+
+}  // namespace atl::engine

@@ -1,0 +1,86 @@
+// What a rank's compute thread is at, so that others notice when it hangs. A rank whose process lives can still be
+// stuck: in a kernel, in a page that a failing disk does not bring, in a transfer that never ends.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/schedule/action.h"
+
+namespace atl::engine {
+
+struct ActivityOptions {
+  // Work is overdue after so many times the longest that work of its kind has taken, and not before `least`.
+  double factor = 4;
+  absl::Duration least = absl::Seconds(3);
+  // While work of a kind was done fewer than `first_uses` times: memory, caches and kernels are still found.
+  absl::Duration first = absl::Minutes(1);
+  int32_t first_uses = 3;
+};
+
+// Something that takes much longer than it ever did.
+struct Overdue {
+  bool waiting = false;  // for other ranks; else the rank itself works
+  std::string what;      // "F3 has taken 3.2 s, and 0.04 s at most before"
+};
+
+// Thread-safe: the compute thread says what it does, any other asks. Within a step, what is no work is waiting; outside
+// of steps nothing is judged. `clock` must outlive it.
+class Activity {
+ public:
+  explicit Activity(Clock* clock, ActivityOptions options = {}) : clock_(clock), options_(options) {}
+
+  void BeginStep();
+  void EndStep();
+  void BeginWork(const schedule::Action& action);
+  void BeginWork(std::string_view name);  // what is no action
+  void EndWork();
+
+  std::optional<Overdue> FindOverdue() const;
+
+ private:
+  enum class State : uint8_t { kOutside, kWaiting, kWorking };
+  struct Usual {
+    int64_t uses = 0;
+    absl::Duration longest;
+  };
+
+  // Ends what went on. `kind`: what the time that it takes is compared with; `name`: what it is called.
+  void Enter(State state, std::string kind, std::string name);
+
+  Clock* const clock_;
+  const ActivityOptions options_;
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kOutside;
+  std::string kind_ ABSL_GUARDED_BY(mutex_);
+  std::string name_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration since_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Usual, std::less<>> usual_ ABSL_GUARDED_BY(mutex_);  // by kind
+};
+
+// Work for as long as it lives. `activity` may be null.
+class WorkScope {
+ public:
+  template <typename Work>
+  WorkScope(Activity* activity, const Work& work) : activity_(activity) {
+    if (activity_ != nullptr) activity_->BeginWork(work);
+  }
+  ~WorkScope() {
+    if (activity_ != nullptr) activity_->EndWork();
+  }
+  WorkScope(const WorkScope&) = delete;
+  WorkScope& operator=(const WorkScope&) = delete;
+
+ private:
+  Activity* const activity_;
+};
+
+}  // namespace atl::engine

@@ -1,0 +1,89 @@
+#include "worker/engine/activity.h"
+
+#include "gtest/gtest.h"
+
+namespace atl::engine {
+namespace {
+
+using schedule::Action;
+using schedule::ActionKind;
+
+class ActivityTest : public testing::Test {
+ protected:
+  // A step of some actions, 100 ms each, with 50 ms of waiting before each.
+  void RunSteps(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      activity_.BeginStep();
+      for (int32_t micro_batch = 0; micro_batch < 4; ++micro_batch) {
+        Wait(0.05);
+        const WorkScope work(&activity_, Action{ActionKind::kForward, 1, micro_batch});
+        Wait(0.1);
+      }
+      activity_.EndStep();
+    }
+  }
+  void Wait(double seconds) { clock_.Advance(absl::Seconds(seconds)); }
+  std::string Found() const {
+    const std::optional<Overdue> overdue = activity_.FindOverdue();
+    return !overdue ? "" : (overdue->waiting ? "waits: " : "works: ") + overdue->what;
+  }
+
+  FakeClock clock_;
+  Activity activity_{&clock_};
+};
+
+TEST_F(ActivityTest, WorkThatHangsIsOverdue) {
+  RunSteps(1);
+  activity_.BeginStep();
+  activity_.BeginWork(Action{ActionKind::kForward, 1, 2});
+  Wait(2.9);
+  EXPECT_EQ(Found(), "") << "a busy machine is no hang";
+  Wait(0.3);
+  EXPECT_EQ(Found(), "works: 1F2 has taken 3.2 s, and 0.100 s at most before");
+  activity_.EndWork();
+  EXPECT_EQ(Found(), "");
+}
+
+TEST_F(ActivityTest, WhatIsSlowByNatureIsNot) {
+  activity_.BeginStep();
+  for (int i = 0; i < 3; ++i) {
+    const WorkScope work(&activity_, "optimizer");
+    Wait(2);
+  }
+  activity_.BeginWork("optimizer");
+  Wait(7.9);
+  EXPECT_EQ(Found(), "");
+  Wait(0.2);
+  EXPECT_EQ(Found(), "works: optimizer has taken 8.1 s, and 2.000 s at most before");
+}
+
+TEST_F(ActivityTest, TheFirstTimesTakeTheirTime) {
+  RunSteps(1);
+  activity_.BeginStep();
+  activity_.BeginWork(Action{ActionKind::kForward, 0, 0});
+  Wait(59);
+  EXPECT_EQ(Found(), "") << "another stage is another kind";
+  Wait(2);
+  EXPECT_EQ(Found(), "works: 0F0 has taken 61.0 s, and 0.000 s at most before");
+}
+
+TEST_F(ActivityTest, WaitingIsToldFromWork) {
+  RunSteps(1);
+  activity_.BeginStep();
+  Wait(3.1);
+  EXPECT_EQ(Found(), "waits: waiting has taken 3.1 s, and 0.050 s at most before");
+}
+
+TEST_F(ActivityTest, NothingIsJudgedBetweenSteps) {
+  EXPECT_EQ(Found(), "");
+  RunSteps(2);
+  Wait(1000);
+  EXPECT_EQ(Found(), "") << "a checkpoint is loaded, or nothing is to be done";
+}
+
+TEST(WorkScopeTest, NeedsNobodyWhoAsks) {
+  const WorkScope work(nullptr, "optimizer");
+}
+
+}  // namespace
+}  // namespace atl::engine
