@@ -7,6 +7,7 @@
 #include "client/exit_code.h"
 #include "client/table.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/version.h"
 #include "common/spec/nearest_name.h"
 #include "fmt/format.h"
@@ -44,12 +45,26 @@ std::string CommandPath(const CLI::App* command) {
                                           : CommandPath(command->get_parent()) + " " + command->get_name();
 }
 
+// A flag that was given more often than it may be, or "": CLI11 says that in numbers alone.
+std::string RepeatedFlag(const CLI::App* command) {
+  for (const CLI::App* owner = command; owner != nullptr; owner = owner->get_parent()) {
+    for (const CLI::Option* option : owner->get_options()) {
+      if (option->get_items_expected_max() != 1 || option->count() <= 1) continue;
+      return fmt::format("{}: expected once, found {} times", option->get_name(), option->count());
+    }
+  }
+  return "";
+}
+
 // What is wrong with the command line, and the name that was probably meant.
 std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = ChosenCommand(&app);
   // A mistyped command shows as a missing one beside an argument that nothing took.
   const std::vector<std::string> extra = app.remaining(true);
-  if (extra.empty()) return error.what();
+  if (extra.empty()) {
+    const std::string repeated = error.get_name() == "ArgumentMismatch" ? RepeatedFlag(command) : "";
+    return repeated.empty() ? error.what() : repeated;
+  }
   std::vector<std::string> known;
   if (extra.front().rfind("-", 0) == 0) {
     for (const CLI::App* owner = command; owner != nullptr; owner = owner->get_parent()) {
@@ -74,8 +89,7 @@ void AddGlobalFlags(CLI::App* app, Session* session) {
                   "Blob store, e.g. file:///data/atoll or s3://bucket/prefix");
   app->add_option("--cluster", session->cluster_flag, "Folder of a local cluster (atoll up --dir)");
   app->add_option("--timeout", session->timeout_seconds, "Seconds that one call may take")
-      ->check(NotNan())
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(Number(0.1, 86'400))
       ->each([session](const std::string&) { session->timeout_given = true; })
       ->capture_default_str();
   app->add_option_function<std::string>(

@@ -3,14 +3,15 @@
 #include "CLI/CLI.hpp"
 #include "client/arrivals.h"
 #include "client/commands.h"
-#include "client/flag_checks.h"
 #include "client/load_figures.h"
 #include "client/open_loop.h"
 #include "client/sample_flags.h"
 #include "client/sampler.h"
 #include "client/table.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 
 namespace atl::client {
@@ -29,10 +30,19 @@ std::string SecondsText(absl::Duration duration) {
   return fmt::format("{:.3f}", absl::ToDoubleSeconds(duration));
 }
 
+// "v1", or "v1 (12), v2 (3)" where another one took over meanwhile.
+std::string VersionsText(const std::map<std::string, int64_t>& versions) {
+  if (versions.size() == 1) return versions.begin()->first;
+  std::vector<std::string> texts;
+  for (const auto& [version, requests] : versions) texts.push_back(fmt::format("{} ({})", version, requests));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 std::string AsText(const BenchFlags& flags, const GetSamplerInfoResponse& info, const LoadFigures& figures, int width) {
-  std::string text = fmt::format(
-      "{} requests of {} images at {:g} per second for {:g} s (Poisson, seed {}) to {} version {}\n", figures.requests,
-      flags.images, flags.rate, flags.duration_seconds, flags.sample.seed, info.model(), info.version());
+  std::string text =
+      fmt::format("{} requests of {} images at {:g} per second for {:g} s (Poisson, seed {}) to {} version {}\n",
+                  figures.requests, flags.images, flags.rate, flags.duration_seconds, flags.sample.seed, info.model(),
+                  figures.done == 0 ? info.version() : VersionsText(figures.versions));
   text += fmt::format("done {}, refused {}, failed {}; {:.2f} images per second\n", figures.done, figures.refused,
                       figures.failed, figures.images_per_second);
   if (figures.refused > 0) {
@@ -64,7 +74,7 @@ nlohmann::ordered_json JsonOf(const Latency& latency) {
 
 nlohmann::ordered_json AsJson(const BenchFlags& flags, const GetSamplerInfoResponse& info, const LoadFigures& figures) {
   return {{"model", info.model()},
-          {"version", info.version()},
+          {"versions", figures.versions},
           {"rate", flags.rate},
           {"duration_seconds", flags.duration_seconds},
           {"seed", flags.sample.seed},
@@ -85,11 +95,13 @@ nlohmann::ordered_json AsJson(const BenchFlags& flags, const GetSamplerInfoRespo
 }
 
 // Classes take turns over all images of all requests; every image has a seed of its own.
-absl::StatusOr<SampleRequest> RequestAt(const BenchFlags& flags, const std::vector<int32_t>& classes, size_t index) {
-  std::vector<int32_t> own(static_cast<size_t>(flags.images));
-  for (size_t i = 0; i < own.size(); ++i) own[i] = classes[(index * own.size() + i) % classes.size()];
+absl::StatusOr<SampleRequest> RequestAt(const BenchFlags& flags, const Labels& labels, size_t index) {
+  const std::vector<int32_t>& classes = labels.images;
+  Labels own{.images = std::vector<int32_t>(static_cast<size_t>(flags.images)), .negative = labels.negative};
+  const size_t first = index * own.images.size();
+  for (size_t i = 0; i < own.images.size(); ++i) own.images[i] = classes[(first + i) % classes.size()];
   SampleFlags sample = flags.sample;
-  sample.seed += index * own.size();
+  sample.seed += first;
   ATOLL_ASSIGN_OR_RETURN(auto requests, MakeRequests(sample, own, flags.images));
   return std::move(requests.front());
 }
@@ -99,12 +111,12 @@ absl::Status BenchSample(const Session& session, const BenchFlags& flags) {
                          PoissonArrivals(flags.rate, absl::Seconds(flags.duration_seconds), flags.sample.seed));
   ATOLL_ASSIGN_OR_RETURN(const Peer<SampleService> peer, ConnectRouter<SampleService>(session));
   ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetSamplerInfo(session, peer, flags.sample));
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> classes, ExpandClasses(flags.sample.classes, 1, info.classes()));
-  ATOLL_RETURN_IF_ERROR(RequestAt(flags, classes, 0).status());
+  ATOLL_ASSIGN_OR_RETURN(const Labels labels, FindLabels(flags.sample, 1, info));
+  ATOLL_RETURN_IF_ERROR(RequestAt(flags, labels, 0).status());
   OpenLoopOptions options;
   if (session.timeout_given) options.request_timeout = session.timeout();
   const std::vector<RequestOutcome> outcomes = DriveOpenLoop(
-      peer.stub.get(), arrivals, [&](size_t index) { return *RequestAt(flags, classes, index); }, options,
+      peer.stub.get(), arrivals, [&](size_t index) { return *RequestAt(flags, labels, index); }, options,
       [&](int64_t sent, int64_t ended) {
         if (!session.terminal) return;
         *session.err << fmt::format("\r\x1b[K{} of {} requests sent, {} ended", sent, arrivals.size(), ended)
@@ -119,7 +131,7 @@ absl::Status BenchSample(const Session& session, const BenchFlags& flags) {
   }
   // Where nothing came back there is nothing measured: the first error says why.
   if (figures.done > 0 || outcomes.empty()) return absl::OkStatus();
-  return ExplainCall(outcomes.front().status, peer.what);
+  return InFlags(ExplainCall(outcomes.front().status, peer.what, options.request_timeout));
 }
 
 }  // namespace
@@ -131,13 +143,13 @@ void AddBenchCommand(CLI::App* app, Session* session) {
   CLI::App* command = bench->add_subcommand("sample", "Sends a router requests at random times, prints latencies");
   AddSamplingFlags(command, &flags->sample);
   command->add_option("--rate", flags->rate, "Requests per second, on average")
-      ->check(NotNegative())
+      ->check(Number(0))
       ->capture_default_str();
   command->add_option("--duration", flags->duration_seconds, "Seconds in which requests arrive")
-      ->check(NotNegative())
+      ->check(Number(0))
       ->capture_default_str();
   command->add_option("--images", flags->images, "Images per request")
-      ->check(CLI::Range(1, 100'000))
+      ->check(WholeNumber(1, 100'000))
       ->capture_default_str();
   command->footer(R"(
 Requests arrive as users do (a Poisson process), whether or not earlier ones are done, and every latency counts from the

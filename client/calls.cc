@@ -12,12 +12,20 @@
 
 namespace atl::client {
 
-absl::Status ExplainCall(const absl::Status& status, const std::string& what) {
+absl::Status ExplainCall(const absl::Status& status, const std::string& what, absl::Duration timeout) {
   if (absl::IsUnavailable(status) && ErrorReason(status) == rpc::DefaultReason(status.code())) {
     return MakeError(status.code(), ErrorReason(status),
                      fmt::format("cannot reach {}; is it running? ({})", what, std::string(status.message())));
   }
-  if (absl::IsDeadlineExceeded(status)) return WithContext(status, what + " did not answer in time");
+  if (absl::IsUnimplemented(status)) {
+    return MakeError(status.code(), ErrorReason(status),
+                     fmt::format("expected {}, found {}", what, std::string(status.message())));
+  }
+  if (absl::IsDeadlineExceeded(status) && ErrorReason(status) == rpc::DefaultReason(status.code())) {
+    return MakeError(status.code(), ErrorReason(status),
+                     fmt::format("--timeout: expected {} to be done within {}, found it still at work", what,
+                                 absl::FormatDuration(timeout)));
+  }
   return status;
 }
 

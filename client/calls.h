@@ -36,8 +36,8 @@ absl::StatusOr<Peer<Service>> ConnectRouter(const Session& session) {
   return Peer<Service>{Service::NewStub(rpc::MakeChannel(*address)), "the router at " + *address};
 }
 
-// The error of a call, for people: an unreachable peer is named, with what to do.
-absl::Status ExplainCall(const absl::Status& status, const std::string& what);
+// The error of a call that had `timeout`, for people: an unreachable peer is named, with what to do.
+absl::Status ExplainCall(const absl::Status& status, const std::string& what, absl::Duration timeout);
 
 // Runs `attempt` up to three times within about two seconds while it ends UNAVAILABLE; for idempotent calls only.
 absl::Status RetryUnavailable(const std::function<absl::Status()>& attempt);
@@ -52,7 +52,7 @@ absl::Status Call(const Session& session, const Peer<Service>& peer,
                        rpc::SetTimeout(&context, session.timeout());
                        return rpc::FromGrpc((peer.stub.get()->*method)(&context, request, response));
                      }),
-                     peer.what);
+                     peer.what, session.timeout());
 }
 
 // With the proto's field names and every field present.

@@ -39,8 +39,8 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"completion", "tcsh"}, "tcsh not in {bash,zsh,fish}"},
       {{"datasets", "import", "--help"}, "unexpected argument 'datasets'; did you mean 'dataset'?"},
       {{"jobs", "wach", "--help"}, "did you mean 'watch'?"},
-      {{"jobs", "list", "--timeout", "nan"}, "--timeout: expected a number, found nan"},
-      {{"sample", "--out", "x.png", "--wait", "nan"}, "--wait: expected a number, found nan"},
+      {{"jobs", "list", "--timeout", "nan"}, "--timeout: expected a number from 0.1 to 86400, found nan"},
+      {{"sample", "--out", "x.png", "--wait", "nan"}, "--wait: expected a number of at least 0, found nan"},
       {{"plan", "x", "--ranks", "2", "--device-memory", "nan"},
        "--device-memory: expected a number of at least 0, found nan"},
       {{"plan", "x", "--ranks", "2", "--transfer", "nan"}, "--transfer: expected a number of at least 0, found nan"},
@@ -51,15 +51,19 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
        "beside --output json, found 'csv'"},
       {{"profile", "x", "--micro-batch-sizes", "2,,4"}, "such as 4,8,16, found 2,,4"},
       {{"profile", "x", "--micro-batch-sizes", "2,"}, "such as 4,8,16, found 2,"},
-      {{"jobs", "trace", "j1", "--step", "abc"}, "--step: expected a whole number of at least 1, found abc\n"},
-      {{"jobs", "trace", "j1", "--step", "99999999999999999999"}, "expected a whole number of at least 1"},
+      {{"jobs", "trace", "j1", "--step", "abc"},
+       "--step: expected a whole number from 1 to 9223372036854775807, found abc\n"},
+      {{"jobs", "trace", "j1", "--step", "99999999999999999999"},
+       "expected a whole number from 1 to 9223372036854775807"},
       {{"jobs", "trace", "j1", "--format", "svg", "--output", "json"}, "beside --output json, found 'svg'"},
-      {{"sample", "--out", "x.png", "--threshold", "NaN"}, "--threshold: expected a number, found NaN"},
+      {{"sample", "--out", "x.png", "--threshold", "NaN"},
+       "--threshold: expected a number above 0 and at most 1, found NaN"},
       {{"sample", "--out", "x.png", "--seed", "-1"}, "--seed"},
-      {{"sample", "--out", "x.png", "--times", "1,nan,0"}, "expected a number, found nan"},
+      {{"sample", "--out", "x.png", "--times", "1,nan,0"}, "expected a number from 0 to 1, found nan"},
       {{"sample", "--out", "x.png", "--times", "1,half"}, "--times"},
       {{"sample", "--out", "x.png", "--guidance-to", "2"}, "--guidance-to"},
-      {{"sample", "--out", "x.png", "--strength", "nan"}, "--strength: expected a number, found nan"},
+      {{"sample", "--out", "x.png", "--strength", "nan"},
+       "--strength: expected a number above 0 and at most 1, found nan"},
       {{"sample", "--out", "x.png", "--priority", "10"}, "--priority"},
       {{"sample", "--out", "x.png", "--temperature", "0"}, "--temperature"},
       {{"sample", "--out", "x.png", "--preview", "x.jpg"}, "--preview: expected FILE.png, and no --raw beside it"},
@@ -221,13 +225,15 @@ TEST_F(CommandLineTest, SampleSendsWhatWasAskedFor) {
     absl::MutexLock lock(&sampler_.mutex_);
     return sampler_.requests_.back();
   };
+  const auto settings = [&] { return nlohmann::json::parse(*ReadFile(folder_ + "/set/samples.json")).at("settings"); };
   const auto mode = [&] { return nlohmann::json::parse(*ReadFile(folder_ + "/set/samples.json")).at("mode"); };
   EXPECT_EQ(ask({}).mode(), atlpb::sample::v1::SampleRequest::MODE_UNSPECIFIED);
   EXPECT_EQ(mode(), "MODE_NUCLEUS") << "the router's default";
+  EXPECT_EQ(settings().at("steps"), 30);
   EXPECT_EQ(ask({"--mode", "top1"}).mode(), atlpb::sample::v1::SampleRequest::MODE_TOP_1);
   EXPECT_EQ(mode(), "MODE_TOP_1");
   const auto request = ask({"--times", "1,0.5,0", "--guidance-from", "0.1", "--guidance-to", "0.9", "--negative-class",
-                            "2", "--solver", "multistep", "--reproducible", "--priority", "9"});
+                            "frog", "--solver", "multistep", "--reproducible", "--priority", "9"});
   EXPECT_THAT(request.times(), ::testing::ElementsAre(1, 0.5, 0));
   EXPECT_EQ(request.guidance_from(), 0.1);
   EXPECT_EQ(request.guidance_to(), 0.9);
@@ -277,6 +283,7 @@ TEST_F(CommandLineTest, BenchCountsWhatIsDoneAndRefused) {
   EXPECT_EQ(json.at("done"), requests - 3);
   EXPECT_EQ(json.at("images"), 2 * (requests - 3));
   EXPECT_EQ(json.at("failed"), 0);
+  EXPECT_EQ(json.at("versions").at("v2"), requests - 3);
   EXPECT_GT(json.at("latency_seconds").at("p99"), 0.0);
   {
     absl::MutexLock lock(&sampler_.mutex_);
@@ -307,6 +314,42 @@ TEST_F(CommandLineTest, BenchSaysWhyNothingCameBack) {
   EXPECT_EQ(Run({"bench", "sample", "--class", "9"}).code, 3);
 }
 
+TEST_F(CommandLineTest, WrongValuesOfFlagsAreToldInTheirOwnWords) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--steps", "0"}, "--steps: expected a whole number from 1 to 2147483647, found 0"},
+      {{"--steps", "010"}, "--steps: expected a whole number from 1 to 2147483647, found 010"},
+      {{"--guidance=-1"}, "--guidance: expected a number of at least 0, found -1"},
+      {{"--guidance", "inf"}, "--guidance: expected a number of at least 0, found inf"},
+      {{"--threshold", "0"}, "--threshold: expected a number above 0 and at most 1, found 0"},
+      {{"--strength", "0"}, "--strength: expected a number above 0 and at most 1, found 0"},
+      {{"--seed=-1"}, "--seed: expected a whole number from 0 to 18446744073709551615, found -1"},
+      {{"--seed", "18446744073709551616"}, "from 0 to 18446744073709551615, found 18446744073709551616"},
+      {{"--priority", "10"}, "--priority: expected a whole number from 0 to 9, found 10"},
+      {{"--class", "none", "--class", "3"}, "--class: expected once, found 2 times"},
+      {{"--timeout", "nan"}, "--timeout: expected a number from 0.1 to 86400, found nan"},
+  };
+  for (const auto& [flags, message] : cases) {
+    std::vector<std::string> arguments = {"sample", "--out", folder_ + "/x"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 2) << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+TEST_F(CommandLineTest, AServerOfAnotherKindIsNamed) {
+  const auto other = rpc::Server::Start({.services = {{"jobs", &jobs_}}});
+  ASSERT_TRUE(other.ok()) << other.status();
+  for (const char* command : {"sample", "bench"}) {
+    std::vector<std::string> arguments = {command, "--router", (*other)->address()};
+    if (arguments[0] == "bench") arguments.insert(arguments.begin() + 1, "sample");
+    if (arguments[0] == "sample") arguments.insert(arguments.end(), {"--out", folder_ + "/x"});
+    EXPECT_THAT(Run(arguments).err,
+                HasSubstr("expected the router at " + (*other)->address() + ", found a server of another kind"));
+  }
+  EXPECT_THAT(Run({"models", "list", "--coordinator", (*other)->address()}).err, HasSubstr("expected the coordinator"));
+}
+
 TEST_F(CommandLineTest, SampleErrorsAreClear) {
   EXPECT_EQ(Run({"sample", "--class", "9", "--out", folder_ + "/x"}).code, 3);
   EXPECT_EQ(Run({"sample", "--raw", "--class", "1", "--out", folder_ + "/x.png"}).code, 2);
@@ -322,7 +365,7 @@ TEST_F(CommandLineTest, SampleErrorsAreClear) {
     sampler_.latent_ = true;
   }
   EXPECT_THAT(Run({"sample", "--class", "1", "--out", folder_ + "/x"}).err,
-              HasSubstr("found PNG; give --raw and a folder for --out [LATENT_MODEL]"));
+              HasSubstr("--raw: expected raw, found PNG [LATENT_MODEL]"));
 }
 
 TEST_F(CommandLineTest, AddressesComeFromFlagsThenClusterThenEnvironment) {

@@ -152,6 +152,9 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
     response->set_width(2);
     response->set_max_images_per_request(3);
     response->mutable_defaults()->set_mode(atlpb::sample::v1::SampleRequest::MODE_NUCLEUS);
+    response->mutable_defaults()->set_nucleus_p(0.9);
+    response->mutable_defaults()->set_steps(30);
+    for (const char* name : {"cat", "dog", "frog", "newt"}) response->add_class_names(name);
     return grpc::Status::OK;
   }
   grpc::Status Sample(grpc::ServerContext*, const atlpb::sample::v1::SampleRequest* request,
@@ -160,9 +163,7 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
       absl::MutexLock lock(&mutex_);
       requests_.push_back(*request);
       if (refusals_-- > 0) return Refusal();
-      if (latent_) {
-        return Error(absl::StatusCode::kInvalidArgument, "LATENT_MODEL", "format: expected raw, found PNG");
-      }
+      if (latent_) return rpc::ToGrpc(FieldError("format", "LATENT_MODEL", "expected raw, found PNG"));
     }
     atlpb::sample::v1::SampleResponse progress;
     progress.mutable_queued()->set_position(0);

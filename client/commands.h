@@ -2,23 +2,10 @@
 // session->run, which the app calls once every argument is parsed.
 #pragma once
 
-#include <cmath>
-#include <string>
-
 #include "CLI/App.hpp"
 #include "client/session.h"
 
 namespace atl::client {
-
-// CLI::Range and its kin let NaN pass: every comparison with it is false.
-inline CLI::Validator NotNan() {
-  return CLI::Validator(
-      [](const std::string& text) -> std::string {
-        double value = 0;
-        return CLI::detail::lexical_cast(text, value) && std::isnan(value) ? "expected a number, found " + text : "";
-      },
-      "");
-}
 
 void AddUpCommand(CLI::App* app, Session* session);
 void AddDownCommand(CLI::App* app, Session* session);

@@ -5,6 +5,7 @@
 #include "client/files.h"
 #include "client/table.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
@@ -144,20 +145,19 @@ void AddImport(CLI::App* parent, Session* session) {
       ->delimiter(',');
   command
       ->add_option("--size", options.size, "Crop to the centred square and scale to this many pixels; 0: as they are")
-      ->check(CLI::Range(0, 8192));
+      ->check(WholeNumber(0, 8192));
   command->add_option("--channels", flags->channels, "auto (as the first image), grey or colour")
       ->check(CLI::IsMember({"auto", "grey", "colour"}));
   command->add_option("--held-out", options.held_out_fraction, "Share of samples that no training sees")
-      ->check(NotNan())
-      ->check(CLI::Range(0.0, 0.9))
+      ->check(Number(0, 0.9))
       ->capture_default_str();
   command->add_option("--shard-rows", options.shard_rows, "Samples per shard")
-      ->check(CLI::Range(1, 10'000'000))
+      ->check(WholeNumber(1, 10'000'000))
       ->capture_default_str();
   command
       ->add_option("--limit-bad", options.bad_row_limit,
                    "Broken images or rows that are skipped before the import fails; default: 10 or 0.1 %")
-      ->check(CLI::NonNegativeNumber);
+      ->check(WholeNumber<int64_t>(0));
   command->footer(R"(
 Every skipped row is counted and named. The dataset exists once all of it is written, and never changes.
 
@@ -180,7 +180,7 @@ void AddDatasetCommand(CLI::App* app, Session* session) {
   inspect->add_option("NAME", flags->name, "Dataset name")->required();
   inspect->add_option("--sheet", flags->sheet, "Writes a contact sheet (PNG) with a row per class");
   inspect->add_option("--count", flags->count, "Images per class on the sheet")
-      ->check(CLI::Range(1, 100))
+      ->check(WholeNumber(1, 100))
       ->capture_default_str();
   inspect->callback([session, flags] { session->run = [session, flags] { return Inspect(*session, *flags); }; });
   command->add_subcommand("list", "Every dataset of the blob store")->callback([session] {

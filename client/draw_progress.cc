@@ -66,14 +66,19 @@ std::optional<absl::Duration> DrawProgress::TimeLeft(absl::Duration now) const {
   return (now - *began_) * ((1 - now_share) / (now_share - share_at_begin_));
 }
 
-std::string DrawProgress::Line(absl::Duration now, int width, bool colour) const {
-  std::string figures = fmt::format("  {}/{} images", done_, images_);
+std::string DrawProgress::Figures(absl::Duration now) const {
+  std::string figures = fmt::format("{}/{} images", done_, images_);
   if (total_steps_ > 0) {
     figures += fmt::format("  step {}/{}", step_, total_steps_);
   } else if (position_ > 0) {
     figures += fmt::format("  queued behind {} images", position_);
   }
   if (const auto left = TimeLeft(now)) figures += "  " + DurationText(*left) + " left";
+  return figures;
+}
+
+std::string DrawProgress::Line(absl::Duration now, int width, bool colour) const {
+  const std::string figures = "  " + Figures(now);
   const int cells = std::clamp(width - DisplayWidth(figures), 0, kMaxCells);
   return Bar(share(), cells, colour && cells > 0) + Shorten(figures, width - cells);
 }

@@ -25,6 +25,8 @@ class DrawProgress {
   double share() const;
   // At the pace since the first step; none before the second sign of progress.
   std::optional<absl::Duration> TimeLeft(absl::Duration now) const;
+  // "12/40 images  step 13/30  0:12 left".
+  std::string Figures(absl::Duration now) const;
   // "███░░░  12/40 images  step 13/30  0:12 left", at most `width` columns.
   std::string Line(absl::Duration now, int width, bool colour) const;
 

@@ -39,7 +39,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 const char* ExitCodeHelp() {
   return R"(Exit codes:
   0  done                           6  nobody answers, or not in time
-  1  any other error                7  too much asked at once; try later
+  1  any other error                7  too much asked at once, or a full disk
   2  wrong command line             8  stored data is damaged
   3  invalid input (file or field)  9  not allowed
   4  not found                     10  the job failed or was cancelled

@@ -17,8 +17,9 @@ namespace {
 
 absl::Status FileError(int error, std::string_view what, const std::string& path) {
   const absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  return MakeError(code, code == absl::StatusCode::kNotFound ? "FILE_NOT_FOUND" : "FILE_ERROR",
-                   fmt::format("cannot {} {}: {}", what, path, std::strerror(error)));
+  const std::string message = fmt::format("cannot {} {}: {}", what, path, std::strerror(error));
+  if (error == ENOSPC || error == EDQUOT) return MakeError(code, "DISK_FULL", message);
+  return MakeError(code, code == absl::StatusCode::kNotFound ? "FILE_NOT_FOUND" : "FILE_ERROR", message);
 }
 
 }  // namespace

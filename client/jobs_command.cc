@@ -4,6 +4,7 @@
 #include "client/job_text.h"
 #include "client/table.h"
 #include "client/watch_job.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
@@ -112,7 +113,7 @@ void AddJobsCommand(CLI::App* app, Session* session) {
   jobs->require_subcommand(1);
   AddAction(jobs, session, flags, "list", "Jobs, newest first", List, false)
       ->add_option("--limit", flags->limit, "At most this many")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(WholeNumber(1, 1'000'000))
       ->capture_default_str();
   AddAction(jobs, session, flags, "get", "One job with its tasks", Get, true);
   AddAction(jobs, session, flags, "watch", "Shows progress until the job ends; goes on when the coordinator restarts",

@@ -44,6 +44,7 @@ LoadFigures Summarise(std::span<const RequestOutcome> outcomes) {
     if (outcome.status.ok()) {
       ++figures.done;
       figures.images += outcome.images;
+      ++figures.versions[outcome.version];
       end = std::max(end, outcome.ended);
       latencies.push_back(outcome.ended - outcome.scheduled);
       if (outcome.first_image) first_images.push_back(*outcome.first_image - outcome.scheduled);

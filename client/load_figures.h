@@ -20,6 +20,7 @@ struct RequestOutcome {
   absl::Duration ended;
   std::optional<absl::Duration> first_image;
   int64_t images = 0;
+  std::string version;  // that drew them
   absl::Status status;
   absl::Duration retry_delay;  // that a refusal carries; zero: none
 };
@@ -46,6 +47,7 @@ struct LoadFigures {
   absl::Duration most_retry_delay;
   absl::Duration latest_sent;               // after its schedule: what the client itself was late by
   std::map<std::string, int64_t> failures;  // by what they say
+  std::map<std::string, int64_t> versions;  // requests that are done, by what drew them
 };
 
 // The smallest value that at least a share `q` of all do not exceed (nearest rank); zero for none.

@@ -70,12 +70,14 @@ TEST(LoadFiguresTest, LatenciesCountFromTheScheduleAndRefusalsApart) {
        .sent = absl::Seconds(2),
        .ended = absl::Seconds(5),
        .first_image = absl::Seconds(3),
-       .images = 4},
+       .images = 4,
+       .version = "v1"},
       {.scheduled = absl::Seconds(2),
        .sent = absl::Seconds(2),
        .ended = absl::Seconds(3),
        .first_image = absl::Seconds(3),
-       .images = 4},
+       .images = 4,
+       .version = "v2"},
       {.scheduled = absl::Seconds(3),
        .sent = absl::Seconds(3),
        .ended = absl::Seconds(9),
@@ -96,6 +98,7 @@ TEST(LoadFiguresTest, LatenciesCountFromTheScheduleAndRefusalsApart) {
   EXPECT_EQ(figures.least_retry_delay, absl::Seconds(1));
   EXPECT_EQ(figures.most_retry_delay, absl::Seconds(2));
   EXPECT_THAT(figures.failures, ElementsAre(Pair("DEADLINE_EXPIRED", 1)));
+  EXPECT_THAT(figures.versions, ElementsAre(Pair("v1", 1), Pair("v2", 1)));
   EXPECT_EQ(figures.images, 8);
   EXPECT_DOUBLE_EQ(figures.images_per_second, 8 / 5.0) << "from the first schedule (0 s) to the last end (5 s)";
   EXPECT_EQ(figures.latency.p50, absl::Seconds(1));

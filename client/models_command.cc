@@ -2,6 +2,7 @@
 #include "client/calls.h"
 #include "client/commands.h"
 #include "client/table.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
@@ -109,7 +110,7 @@ void AddModelsCommand(CLI::App* app, Session* session) {
   serve
       ->add_option("--expected-generation", flags->expected_generation,
                    "Change nothing unless the serving row still has this generation; default: the one seen just before")
-      ->check(CLI::NonNegativeNumber);
+      ->check(WholeNumber<int64_t>(0));
   serve->callback([=] { session->run = [=] { return Serve(*session, *flags); }; });
   models->footer(R"(
 Examples:

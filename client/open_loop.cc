@@ -69,6 +69,7 @@ class LoadCall : public grpc::ClientReadReactor<SampleResponse> {
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
+    if (response_.has_done()) outcome_.version = response_.done().version();
     if (response_.has_image()) {
       ++outcome_.images;
       if (!outcome_.first_image) outcome_.first_image = load_->now();

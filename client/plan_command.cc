@@ -3,12 +3,12 @@
 
 #include "client/commands.h"
 #include "client/files.h"
-#include "client/flag_checks.h"
 #include "client/image_shape.h"
 #include "client/job_checks.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/planner/fit_stages.h"
 #include "common/planner/frozen_flow.h"
@@ -318,7 +318,7 @@ void AddPlanCommand(CLI::App* app, Session* session) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command = app->add_subcommand("plan", "Predicts how an island would run a job, without running it");
   command->add_option("FILE", flags->file, "Job spec in YAML; - for standard input")->required();
-  command->add_option("--ranks", flags->ranks, "Ranks of the island")->required()->check(CLI::Range(1, 4096));
+  command->add_option("--ranks", flags->ranks, "Ranks of the island")->required()->check(WholeNumber(1, 4096));
   command->add_option("--set", flags->set, "Replaces one field; repeatable")
       ->type_name("FIELD=VALUE")
       ->allow_extra_args(false);
@@ -327,12 +327,11 @@ void AddPlanCommand(CLI::App* app, Session* session) {
   command
       ->add_option("--samples", flags->samples,
                    "Images that the network trains on; weighs whether frozen outputs are kept")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      ->check(WholeNumber(int64_t{1}, int64_t{1} << 40));
   command->add_option("--profile", flags->profile, "Measured costs, as atoll profile writes them; default: counted");
   command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
-      ->check(NotNegative());
-  command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")
-      ->check(NotNegative());
+      ->check(Number(0));
+  command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")->check(Number(0));
   command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
       ->check(CLI::IsMember({"text", "csv", "json", "svg"}));
   command->add_flag("--self-conditioned", flags->self_conditioned,

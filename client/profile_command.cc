@@ -17,6 +17,7 @@
 #include "client/stoppable_children.h"
 #include "client/table.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/planner/measured_profile.h"
 #include "common/spec/spec_io.h"
@@ -262,10 +263,10 @@ void AddProfileCommand(CLI::App* app, Session* session) {
   CLI::App* command = app->add_subcommand("profile", "Measures what the layers of a job's model cost on this machine");
   command->add_option("FILE", flags->file, "Job spec in YAML; - for standard input")->required();
   command->add_option("--ranks", flags->ranks, "Processes that measure at the same time")
-      ->check(CLI::Range(1, 64))
+      ->check(WholeNumber(1, 64))
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Compute threads of each")
-      ->check(CLI::Range(1, 1024))
+      ->check(WholeNumber(1, 1024))
       ->capture_default_str();
   command
       ->add_option("--micro-batch-sizes", flags->sizes,
@@ -284,7 +285,7 @@ void AddProfileCommand(CLI::App* app, Session* session) {
       ->allow_extra_args(false);
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
   command->add_option("--classes", flags->classes, "Classes of the model")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(WholeNumber(0, 1 << 20))
       ->capture_default_str();
   command->add_option("--network", flags->network, "expert or router")
       ->check(CLI::IsMember({"expert", "router"}))

@@ -5,6 +5,7 @@
 #include "client/files.h"
 #include "client/quality_report.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
@@ -68,7 +69,7 @@ void AddReportCommand(CLI::App* app, Session* session) {
       ->allow_extra_args(false);
   command->add_option("--out", flags->out, "Folder for clusters.png, report.md and report.json")->required();
   command->add_option("--count", flags->count, "Images per cluster in clusters.png")
-      ->check(CLI::Range(1, 200))
+      ->check(WholeNumber(1, 200))
       ->capture_default_str();
   command->footer(R"(
 Example:

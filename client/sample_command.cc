@@ -1,7 +1,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "client/calls.h"
 #include "client/commands.h"
@@ -15,6 +14,7 @@
 #include "client/table.h"
 #include "common/base/clock.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
@@ -31,7 +31,7 @@ using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): eve
 // One stream may take this long, unless --timeout says otherwise; the images of a large request come in the order they
 // are done.
 constexpr absl::Duration kStreamTimeout = absl::Hours(1);
-// How often a long draw says how many of its images are there; a terminal shows only the steps of those in the making.
+// How often a long draw says how far it is where no terminal shows it all the time.
 constexpr absl::Duration kNoteInterval = absl::Seconds(10);
 
 void Take(const Done& done, SampleSet* set) {
@@ -82,13 +82,6 @@ absl::Status WriteGrid(const std::string& path, const std::vector<DrawnImage>& i
   return WriteFile(path, png);
 }
 
-// The router names the field of its API; people have flags.
-absl::Status Explain(const absl::Status& status) {
-  if (ErrorReason(status) != "LATENT_MODEL") return status;
-  return MakeError(status.code(), "LATENT_MODEL",
-                   fmt::format("{}; give --raw and a folder for --out", std::string(status.message())));
-}
-
 // Draws the images of one command, request by request. Not thread-safe.
 class Drawing {
  public:
@@ -100,7 +93,8 @@ class Drawing {
   // Fills set->images[first ...].
   absl::Status DrawOne(const Peer<SampleService>& peer, const SampleRequest& request, size_t first) {
     grpc::ClientContext context;
-    rpc::SetTimeout(&context, session_.timeout_given ? session_.timeout() : kStreamTimeout);
+    const absl::Duration timeout = session_.timeout_given ? session_.timeout() : kStreamTimeout;
+    rpc::SetTimeout(&context, timeout);
     first_ = first;
     images_ = 0;
     done_ = false;
@@ -113,7 +107,7 @@ class Drawing {
     if (session_.terminal) *session_.err << "\r\x1b[K" << std::flush;
     const grpc::Status finished = stream->Finish();
     ATOLL_RETURN_IF_ERROR(shown);
-    ATOLL_RETURN_IF_ERROR(Explain(ExplainCall(rpc::FromGrpc(finished), peer.what)));
+    ATOLL_RETURN_IF_ERROR(InFlags(ExplainCall(rpc::FromGrpc(finished), peer.what, timeout)));
     if (done_ && images_ == request.classes_size()) return absl::OkStatus();
     return MakeError(absl::StatusCode::kDataLoss, "STREAM_INCOMPLETE",
                      fmt::format("expected {} images and their report, found {}", request.classes_size(), images_));
@@ -145,6 +139,9 @@ class Drawing {
     }
     if (session_.terminal) {
       *session_.err << "\r\x1b[K" << progress_.Line(now, session_.width - 1, session_.colour) << std::flush;
+    } else if (now >= next_note_) {
+      *session_.err << progress_.Figures(now) << "\n" << std::flush;
+      next_note_ = now + kNoteInterval;
     }
     return previewed ? WriteGrid(flags_.preview, previews_) : absl::OkStatus();
   }
@@ -153,6 +150,7 @@ class Drawing {
   const SampleFlags& flags_;
   SampleSet* const set_;
   DrawProgress progress_;
+  absl::Duration next_note_ = Clock::Real()->Monotonic() + kNoteInterval;
   std::vector<DrawnImage> previews_;  // as many as images; empty: not asked for
   size_t first_ = 0;
   int images_ = 0;
@@ -171,6 +169,7 @@ nlohmann::ordered_json AsJson(const SampleSet& set) {
   return {{"model", set.model},
           {"version", set.version},
           {"mode", set.mode},
+          {"settings", nlohmann::ordered_json::parse(SettingsJson(set))},
           {"images", set.images.size()},
           {"sample_seconds", set.sample_seconds},
           {"queue_seconds", set.queue_seconds},
@@ -219,33 +218,23 @@ std::string RoutingTable(const Routing& routing, int width) {
          Notes(routing);
 }
 
-// Of a request that leaves it open, what the router said that it would take.
-SampleRequest::Mode ModeOf(const SampleRequest& request, const GetSamplerInfoResponse& info) {
-  if (request.mode() != SampleRequest::MODE_UNSPECIFIED) return request.mode();
-  const SampleRequest::Mode by_default = info.defaults().mode();
-  return by_default == SampleRequest::MODE_UNSPECIFIED ? SampleRequest::MODE_TOP_1 : by_default;
-}
-
 absl::Status Sample(const Session& session, const SampleFlags& flags) {
   ATOLL_RETURN_IF_ERROR(CheckOut(flags));
   ATOLL_ASSIGN_OR_RETURN(const Peer<SampleService> peer, ConnectRouter<SampleService>(session));
   ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetSamplerInfo(session, peer, flags));
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> classes, ExpandClasses(flags.classes, flags.count, info.classes()));
+  ATOLL_ASSIGN_OR_RETURN(const Labels labels, FindLabels(flags, flags.count, info));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> init_images,
                          ReadInitImages(flags.init, {info.channels(), info.height(), info.width()}, flags.raw));
-  ATOLL_ASSIGN_OR_RETURN(const auto requests, MakeRequests(flags, classes, info.max_images_per_request(), init_images));
-  SampleSet set{.model = info.model(), .version = info.version(), .raw = flags.raw};
-  set.mode = SampleRequest::Mode_Name(ModeOf(requests.front(), info));
-  set.images.resize(classes.size());
+  ATOLL_ASSIGN_OR_RETURN(const auto requests, MakeRequests(flags, labels, info.max_images_per_request(), init_images));
+  SampleSet set{.model = info.model(), .version = info.version(), .raw = flags.raw, .init = flags.init};
+  set.settings = SettingsOf(requests.front(), info);
+  set.mode = SampleRequest::Mode_Name(set.settings.mode());
+  set.images.resize(labels.images.size());
   Drawing drawing(session, flags, &set);
   size_t first = 0;
-  absl::Time next_note = absl::Now() + kNoteInterval;
   for (const SampleRequest& request : requests) {
     ATOLL_RETURN_IF_ERROR(drawing.DrawOne(peer, request, first));
     first += static_cast<size_t>(request.classes_size());
-    if (absl::Now() < next_note || first == classes.size()) continue;
-    *session.err << fmt::format("drew {} of {} images\n", first, classes.size()) << std::flush;
-    next_note = absl::Now() + kNoteInterval;
   }
   ATOLL_RETURN_IF_ERROR(WriteAll(session, flags, set));
   if (session.format == OutputFormat::kJson) {
@@ -261,7 +250,7 @@ absl::Status Sample(const Session& session, const SampleFlags& flags) {
 void AddFlags(CLI::App* command, SampleFlags* flags) {
   AddSamplingFlags(command, flags);
   command->add_option("--count", flags->count, "Images per class")
-      ->check(CLI::Range(1, 100'000))
+      ->check(WholeNumber(1, 100'000))
       ->capture_default_str();
   command->add_option("--out", flags->out, "FILE.png for one picture, or a folder for single images; repeatable")
       ->required()
@@ -272,7 +261,7 @@ void AddFlags(CLI::App* command, SampleFlags* flags) {
       ->allow_extra_args(false);
   command->add_option("--preview", flags->preview, "FILE.png, rewritten with what images look like so far");
   command->add_option("--preview-every", flags->preview_every, "Steps between previews")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1))
       ->capture_default_str();
   command->add_flag("--raw", flags->raw, "float32 tensors (samples.safetensors) instead of PNG");
   command->add_flag("--report", flags->report, "Prints which experts drew");
@@ -286,7 +275,8 @@ void AddSampleCommand(CLI::App* app, Session* session) {
   AddFlags(command, flags.get());
   command->footer(R"(
 The same seed, class and settings give the same image to rounding, whatever else the router does meanwhile, and with
---reproducible the same bytes.
+--reproducible the same bytes. A folder's samples.json says all that was set, by flags or by default. --timeout bounds one
+request to the router, of at most as many images as it takes at once (default 1 h).
 
 Examples:
   atoll sample --class all --count 10 --out digits.png

@@ -1,4 +1,4 @@
-// What `sample`'s flags ask of a router. Pure.
+// What `sample`'s flags ask of a router, and its answers in their words. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ struct SampleFlags {
   std::string version;
   std::string classes = "all";
   int count = 1;
-  std::string mode;  // empty: by the other flags, else the version's default
+  std::string mode;  // empty: the router decides
   int top_k = 0;
   double threshold = 0;
   double nucleus_p = 0;
   double temperature = 0;
-  int expert = -1;
+  std::optional<int> expert;
   std::string solver;  // empty: the version's default
   int steps = 0;
   std::vector<double> times;
-  double guidance = -1;
+  std::optional<double> guidance;
   double guidance_from = 0;
   std::optional<double> guidance_to;
-  int negative_class = -1;
+  std::string negative_class;     // empty: none
   std::vector<std::string> init;  // files, or one folder of samples
   std::optional<double> strength;
   bool reproducible = false;
@@ -43,18 +43,31 @@ struct SampleFlags {
   bool report = false;
 };
 
-// Labels of "3", "0-4,7", "all" (0 .. classes - 1) or "none" (-1), each `count` times in a row. INVALID_ARGUMENT,
-// reason UNKNOWN_CLASS, names the class and what there is.
-absl::StatusOr<std::vector<int32_t>> ExpandClasses(const std::string& text, int count, int32_t classes);
+struct Labels {
+  std::vector<int32_t> images;  // by image; -1: none
+  std::optional<int32_t> negative;
+};
+
+// Labels of --class "3", "0-4,7", "cat", "all" or "none" (-1), each `count` times in a row, and of --negative-class.
+// A name goes before a number. INVALID_ARGUMENT, reason UNKNOWN_CLASS, names the flag, the class and what there is.
+absl::StatusOr<Labels> FindLabels(const SampleFlags& flags, int count,
+                                  const atlpb::sample::v1::GetSamplerInfoResponse& info);
 
 // What --out and --preview name is known before anything is drawn: FILE.png, or (--out alone) a folder; beside --raw
 // a folder alone.
 absl::Status CheckOut(const SampleFlags& flags);
 
 // Requests of at most `most` images; image i of all has seed `flags.seed` + i, however they are split. `init_images`:
-// none, one for all, or one per class; INVALID_ARGUMENT, reason INIT_COUNT, for another number.
+// none, one for all, or one per image; INVALID_ARGUMENT, reason INIT_COUNT, for another number.
 absl::StatusOr<std::vector<atlpb::sample::v1::SampleRequest>> MakeRequests(
-    const SampleFlags& flags, const std::vector<int32_t>& classes, int32_t most,
-    const std::vector<std::string>& init_images = {});
+    const SampleFlags& flags, const Labels& labels, int32_t most, const std::vector<std::string>& init_images = {});
+
+// The request without its images (classes, seeds, init_images) and with the defaults that `info` has for what it leaves
+// open, where that is the version asked for.
+atlpb::sample::v1::SampleRequest SettingsOf(const atlpb::sample::v1::SampleRequest& request,
+                                            const atlpb::sample::v1::GetSamplerInfoResponse& info);
+
+// A router's refusal of a request, with flags in place of the fields that it names.
+absl::Status InFlags(const absl::Status& status);
 
 }  // namespace atl::client

@@ -11,6 +11,7 @@
 #include "common/dataset/image_codec.h"
 #include "common/storage/safetensors.h"
 #include "fmt/format.h"
+#include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
 namespace atl::client {
@@ -45,11 +46,13 @@ nlohmann::ordered_json IndexOf(const SampleSet& set) {
                                  {"model", set.model},
                                  {"version", set.version},
                                  {"mode", set.mode},
+                                 {"settings", nlohmann::ordered_json::parse(SettingsJson(set))},
                                  {"raw", set.raw},
                                  {"sample_seconds", set.sample_seconds},
                                  {"queue_seconds", set.queue_seconds},
                                  {"first_image_seconds", set.first_image_seconds},
                                  {"fingerprint", set.fingerprint}};
+  if (!set.init.empty()) json["init"] = set.init;
   json["routing"] = {{"chosen", set.routing.chosen},
                      {"weight", set.routing.weight},
                      {"image_steps", set.routing.image_steps},
@@ -87,6 +90,17 @@ absl::Status WriteTensors(const std::string& folder, const SampleSet& set) {
   ATOLL_ASSIGN_OR_RETURN(const std::string file,
                          storage::SerializeSafetensors(std::move(tensors), {{"range", "-1,1"}}));
   return WriteFile(folder + "/" + kTensorFile, file);
+}
+
+absl::Status WriteFiles(const std::string& folder, const SampleSet& set) {
+  if (set.raw) {
+    ATOLL_RETURN_IF_ERROR(WriteTensors(folder, set));
+  } else {
+    for (size_t i = 0; i < set.images.size(); ++i) {
+      ATOLL_RETURN_IF_ERROR(WriteFile(folder + "/" + ImageFile(i, set.images[i]), set.images[i].bytes));
+    }
+  }
+  return WriteFile(folder + "/" + kIndexFile, IndexOf(set).dump(1) + "\n");
 }
 
 absl::Status ReadTensors(const std::string& folder, SampleSet* set) {
@@ -153,16 +167,19 @@ void Merge(const Routing& more, Routing* routing) {
   routing->lost_experts = std::move(lost);
 }
 
+std::string SettingsJson(const SampleSet& set) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  return google::protobuf::util::MessageToJsonString(set.settings, &json, options).ok() ? json : "{}";
+}
+
 absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set) {
   ATOLL_RETURN_IF_ERROR(PrepareFolder(folder));
-  if (set.raw) {
-    ATOLL_RETURN_IF_ERROR(WriteTensors(folder, set));
-  } else {
-    for (size_t i = 0; i < set.images.size(); ++i) {
-      ATOLL_RETURN_IF_ERROR(WriteFile(folder + "/" + ImageFile(i, set.images[i]), set.images[i].bytes));
-    }
-  }
-  return WriteFile(folder + "/" + kIndexFile, IndexOf(set).dump(1) + "\n");
+  const absl::Status written = WriteFiles(folder, set);
+  std::error_code ignored;
+  if (!written.ok()) std::filesystem::remove_all(folder, ignored);
+  return written;
 }
 
 absl::StatusOr<SampleSet> ReadSampleSet(const std::string& folder) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "atoll/sample/v1/sample_service.pb.h"
 
 namespace atl::client {
 
@@ -39,6 +40,8 @@ struct SampleSet {
   std::string version;
   std::string mode;
   bool raw = false;
+  atlpb::sample::v1::SampleRequest settings;  // what was asked for; what is unset is the version's default
+  std::vector<std::string> init;              // files or a folder that drawing started from
   std::vector<DrawnImage> images;
   Routing routing;
   double sample_seconds = 0;
@@ -49,6 +52,9 @@ struct SampleSet {
 
 // Adds `more` as if both had been one request.
 void Merge(const Routing& more, Routing* routing);
+
+// The settings by the names that requests have, without those that are off.
+std::string SettingsJson(const SampleSet& set);
 
 // Replaces a set that is there; another non-empty folder is FAILED_PRECONDITION, reason FOLDER_NOT_EMPTY.
 absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set);

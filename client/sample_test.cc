@@ -1,4 +1,7 @@
 // Requests to the router, and samples on disk.
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -14,9 +17,11 @@
 namespace atl::client {
 namespace {
 
+using atlpb::sample::v1::GetSamplerInfoResponse;
 using atlpb::sample::v1::SampleRequest;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string TemporaryFolder(const std::string& name) {
   const std::string folder = testing::TempDir() + "/" + name + "." + std::to_string(getpid());
@@ -24,23 +29,50 @@ std::string TemporaryFolder(const std::string& name) {
   return folder;
 }
 
+GetSamplerInfoResponse Info(int32_t classes, const std::vector<std::string>& names = {}) {
+  GetSamplerInfoResponse info;
+  info.set_classes(classes);
+  info.mutable_class_names()->Add(names.begin(), names.end());
+  return info;
+}
+
 TEST(SampleRequestTest, ClassesAreListsRangesAllOrNone) {
-  EXPECT_THAT(*ExpandClasses("3", 2, 10), ElementsAre(3, 3));
-  EXPECT_THAT(*ExpandClasses("0-2,9", 1, 10), ElementsAre(0, 1, 2, 9));
-  EXPECT_THAT(*ExpandClasses("all", 1, 3), ElementsAre(0, 1, 2));
-  EXPECT_THAT(*ExpandClasses("all", 2, 0), ElementsAre(-1, -1));
-  EXPECT_THAT(*ExpandClasses("none", 1, 10), ElementsAre(-1));
+  const auto images = [](const char* text, int count, int32_t classes) {
+    return FindLabels({.classes = text}, count, Info(classes))->images;
+  };
+  EXPECT_THAT(images("3", 2, 10), ElementsAre(3, 3));
+  EXPECT_THAT(images("0-2,9", 1, 10), ElementsAre(0, 1, 2, 9));
+  EXPECT_THAT(images("all", 1, 3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(images("all", 2, 0), ElementsAre(-1, -1));
+  EXPECT_THAT(images("none", 1, 10), ElementsAre(-1));
   for (const char* bad : {"10", "-1", "3-1", "", "a", "1,", "1-", "1.5", "99999999999"}) {
-    const auto classes = ExpandClasses(bad, 1, 10);
-    EXPECT_EQ(ErrorReason(classes.status()), "UNKNOWN_CLASS") << bad;
-    EXPECT_THAT(std::string(classes.status().message()), HasSubstr("classes 0 to 9")) << bad;
+    const auto labels = FindLabels({.classes = bad}, 1, Info(10));
+    EXPECT_EQ(ErrorReason(labels.status()), "UNKNOWN_CLASS") << bad;
+    EXPECT_THAT(std::string(labels.status().message()), HasSubstr("--class: expected classes 0 to 9, found '")) << bad;
   }
+}
+
+TEST(SampleRequestTest, ClassesHaveNamesThatGoBeforeNumbers) {
+  const GetSamplerInfoResponse info = Info(5, {"cat", "red-eyed frog", "tench, or tinca", "2", "dog"});
+  const auto images = [&](const char* text) { return FindLabels({.classes = text}, 1, info)->images; };
+  EXPECT_THAT(images("cat"), ElementsAre(0));
+  EXPECT_THAT(images("dog,cat,1"), ElementsAre(4, 0, 1));
+  EXPECT_THAT(images("red-eyed frog"), ElementsAre(1));
+  EXPECT_THAT(images("tench, or tinca"), ElementsAre(2));
+  EXPECT_THAT(images("2"), ElementsAre(3));
+  EXPECT_EQ(FindLabels({.negative_class = "dog"}, 1, info)->negative, 4);
+  EXPECT_EQ(FindLabels({.negative_class = "0"}, 1, info)->negative, 0);
+  EXPECT_EQ(FindLabels({}, 1, info)->negative, std::nullopt);
+  EXPECT_EQ(FindLabels({.classes = "cat,dgo"}, 1, info).status().message(),
+            "--class: expected classes 0 to 4 or names such as 'cat', found 'dgo'; did you mean 'dog'?");
+  EXPECT_EQ(FindLabels({.negative_class = "none"}, 1, info).status().message(),
+            "--negative-class: expected classes 0 to 4 or names such as 'cat', found 'none'");
 }
 
 TEST(SampleRequestTest, SplittingKeepsEverySeed) {
   const SampleFlags flags{.seed = 100};
   const std::vector<int32_t> classes = {0, 0, 1, 1, 2};
-  const auto requests = MakeRequests(flags, classes, 2);
+  const auto requests = MakeRequests(flags, {classes}, 2);
   ASSERT_TRUE(requests.ok()) << requests.status();
   ASSERT_EQ(requests->size(), 3u);
   std::vector<uint64_t> seeds;
@@ -55,20 +87,67 @@ TEST(SampleRequestTest, SplittingKeepsEverySeed) {
   EXPECT_EQ(asked, classes);
 }
 
-TEST(SampleRequestTest, ModeFollowsTheFlagsThatImplyIt) {
-  const auto mode = [](SampleFlags flags) { return MakeRequests(flags, {0}, 8)->front().mode(); };
+TEST(SampleRequestTest, TheModeIsTheRoutersToDecide) {
+  const auto mode = [](SampleFlags flags) { return MakeRequests(flags, {{0}}, 8)->front().mode(); };
   EXPECT_EQ(mode({}), SampleRequest::MODE_UNSPECIFIED);
-  EXPECT_EQ(mode({.top_k = 2}), SampleRequest::MODE_TOP_K);
-  EXPECT_EQ(mode({.threshold = 0.2}), SampleRequest::MODE_THRESHOLD);
-  EXPECT_EQ(mode({.mode = "full"}), SampleRequest::MODE_FULL);
+  EXPECT_EQ(mode({.top_k = 2}), SampleRequest::MODE_UNSPECIFIED);
   EXPECT_EQ(mode({.mode = "top1"}), SampleRequest::MODE_TOP_1);
-  EXPECT_EQ(mode({.nucleus_p = 0.9}), SampleRequest::MODE_NUCLEUS);
-  EXPECT_EQ(mode({.expert = 0}), SampleRequest::MODE_ORACLE);
-  EXPECT_EQ(ErrorReason(MakeRequests({.mode = "oracle"}, {0}, 8).status()), "USAGE");
+  EXPECT_EQ(mode({.mode = "topk"}), SampleRequest::MODE_TOP_K);
+  EXPECT_EQ(mode({.mode = "threshold"}), SampleRequest::MODE_THRESHOLD);
+  EXPECT_EQ(mode({.mode = "nucleus"}), SampleRequest::MODE_NUCLEUS);
+  EXPECT_EQ(mode({.mode = "full"}), SampleRequest::MODE_FULL);
+  EXPECT_EQ(mode({.mode = "oracle"}), SampleRequest::MODE_ORACLE);
+}
+
+TEST(SampleRequestTest, SettingsAreAsAskedAndElseTheDefaultsOfTheVersion) {
+  GetSamplerInfoResponse info = Info(10);
+  info.set_version("v1");
+  info.mutable_defaults()->set_mode(SampleRequest::MODE_TOP_K);
+  info.mutable_defaults()->set_top_k(2);
+  info.mutable_defaults()->set_steps(12);
+  info.mutable_defaults()->set_guidance(3);
+  const auto settings = [&](const SampleFlags& flags) {
+    return SettingsOf(MakeRequests(flags, {{1}}, 8, {"a"})->front(), info);
+  };
+  SampleRequest open = settings({});
+  EXPECT_EQ(open.mode(), SampleRequest::MODE_TOP_K);
+  EXPECT_EQ(open.top_k(), 2);
+  EXPECT_EQ(open.steps(), 12);
+  EXPECT_EQ(open.guidance(), 3);
+  EXPECT_EQ(open.classes_size() + open.seeds_size() + open.init_images_size(), 0);
+  const SampleRequest said = settings({.threshold = 0.5, .times = {1, 0}, .guidance = 0, .strength = 0.25});
+  EXPECT_EQ(said.mode(), SampleRequest::MODE_THRESHOLD) << "as the router takes it";
+  EXPECT_EQ(said.top_k(), 0);
+  EXPECT_EQ(said.steps(), 0);
+  EXPECT_EQ(said.guidance(), 0);
+  EXPECT_EQ(said.strength(), 0.25);
+  const SampleRequest pinned = settings({.version = "v0", .steps = 5});
+  EXPECT_EQ(pinned.mode(), SampleRequest::MODE_UNSPECIFIED) << "another version's defaults are not known";
+  EXPECT_EQ(pinned.steps(), 5);
+}
+
+TEST(SampleRequestTest, RefusalsNameFlags) {
+  const auto told = [](const char* field, const char* message) {
+    const absl::Status status = InFlags(FieldError(field, "SOME_REASON", message));
+    EXPECT_EQ(ErrorReason(status), "SOME_REASON");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(told("strength", "expected init_images beside a strength of 0.5, found none"),
+            "--strength: expected --init beside a strength of 0.5, found none");
+  EXPECT_EQ(told("guidance_to", "expected a time from guidance_from, 0.5, to 1, found 0.25"),
+            "--guidance-to: expected a time from --guidance-from, 0.5, to 1, found 0.25");
+  EXPECT_EQ(told("classes[3]", "expected 0 to 9, found 10"), "--class: expected 0 to 9, found 10");
+  EXPECT_EQ(told("oracle_expert", "expected steps or a_thing"), "--expert: expected steps or a_thing");
+  EXPECT_EQ(told("version", "x"), "--model-version: x");
+  EXPECT_EQ(told("no_field", "x"), "no_field: x");
+  const absl::Status other = absl::NotFoundError("top_k: nothing");
+  EXPECT_EQ(InFlags(other), other) << "about no field";
+  EXPECT_TRUE(InFlags(absl::OkStatus()).ok());
 }
 
 TEST(SampleRequestTest, WhatIsNotAskedForStaysUnsetAndTheRestIsSent) {
-  const SampleRequest plain = MakeRequests({}, {0}, 8)->front();
+  const SampleRequest plain = MakeRequests({}, {{0}}, 8)->front();
   EXPECT_EQ(plain.solver(), SampleRequest::SOLVER_UNSPECIFIED);
   EXPECT_FALSE(plain.has_guidance_to());
   EXPECT_FALSE(plain.has_negative_class());
@@ -80,14 +159,13 @@ TEST(SampleRequestTest, WhatIsNotAskedForStaysUnsetAndTheRestIsSent) {
                                            .times = {1, 0.5, 0},
                                            .guidance_from = 0.25,
                                            .guidance_to = 0.75,
-                                           .negative_class = 0,
                                            .strength = 0.5,
                                            .reproducible = true,
                                            .allow_expert_loss = true,
                                            .priority = 0,
                                            .preview = "x.png",
                                            .preview_every = 3},
-                                          {0}, 8)
+                                          {{0}, 0}, 8)
                                  ->front();
   EXPECT_EQ(full.temperature(), 0.5);
   EXPECT_EQ(full.solver(), SampleRequest::SOLVER_MULTISTEP);
@@ -103,14 +181,14 @@ TEST(SampleRequestTest, WhatIsNotAskedForStaysUnsetAndTheRestIsSent) {
 }
 
 TEST(SampleRequestTest, ImagesToStartFromAreOneForAllOrOneEach) {
-  const std::vector<int32_t> classes = {0, 1, 2};
-  const auto one = MakeRequests({}, classes, 2, {"a"});
+  const Labels labels{.images = {0, 1, 2}};
+  const auto one = MakeRequests({}, labels, 2, {"a"});
   EXPECT_THAT((*one)[0].init_images(), ElementsAre("a"));
   EXPECT_THAT((*one)[1].init_images(), ElementsAre("a"));
-  const auto each = MakeRequests({}, classes, 2, {"a", "b", "c"});
+  const auto each = MakeRequests({}, labels, 2, {"a", "b", "c"});
   EXPECT_THAT((*each)[0].init_images(), ElementsAre("a", "b"));
   EXPECT_THAT((*each)[1].init_images(), ElementsAre("c"));
-  EXPECT_EQ(ErrorReason(MakeRequests({}, classes, 2, {"a", "b"}).status()), "INIT_COUNT");
+  EXPECT_EQ(ErrorReason(MakeRequests({}, labels, 2, {"a", "b"}).status()), "INIT_COUNT");
 }
 
 TEST(InitImagesTest, PicturesAreMadeToFitTheModel) {
@@ -150,6 +228,9 @@ TEST(InitImagesTest, RawOnesArePlanesAndAFolderIsASetOfSamples) {
 
 SampleSet PngSet() {
   SampleSet set{.model = "digits", .version = "v", .mode = "MODE_FULL", .sample_seconds = 1.5};
+  set.settings.set_mode(SampleRequest::MODE_FULL);
+  set.settings.set_steps(12);
+  set.init = {"sketch.png"};
   set.first_image_seconds = 0.5;
   set.fingerprint = "cpu";
   set.routing = {.chosen = {3, 1},
@@ -188,6 +269,10 @@ TEST(SampleSetTest, PicturesSurviveTheFolder) {
   EXPECT_EQ(back->first_image_seconds, 0.5);
   EXPECT_EQ(back->fingerprint, "cpu");
   EXPECT_EQ(back->mode, "MODE_FULL");
+  const std::string index = *ReadFile(folder + "/samples.json");
+  EXPECT_THAT(index, HasSubstr("\"steps\": 12"));
+  EXPECT_THAT(index, HasSubstr("sketch.png"));
+  EXPECT_THAT(index, Not(HasSubstr("top_k"))) << "what is off is left out";
   EXPECT_THAT(*ScaledPixels(*back), ElementsAre(-1, -1, -1, 1));
   std::filesystem::remove_all(folder);
 }
@@ -211,6 +296,23 @@ TEST(SampleSetTest, AFolderOfOtherFilesIsLeftAlone) {
   EXPECT_EQ(ErrorReason(WriteSampleSet(folder, PngSet())), "FOLDER_NOT_EMPTY");
   EXPECT_TRUE(ReadFile(folder + "/precious.txt").ok());
   std::filesystem::remove_all(folder);
+}
+
+TEST(SampleSetTest, WhatCannotBeWrittenLeavesNothing) {
+  const std::string folder = TemporaryFolder("sample_set_full");
+  SampleSet set = PngSet();
+  set.images[1].bytes.assign(100'000, 'x');
+  // As on a disk that is full after the first image.
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 50'000, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status status = WriteSampleSet(folder, set);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write " + folder + "/00001-class0.png"));
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 TEST(SampleSetTest, DamagedSetsAreNamed) {

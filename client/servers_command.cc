@@ -24,7 +24,7 @@ absl::StatusOr<WatchServersResponse> GetServers(const Session& session) {
                                       (void)reader->Finish();  // CANCELLED, by the line above
                                       return absl::OkStatus();
                                     }),
-                                    peer.what));
+                                    peer.what, session.timeout()));
   return response;
 }
 

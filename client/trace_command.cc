@@ -3,9 +3,9 @@
 #include "client/commands.h"
 #include "client/dataset_store.h"
 #include "client/files.h"
-#include "client/flag_checks.h"
 #include "client/step_traces.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -62,7 +62,7 @@ void AddTraceCommand(CLI::App* jobs, Session* session) {
   command
       ->add_option("--step", flags->step,
                    "Step; default: the latest that left traces, with frozen components one before the last")
-      ->check(WholeAndPositive());
+      ->check(WholeNumber<int64_t>(1));
   command->add_option("--format", flags->format, "text, svg, or chrome: a file for chrome://tracing or ui.perfetto.dev")
       ->check(CLI::IsMember({"text", "svg", "chrome"}))
       ->capture_default_str();

@@ -16,6 +16,7 @@
 #include "client/job_text.h"
 #include "client/local_cluster.h"
 #include "common/base/errors.h"
+#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -200,24 +201,24 @@ void AddUpCommand(CLI::App* app, Session* session) {
   CLI::App* command = app->add_subcommand("up", "Runs coordinator, islands, expert servers and router on this machine");
   command->add_option("--dir", flags->cluster.folder, "Folder for state, blobs and logs; kept when the cluster stops");
   command->add_option("--islands", flags->cluster.islands, "Number of islands")
-      ->check(CLI::Range(0, 64))
+      ->check(WholeNumber(0, 64))
       ->capture_default_str();
   command->add_option("--ranks", flags->cluster.ranks, "Ranks (processes) per island")
-      ->check(CLI::Range(1, 64))
+      ->check(WholeNumber(1, 64))
       ->capture_default_str();
   command->add_option("--threads", flags->cluster.threads, "Compute threads per rank, and of the router")
-      ->check(CLI::Range(1, 256))
+      ->check(WholeNumber(1, 256))
       ->capture_default_str();
   command
       ->add_option("--expert-servers", flags->cluster.expert_servers,
                    "Number of servers that host the experts for the router; 0: the router hosts them itself")
-      ->check(CLI::Range(0, 64))
+      ->check(WholeNumber(0, 64))
       ->capture_default_str();
   command->add_option("--log-level", flags->cluster.log_level, "Of the processes' logs")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
   command->add_option("--ready-timeout", flags->ready_seconds, "Seconds until coordinator and router must listen")
-      ->check(CLI::Range(1.0, 3600.0))
+      ->check(Number(1, 3600))
       ->capture_default_str();
   command->add_flag("--detach", flags->detach, "Returns once it is ready; 'atoll down' stops it");
   command->add_flag("--exit-with-job", flags->exit_with_job,

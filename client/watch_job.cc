@@ -19,11 +19,13 @@ using atlpb::job::v1::JobService;
 using atlpb::job::v1::WatchJobRequest;
 using atlpb::job::v1::WatchJobResponse;
 
+constexpr absl::Duration kStreamTime = absl::Hours(1);
+
 // One stream, from `job`'s revision on, until it breaks or the job ends.
 absl::Status FollowOnce(JobService::Stub* stub, const std::string& job_id, Job* job,
                         const std::function<void(const Job&)>& show) {
   grpc::ClientContext context;
-  rpc::SetTimeout(&context, absl::Hours(1));
+  rpc::SetTimeout(&context, kStreamTime);
   WatchJobRequest request;
   request.set_job_id(job_id);
   request.set_after_revision(job->revision());
@@ -59,8 +61,8 @@ absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, 
   while (true) {
     const absl::Status status = FollowOnce(peer.stub.get(), job_id, &job, show);
     if (IsFinal(job.state())) return job;
-    if (!MayReconnect(status)) return status;
-    if (!status.ok() && absl::Now() - last_answer > patience) return ExplainCall(status, peer.what);
+    if (!MayReconnect(status)) return ExplainCall(status, peer.what, kStreamTime);
+    if (!status.ok() && absl::Now() - last_answer > patience) return ExplainCall(status, peer.what, kStreamTime);
     if (absl::IsUnavailable(status) && pause == absl::ZeroDuration()) view.Note(peer.what + " is away; waiting for it");
     pause = std::clamp(pause * 2, absl::Milliseconds(200), absl::Seconds(5));
     absl::SleepFor(pause);

@@ -94,7 +94,10 @@ absl::Status FromGrpc(const grpc::Status& status) {
       return MakeErrorWithField(code, info.reason(), path, status.error_message());
     }
   }
-  return MakeError(code, DefaultReason(code), status.error_message());
+  // gRPC refuses a call that the server does not have without a word.
+  const bool wordless = code == absl::StatusCode::kUnimplemented && status.error_message().empty();
+  return MakeError(code, DefaultReason(code),
+                   wordless ? "a server of another kind, which does not know the call" : status.error_message());
 }
 
 }  // namespace atl::rpc

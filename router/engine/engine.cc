@@ -616,9 +616,9 @@ void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& f
   request->routing.entropy_sum += Entropy(posterior);
 }
 
+// What is wanted, lost or not: the load by which experts are placed.
 void Engine::CountChoice(ActiveRequest* request, ActiveImage* image) {
   const ExpertChoice& choice = image->step->choice();
-  request->routing.Count(choice, &image->experts);
   const SamplerInfo& info = request->model->info;
   std::vector<int64_t>& chosen = chosen_in_tick_[{info.model, info.version}];
   chosen.resize(static_cast<size_t>(info.experts));
@@ -627,6 +627,8 @@ void Engine::CountChoice(ActiveRequest* request, ActiveImage* image) {
 
 void Engine::FinishStep(const Flight& flight) {
   const auto& [request, image] = flight;
+  // Now, when it is known which of the chosen experts were lost.
+  request->routing.Count(image->step->choice(), &image->experts);
   image->step->Finish();
   image->step.reset();
   ++image->steps_done;

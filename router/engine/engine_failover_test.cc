@@ -205,6 +205,10 @@ TEST_F(EngineFailoverTest, ARequestThatAllowsItGoesOnWithTheOtherExpert) {
   const RoutingReport report = allows->report().routing;
   EXPECT_EQ(report.renormalised_image_steps, 4);
   EXPECT_THAT(report.lost_experts, ElementsAre(1));
+  EXPECT_EQ(report.chosen[0], 4);
+  EXPECT_NEAR(report.weight[0], 4, 1e-6);
+  EXPECT_EQ(report.chosen[1], 0) << "it drew nothing";
+  EXPECT_EQ(report.weight[1], 0);
   // As if expert 0 had drawn it alone.
   const auto alone = Submit({0}, 4, false, {.mode = RoutingMode::kOracle, .oracle_expert = 0});
   RunUntilOver(alone, {a_, b_});

@@ -7,6 +7,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
@@ -35,6 +36,18 @@ absl::Status CheckIdentity(const SamplerInfo& info, const PublishedVersion& vers
   return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                    fmt::format("{}: expected model '{}' version '{}', found '{}' '{}'", version.uri, version.model,
                                version.version, info.model, info.version));
+}
+
+// Pinned versions that are not published (yet): likely mistyped.
+void WarnOfUnknown(const std::string& model, const std::vector<std::string>& pinned,
+                   const std::map<std::string, PublishedVersion>& published) {
+  std::vector<std::string> known;
+  for (const auto& [version, ignored] : published) known.push_back(version);
+  for (const std::string& version : pinned) {
+    if (published.contains(version)) continue;
+    spdlog::warn("--pin {}@{}: expected a version of the model, {}; it is loaded once it is published", model, version,
+                 fmt::join(known, ", "));
+  }
 }
 
 }  // namespace
@@ -130,7 +143,8 @@ bool ModelFollower::WatchOnce() {
   absl::MutexLock lock(&mutex_);
   watch_ = nullptr;
   if (!stopping_ && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) {
-    spdlog::warn("watching models: {}; serving goes on with what is known", status.error_message());
+    spdlog::warn("watching models: {}; serving goes on with what is known",
+                 std::string(rpc::FromGrpc(status).message()));
     if (callbacks_.on_connection) callbacks_.on_connection(false);
   }
   return heard;
@@ -140,14 +154,24 @@ void ModelFollower::TakeNews(const pb::Model& model) {
   if (model.serving_version().empty()) return;
   const bool asked = options_.models.empty() ||
                      std::find(options_.models.begin(), options_.models.end(), model.name()) != options_.models.end();
-  if (!asked) return;
+  if (!asked) {
+    absl::MutexLock lock(&mutex_);
+    if (left_out_.insert(model.name()).second) {
+      spdlog::info("model '{}' is published and not served here: --model asks for {}", model.name(),
+                   fmt::join(options_.models, ", "));
+    }
+    return;
+  }
   const ServingChoice choice{.version = model.serving_version(), .generation = model.serving_generation()};
   absl::MutexLock lock(&mutex_);
   Followed& followed = models_[model.name()];
+  const bool is_new = followed.published.empty();
   // Versions may be published, and pinned, without another one serving.
   for (const pb::ModelVersion& version : model.versions()) {
     followed.published[version.version()] = {model.name(), version.version(), version.uri(), version.digest()};
   }
+  const auto pinned = options_.pinned.find(model.name());
+  if (is_new && pinned != options_.pinned.end()) WarnOfUnknown(model.name(), pinned->second, followed.published);
   news_ = true;
   if (!IsNewer(followed.wanted, choice)) return;
   if (!followed.published.contains(choice.version)) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -151,6 +152,7 @@ class ModelFollower {
 
   absl::Mutex mutex_;
   std::map<std::string, Followed> models_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> left_out_ ABSL_GUARDED_BY(mutex_);  // models that options_.models has not, as logged
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the call under way, to cancel

@@ -386,7 +386,7 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
       {"mode", [](auto& r) { r.set_mode(static_cast<pb::SampleRequest::Mode>(77)); }, "mode", "UNKNOWN_MODE"},
       {"solver", [](auto& r) { r.set_solver(static_cast<pb::SampleRequest::Solver>(9)); }, "solver", "UNKNOWN_SOLVER"},
       {"format", [](auto& r) { r.set_format(static_cast<pb::SampleRequest::Format>(9)); }, "format", "UNKNOWN_FORMAT"},
-      {"top_k", [](auto& r) { r.set_top_k(2); }, "top_k", "MODE_MISMATCH"},
+      {"top_k", [](auto& r) { r.set_top_k(99); }, "top_k", "TOP_K_OUT_OF_RANGE"},
       {"guidance", [](auto& r) { r.set_guidance(std::nan("")); }, "guidance", "GUIDANCE_OUT_OF_RANGE"},
       {"guidance_from", [](auto& r) { r.set_guidance_from(-0.1); }, "guidance_from", "GUIDANCE_INTERVAL"},
       {"guidance_to",
@@ -398,14 +398,16 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
       {"negative_class", [](auto& r) { r.set_negative_class(10); }, "negative_class", "UNKNOWN_CLASS"},
       {"nucleus mode", [](auto& r) { r.set_mode(pb::SampleRequest::MODE_NUCLEUS); }, "nucleus_p",
        "NUCLEUS_OUT_OF_RANGE"},
-      {"nucleus_p", [](auto& r) { r.set_nucleus_p(0.9); }, "nucleus_p", "MODE_MISMATCH"},
+      {"nucleus_p", [](auto& r) { r.set_nucleus_p(1.1); }, "nucleus_p", "NUCLEUS_OUT_OF_RANGE"},
       {"temperature", [](auto& r) { r.set_temperature(std::nan("")); }, "temperature", "TEMPERATURE_OUT_OF_RANGE"},
       {"temperature of oracle",
        [](auto& r) {
-         r.set_mode(pb::SampleRequest::MODE_ORACLE);
+         r.set_oracle_expert(0);
          r.set_temperature(2);
        },
        "temperature", "MODE_MISMATCH"},
+      {"oracle of nobody", [](auto& r) { r.set_mode(pb::SampleRequest::MODE_ORACLE); }, "oracle_expert",
+       "UNKNOWN_EXPERT"},
       {"times", [](auto& r) { r.add_times(1); }, "times", "TIMES_COUNT"},
       {"many times", [](auto& r) { r.mutable_times()->Resize(100'000, 0.5); }, "times", "TIMES_COUNT"},
       {"init_images", [](auto& r) { r.add_init_images("no picture"); }, "init_images[0]", "INIT_IMAGE_UNREADABLE"},
@@ -432,14 +434,32 @@ TEST_F(SampleServiceTest, BadRequestsNameFieldAndReason) {
   EXPECT_TRUE(StatusOf(Asking({1}, 3)).ok());
 }
 
-TEST_F(SampleServiceTest, Top1IsAModeOfItsOwn) {
+TEST_F(SampleServiceTest, FieldsGoWithTheirModeAndImplyIt) {
   StartServer();
   engine_->Start();
+  using Mode = pb::SampleRequest::Mode;
+  const std::vector<std::pair<Mode, std::function<void(pb::SampleRequest&)>>> own = {
+      {pb::SampleRequest::MODE_TOP_K, [](auto& r) { r.set_top_k(2); }},
+      {pb::SampleRequest::MODE_THRESHOLD, [](auto& r) { r.set_threshold(0.25); }},
+      {pb::SampleRequest::MODE_NUCLEUS, [](auto& r) { r.set_nucleus_p(0.5); }},
+      {pb::SampleRequest::MODE_ORACLE, [](auto& r) { r.set_oracle_expert(0); }}};
+  for (const auto& [mode, set] : own) {
+    pb::SampleRequest request = Asking({1}, 3);
+    set(request);
+    EXPECT_TRUE(StatusOf(request).ok()) << "the mode is implied";
+    for (int other = pb::SampleRequest::MODE_TOP_K; other <= pb::SampleRequest::Mode_MAX; ++other) {
+      request.set_mode(static_cast<Mode>(other));
+      const absl::Status status = StatusOf(request);
+      EXPECT_EQ(ErrorReason(status), other == mode ? "" : "MODE_MISMATCH") << mode << " " << other;
+    }
+  }
   pb::SampleRequest request = Asking({1}, 3);
-  request.set_mode(pb::SampleRequest::MODE_TOP_1);
-  EXPECT_TRUE(StatusOf(request).ok());
+  request.set_mode(pb::SampleRequest::MODE_FULL);
   request.set_top_k(2);
-  EXPECT_EQ(ErrorReason(StatusOf(request)), "MODE_MISMATCH");
+  EXPECT_EQ(StatusOf(request).message(), "top_k: expected mode topk beside it, found mode full");
+  request.set_mode(pb::SampleRequest::MODE_TOP_1);
+  request.set_top_k(1);
+  EXPECT_TRUE(StatusOf(request).ok());
 }
 
 TEST_F(SampleServiceTest, EveryChoiceOfTheSamplerReachesIt) {

@@ -17,44 +17,77 @@ namespace {
 
 namespace pb = atlpb::sample::v1;
 
-absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
+using Mode = pb::SampleRequest::Mode;
+
+// As people write them, in REST and on the command line.
+std::string_view NameOf(Mode mode) {
+  switch (mode) {
+    case pb::SampleRequest::MODE_TOP_1:
+      return "top1";
+    case pb::SampleRequest::MODE_TOP_K:
+      return "topk";
+    case pb::SampleRequest::MODE_THRESHOLD:
+      return "threshold";
+    case pb::SampleRequest::MODE_FULL:
+      return "full";
+    case pb::SampleRequest::MODE_ORACLE:
+      return "oracle";
+    case pb::SampleRequest::MODE_NUCLEUS:
+      return "nucleus";
+    default:
+      return "default";
+  }
+}
+
+// The mode asked for, by name or by the one field that only it has.
+absl::StatusOr<Mode> ModeOf(const pb::SampleRequest& proto) {
+  struct OwnField {
+    const char* name;
+    Mode mode;
+    bool set;
+  };
+  // A top_k of 1 is what top1 says too.
+  const bool top_k = proto.top_k() != 0 && !(proto.mode() == pb::SampleRequest::MODE_TOP_1 && proto.top_k() == 1);
+  const OwnField fields[] = {{"top_k", pb::SampleRequest::MODE_TOP_K, top_k},
+                             {"threshold", pb::SampleRequest::MODE_THRESHOLD, proto.threshold() != 0},
+                             {"oracle_expert", pb::SampleRequest::MODE_ORACLE, proto.has_oracle_expert()},
+                             {"nucleus_p", pb::SampleRequest::MODE_NUCLEUS, proto.nucleus_p() != 0}};
+  Mode mode = proto.mode();
+  for (const OwnField& field : fields) {
+    if (!field.set) continue;
+    if (mode == pb::SampleRequest::MODE_UNSPECIFIED) mode = field.mode;
+    if (mode == field.mode) continue;
+    return FieldError(field.name, "MODE_MISMATCH",
+                      fmt::format("expected mode {} beside it, found mode {}", NameOf(field.mode), NameOf(mode)));
+  }
+  if (mode == pb::SampleRequest::MODE_ORACLE && proto.temperature() != 0) {
+    return FieldError(
+        "temperature", "MODE_MISMATCH",
+        fmt::format("expected none with mode oracle, which asks no posterior, found {}", proto.temperature()));
+  }
+  if (mode == pb::SampleRequest::MODE_ORACLE && !proto.has_oracle_expert()) {
+    return FieldError("oracle_expert", "UNKNOWN_EXPERT", "expected the expert that mode oracle is to ask, found none");
+  }
+  return mode;
+}
+
+absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto, Mode mode) {
   RoutingRule rule{.top_k = proto.top_k(),
                    .threshold = proto.threshold(),
                    .oracle_expert = proto.oracle_expert(),
                    .nucleus_p = proto.nucleus_p(),
                    .temperature = proto.temperature() == 0 ? 1.0 : proto.temperature()};
-  if (proto.nucleus_p() != 0 && proto.mode() != pb::SampleRequest::MODE_NUCLEUS) {
-    return FieldError("nucleus_p", "MODE_MISMATCH",
-                      fmt::format("expected mode nucleus with a nucleus_p of {}, found mode {}", proto.nucleus_p(),
-                                  static_cast<int>(proto.mode())));
-  }
-  if (proto.temperature() != 0 && proto.mode() == pb::SampleRequest::MODE_ORACLE) {
-    return FieldError(
-        "temperature", "MODE_MISMATCH",
-        fmt::format("expected none with mode oracle, which asks no posterior, found {}", proto.temperature()));
-  }
-  switch (proto.mode()) {
-    case pb::SampleRequest::MODE_UNSPECIFIED:
-      if (proto.top_k() > 1) {
-        return FieldError("top_k", "MODE_MISMATCH",
-                          fmt::format("expected mode top-k with a top_k of {}, found no mode", proto.top_k()));
-      }
-      // The version's default stands in its place (default_routing).
+  switch (mode) {
+    case pb::SampleRequest::MODE_UNSPECIFIED:  // the version's default stands in its place (default_routing)
+    case pb::SampleRequest::MODE_TOP_K:
       rule.mode = RoutingMode::kTopK;
       return rule;
     case pb::SampleRequest::MODE_TOP_1:
-      if (proto.top_k() > 1) {
-        return FieldError("top_k", "MODE_MISMATCH",
-                          fmt::format("expected none with mode top-1, found {}", proto.top_k()));
-      }
       rule.top_k = 1;
       rule.mode = RoutingMode::kTopK;
       return rule;
     case pb::SampleRequest::MODE_NUCLEUS:
       rule.mode = RoutingMode::kNucleus;
-      return rule;
-    case pb::SampleRequest::MODE_TOP_K:
-      rule.mode = RoutingMode::kTopK;
       return rule;
     case pb::SampleRequest::MODE_THRESHOLD:
       rule.mode = RoutingMode::kThreshold;
@@ -68,7 +101,7 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto) {
     default:
       return FieldError("mode", "UNKNOWN_MODE",
                         fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Mode_MAX),
-                                    static_cast<int>(proto.mode())));
+                                    static_cast<int>(mode)));
   }
 }
 
@@ -182,10 +215,11 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   SampleRequest request{.model = proto.model(), .version = proto.version()};
   request.classes.assign(proto.classes().begin(), proto.classes().end());
   request.seeds.assign(proto.seeds().begin(), proto.seeds().end());
-  ATOLL_ASSIGN_OR_RETURN(request.routing, RoutingFromProto(proto));
+  ATOLL_ASSIGN_OR_RETURN(const Mode mode, ModeOf(proto));
+  ATOLL_ASSIGN_OR_RETURN(request.routing, RoutingFromProto(proto, mode));
   ATOLL_ASSIGN_OR_RETURN(request.solver, SolverFromProto(proto.solver()));
   ATOLL_ASSIGN_OR_RETURN(request.format, FormatFromProto(proto.format()));
-  request.default_routing = proto.mode() == pb::SampleRequest::MODE_UNSPECIFIED;
+  request.default_routing = mode == pb::SampleRequest::MODE_UNSPECIFIED;
   request.default_solver = proto.solver() == pb::SampleRequest::SOLVER_UNSPECIFIED;
   request.steps = proto.steps();
   request.allow_expert_loss = proto.allow_expert_loss();

@@ -17,6 +17,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/random/random.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/byte_size.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -127,7 +128,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
          "--memory", flags.expert_server.local.memory_budget_bytes,
          "With --serve: memory for weights, as 8GB, per device; what does not fit is read again when it is asked "
          "for (default: no limit)")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+      ->transform(ByteSize());
   app.add_option("--profile", flags.profile.folder, "Measure the costs of FOLDER/job.yaml and end (`atoll profile`)");
   app.add_option("--profile-network", flags.profile.network, "expert or router")
       ->check(CLI::IsMember({"expert", "router"}));
