@@ -309,13 +309,15 @@ class CivetRestServer : public RestServer {
   }
 
   absl::StatusOr<Reply> Sample(const std::string& body, Exchange* exchange) {
+    // First: the socket of a caller that has hung up and was written to since has no peer by which it could be found.
+    const int socket = SocketOf(*exchange);
     ATOLL_ASSIGN_OR_RETURN(exchange->accepted, Submit(body));
     Accepted& accepted = *exchange->accepted;
     if (accepted.stream) {
-      Stream(exchange);
+      Stream(exchange, socket);
       return Reply{};
     }
-    if (absl::Status status = accepted.call->Await(SocketOf(*exchange), stop_); !status.ok()) {
+    if (absl::Status status = accepted.call->Await(socket, stop_); !status.ok()) {
       accepted.ticket.reset();
       return status;
     }
@@ -339,12 +341,13 @@ class CivetRestServer : public RestServer {
   }
 
   // Writes what comes of the request as it comes. Its place is given back as soon as its caller is gone.
-  void Stream(Exchange* exchange) {
+  void Stream(Exchange* exchange, int socket) {
     Keep(exchange);
     exchange->streamed = true;
     AnswerWriter writer = WriterOf(*exchange);
     const bool chunked = std::string_view(exchange->request->http_version) == "1.1";
-    if (writer.BeginStream("text/event-stream", chunked) && WriteEvents(*exchange, &writer) && writer.EndStream()) {
+    if (writer.BeginStream("text/event-stream", chunked) && WriteEvents(*exchange, socket, &writer) &&
+        writer.EndStream()) {
       return;
     }
     exchange->accepted->ticket.reset();
@@ -352,9 +355,8 @@ class CivetRestServer : public RestServer {
   }
 
   // False when the caller is gone, or too slow.
-  bool WriteEvents(const Exchange& exchange, AnswerWriter* writer) {
+  bool WriteEvents(const Exchange& exchange, int socket, AnswerWriter* writer) {
     const Accepted& accepted = *exchange.accepted;
-    const int socket = SocketOf(exchange);
     std::map<int32_t, int32_t> partials;  // by image: how many were sent
     while (true) {
       const absl::StatusOr<RestCall::News> news = accepted.call->AwaitNews(socket, stop_);
