@@ -500,7 +500,8 @@ void Engine::BeginSteps() {
 }
 
 void Engine::Proceed(const Flight& flight) {
-  const auto& [request, image] = flight;
+  ActiveRequest* const request = flight.request;
+  ActiveImage* const image = flight.image;
   if (image->step->need() == StepNeed::kFinish) return FinishStep(flight);
   const EvaluationPoint point = image->step->point();
   const SamplerInfo& info = request->model->info;
