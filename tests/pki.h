@@ -1,0 +1,65 @@
+// Certificates and keys for tests, made in code and never kept: an authority, what it signs, and keys that sign tokens.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace atl::testing {
+
+// Both as PEM.
+struct Certificate {
+  std::string certificate;
+  std::string key;
+};
+
+struct CertificateRequest {
+  std::string common_name;
+  std::vector<std::string> dns_names;
+  std::vector<std::string> addresses;  // IP addresses
+  absl::Time not_before = absl::Now() - absl::Hours(1);
+  absl::Time not_after = absl::Now() + absl::Hours(24);
+};
+
+// A certificate authority with an EC P-256 key. Aborts where OpenSSL fails. Thread-safe but for its moves.
+class CertificateAuthority {
+ public:
+  explicit CertificateAuthority(const std::string& common_name = "atoll tests");
+  ~CertificateAuthority();
+  CertificateAuthority(CertificateAuthority&&) noexcept;
+  CertificateAuthority& operator=(CertificateAuthority&&) noexcept;
+
+  // PEM.
+  const std::string& certificate() const { return certificate_; }
+
+  // A certificate for servers and for clients, as every program of a cluster is both.
+  Certificate Issue(const CertificateRequest& request) const;
+  // For localhost, 127.0.0.1 and ::1.
+  Certificate IssueServer(const std::string& common_name) const;
+  // Without any address.
+  Certificate IssueClient(const std::string& common_name) const;
+  // As IssueServer, but valid until an hour ago.
+  Certificate IssueExpired(const std::string& common_name) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  std::string certificate_;
+};
+
+// Writes tls.crt, tls.key and ca.crt into `folder` the way Kubernetes does: into a new folder behind a link that one
+// rename swaps, so that a reader never sees the key of another certificate. Call it again to replace all three.
+void WriteTlsFolder(const std::string& folder, const Certificate& certificate, const std::string& authority);
+
+// Keys that sign tokens, both halves as PEM.
+struct SigningKey {
+  std::string private_pem;
+  std::string public_pem;
+};
+SigningKey MakeEcSigningKey();                  // P-256, for ES256
+SigningKey MakeRsaSigningKey(int bits = 2048);  // for RS256
+
+}  // namespace atl::testing
