@@ -2,8 +2,9 @@
 # Installs what Atoll builds and tests with: packages of the distribution through apt, and one virtual environment for
 # the libraries that PyPI carries (LibTorch, Arrow, NCCL and CUDA headers). All of it is named in dependencies.txt.
 #
-#   deploy/setup.sh            install what is missing
-#   deploy/setup.sh --prefix   print the environment's folder and exit (installs nothing)
+#   deploy/setup.sh              install what is missing
+#   deploy/setup.sh --s3-server  the same, and the S3 server of the tests, which Go builds once (about 2.5 minutes)
+#   deploy/setup.sh --prefix     print the environment's folder and exit (installs nothing)
 #
 # Works as root or through sudo. The environment lies in ${ATOLL_CACHE:-${XDG_CACHE_HOME:-~/.cache}/atoll}, in a folder
 # named by the hash of the PyPI pins, so that clones share it. A second run takes seconds.
@@ -24,10 +25,12 @@ if [ "${1:-}" = --prefix ]; then
   echo "$prefix"
   exit 0
 fi
+s3_server=
 case ${1:-} in
   '') ;;
+  --s3-server) s3_server=$(awk '$1 == "go" { print $2 }' "$dependencies") ;;
   -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) printf "setup: error: unknown argument '%s'; expected none, or --prefix\n" "$1" >&2; exit 2 ;;
+  *) printf "setup: error: unknown argument '%s'; expected none, --s3-server or --prefix\n" "$1" >&2; exit 2 ;;
 esac
 
 as_root() {
@@ -106,5 +109,20 @@ if [ ! -e "$prefix/complete" ]; then
   done
   touch "$prefix.part/complete"
   mv "$prefix.part" "$prefix"
+fi
+
+# Tests find the server through the link in the environment.
+if [ -n "$s3_server" ]; then
+  program=$cache/versitygw-${s3_server##*@}
+  if [ ! -x "$program" ]; then
+    command -v go >/dev/null || die "go not found: the S3 server of the tests, $s3_server, is built with Go 1.25 or newer (https://go.dev/dl)"
+    say "building $s3_server"
+    build=$(mktemp -d)
+    GOBIN=$build go install "$s3_server" || { rm -rf "$build"; die "$s3_server cannot be built; the lines above say why"; }
+    mv "$build/versitygw" "$program.part"
+    mv "$program.part" "$program"
+    rmdir "$build"
+  fi
+  ln -sfn "$program" "$prefix/s3-server"
 fi
 say "ready: $prefix"

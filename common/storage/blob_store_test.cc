@@ -23,16 +23,28 @@
 #include "common/storage/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/s3/s3_server.h"
 
 namespace atl::storage {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Every store behaves alike: a local folder, the way that object stores are used (over an Arrow filesystem), and, when
-// ATOLL_TEST_S3_URI names a prefix of a real one, S3.
+// Every store behaves alike: a local folder, the way that object stores are used (over an Arrow filesystem), and S3,
+// where a server is installed; ATOLL_TEST_S3_URI names a prefix of another.
 constexpr char kS3Variable[] = "ATOLL_TEST_S3_URI";
 enum class Kind { kLocal, kArrow, kS3 };
+
+bool HasS3() {
+  return std::getenv(kS3Variable) != nullptr || testing_s3::MissingS3Server().empty();
+}
+
+// One server for all tests of this process.
+std::string S3Uri() {
+  if (const char* uri = std::getenv(kS3Variable); uri != nullptr) return uri;
+  static const testing_s3::S3Server server;
+  return server.Uri("store");
+}
 
 std::string NameOf(Kind kind) {
   return kind == Kind::kLocal ? "Local" : kind == Kind::kArrow ? "Arrow" : "S3";
@@ -51,7 +63,7 @@ class BlobStoreTest : public ::testing::TestWithParam<Kind> {
         return;
       case Kind::kS3:
         // A prefix of its own, before the options.
-        std::string uri = std::getenv(kS3Variable);
+        std::string uri = S3Uri();
         uri.insert(std::min(uri.find('?'), uri.size()), "/" + RandomSuffix());
         auto store = BlobStore::Open(uri);
         ASSERT_TRUE(store.ok()) << store.status();
@@ -217,15 +229,16 @@ TEST_P(BlobStoreTest, OfManyThatCreateOnceAtMostOneWins) {
 
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {Kind::kLocal, Kind::kArrow};
-  if (std::getenv(kS3Variable) != nullptr) kinds.push_back(Kind::kS3);
+  if (HasS3()) kinds.push_back(Kind::kS3);
   return kinds;
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, BlobStoreTest, ::testing::ValuesIn(Kinds()),
                          [](const auto& info) { return NameOf(info.param); });
 
-TEST(BlobStoreS3Test, RunsAgainstTheServerThatTheEnvironmentNames) {
-  if (std::getenv(kS3Variable) == nullptr) GTEST_SKIP() << kS3Variable << " is not set: no S3 server to test against";
+TEST(BlobStoreS3Test, IsAmongTheStoresThatAreTested) {
+  if (std::getenv(kS3Variable) == nullptr) ATOLL_REQUIRE_S3_SERVER();
+  EXPECT_THAT(Kinds(), ::testing::Contains(Kind::kS3));
 }
 
 TEST(BlobStoreOpenTest, UnknownSchemesAndUnusableRootsAreRefused) {

@@ -1,0 +1,54 @@
+// A real S3 server for tests: versitygw, which deploy/setup.sh --s3-server installs, over a temporary folder.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/multiproc/process.h"
+
+namespace atl::testing_s3 {
+
+// Why no server can be started here, and what to do about it; empty where one can.
+std::string MissingS3Server();
+
+// Serves one bucket on loopback until it is destroyed; its files go with it. Not thread-safe. Steps of the harness that
+// fail end the test process, with their reason.
+class S3Server {
+ public:
+  static constexpr char kAccessKey[] = "ATOLLTESTKEY";
+  static constexpr char kSecretKey[] = "atolltestsecret";
+  static constexpr char kBucket[] = "atoll-test";
+
+  S3Server();
+  ~S3Server();
+  S3Server(const S3Server&) = delete;
+  S3Server& operator=(const S3Server&) = delete;
+
+  int port() const { return port_; }
+  // "s3://<keys>@<bucket>/<prefix>?…": a store of its own below `prefix`, with the keys in it.
+  std::string Uri(std::string_view prefix) const;
+  // The same through another port, for a proxy in between, and with other keys ("key:secret"; empty: none).
+  static std::string Uri(std::string_view prefix, int port, std::string_view keys, std::string_view bucket = kBucket);
+  // What a process needs beside a URI without keys: "NAME=value".
+  static std::vector<std::string> Environment();
+  // Where the object of a key lies as a file.
+  std::string FileOf(std::string_view key) const;
+
+ private:
+  bool Start();
+
+  std::string folder_;
+  int port_ = 0;
+  std::unique_ptr<testing_cluster::Process> process_;
+};
+
+}  // namespace atl::testing_s3
+
+// Skips the test by name where no server is installed; fails it in CI, which installs one.
+#define ATOLL_REQUIRE_S3_SERVER()                                                                         \
+  if (const std::string atoll_missing_ = ::atl::testing_s3::MissingS3Server(); !atoll_missing_.empty()) { \
+    if (std::getenv("CI") != nullptr) FAIL() << atoll_missing_;                                           \
+    GTEST_SKIP() << atoll_missing_;                                                                       \
+  }
