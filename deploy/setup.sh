@@ -57,6 +57,15 @@ if [ -n "$missing" ]; then
   export DEBIAN_FRONTEND=noninteractive
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
+  # PostgreSQL is for the tests, which make clusters of their own: its package shall start none.
+  case " $missing " in
+    *" postgresql "*)
+      if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+        as_root mkdir -p /etc/postgresql-common
+        echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+      fi
+      ;;
+  esac
   as_root apt-get update >"$log" 2>&1 || say "warning: apt-get update failed; going on with the lists at hand"
   # shellcheck disable=SC2086
   if ! as_root apt-get install -y --no-install-recommends $missing >"$log" 2>&1; then

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/server_context.h"
 
 namespace atl::rpc {
@@ -17,8 +18,9 @@ inline constexpr int kMaxMessageBytes = 64 << 20;
 
 // A channel to "host:port" that connects when first used: pings an idle connection every 20 s, and tries again after
 // 0.2 s growing to at most 5 s (gRPC adds 20 % of jitter). Thread-safe; it dies with its last reference, which a
-// reactor must not hold.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+// reactor must not hold. Null credentials: in the clear.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr);
 
 // The call ends after `timeout` at the latest. With `wait_for_ready` it waits for a server that is not there yet
 // instead of failing with UNAVAILABLE at once.

@@ -12,7 +12,6 @@
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace atl::rpc {
@@ -63,7 +62,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   grpc::ServerBuilder builder;
   Configure(builder);
   int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(
+      options.listen, options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);
   for (const NamedService& service : options.services) builder.RegisterService(service.service);
 
   std::unique_ptr<Server> server(new Server);

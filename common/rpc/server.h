@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 
 namespace atl::rpc {
@@ -22,6 +23,8 @@ struct ServerOptions {
   // "host:port"; port 0 takes a free one. IPv6 hosts in brackets.
   std::string listen = "127.0.0.1:0";
   std::vector<NamedService> services;
+  // What the port asks of its callers; null: in the clear, anybody.
+  std::shared_ptr<grpc::ServerCredentials> credentials;
 };
 
 // Writes "<port>\n" for whoever started the process with port 0; a reader sees all of it or no file.

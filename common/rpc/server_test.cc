@@ -99,6 +99,26 @@ TEST_F(ServerTest, BindsAFreePortAndAnswers) {
   EXPECT_TRUE(GetJob("a").ok());
 }
 
+// A loopback port that can ask more of a call than a port in the clear, and costs its callers nothing.
+TEST_F(ServerTest, CredentialsOfTheLoopbackTakeCallersThatHaveNone) {
+  FakeJobs jobs;
+  auto server = Server::Start({.listen = "127.0.0.1:0",
+                               .services = {{JobService::service_full_name(), &jobs}},
+                               .credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (const auto& credentials :
+       {grpc::InsecureChannelCredentials(), grpc::experimental::LocalCredentials(LOCAL_TCP)}) {
+    auto stub = JobService::NewStub(MakeChannel((*server)->address(), credentials));
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(20), true);
+    GetJobRequest request;
+    request.set_job_id("a");
+    GetJobResponse response;
+    EXPECT_TRUE(FromGrpc(stub->GetJob(&context, request, &response)).ok());
+    EXPECT_EQ(response.job().job_id(), "a");
+  }
+}
+
 TEST_F(ServerTest, ErrorsArriveWithTheirReason) {
   const absl::Status status = GetJob("missing");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

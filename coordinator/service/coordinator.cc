@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
 absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) {
   registry_ = metrics::Registry::Create("coordinator");
   metrics_ = std::make_unique<CoreMetrics>(registry_.get());
-  ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store_path, .on_point = options.on_point}));
+  ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store_path}));
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
   CoreOptions core;

@@ -41,8 +41,6 @@ struct CoordinatorOptions {
   absl::Duration watch_interval = absl::Milliseconds(100);
   // Its watch_interval is the one above.
   ExpertRegistryOptions experts;
-  // Called at "<transaction>.before_commit" and "<transaction>.after_commit", for tests.
-  std::function<void(std::string_view point)> on_point;
 };
 
 // Thread-safe.

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/store/sqlite_backup.h"
@@ -94,23 +93,6 @@ bool ParseDurations(Flags& flags, absl::Duration* stop_grace) {
   return false;
 }
 
-// ATOLL_FAILPOINT="<transaction>.<before_commit|after_commit>[:<n>]": the process kills itself with SIGKILL when it
-// reaches the point for the n-th time; "*" is any point. For tests of recovery.
-std::function<void(std::string_view)> FailpointFromEnvironment() {
-  const char* text = std::getenv("ATOLL_FAILPOINT");
-  if (text == nullptr || *text == '\0') return nullptr;
-  std::string point = text;
-  int hit = 1;
-  if (const size_t colon = point.find(':'); colon != std::string::npos) {
-    if (!absl::SimpleAtoi(point.substr(colon + 1), &hit)) hit = 1;
-    point.resize(colon);
-  }
-  spdlog::warn("failpoint {}: this process will kill itself there at hit {}", point, hit);
-  return [point, left = hit](std::string_view reached) mutable {
-    if ((point == "*" || reached == point) && --left == 0) kill(getpid(), SIGKILL);
-  };
-}
-
 // Readers see the whole address or no file.
 bool WriteAddress(const std::string& path, const std::string& address) {
   const std::string temporary = path + ".new";
@@ -171,7 +153,6 @@ int main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   signal(SIGPIPE, SIG_IGN);
   const sigset_t stop_signals = BlockStopSignals();
-  flags.options.on_point = FailpointFromEnvironment();
 
   auto coordinator = atl::coordinator::Coordinator::Start(flags.options);
   if (!coordinator.ok()) return Fail(coordinator.status());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/base/failpoint.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/test_support.h"
 
@@ -16,10 +17,8 @@ constexpr int kJobs = 5;
 // Writes kJobs jobs, telling each acknowledged one through `acknowledged`; dies by SIGKILL at the `hit`-th time that
 // `point` is reached.
 [[noreturn]] void WriteUntilKilled(const std::string& path, const std::string& point, int hit, int acknowledged) {
-  int hits = 0;
-  const auto store = SqliteStore::Open({path, absl::Seconds(1), [&](std::string_view reached) {
-                                          if (reached == point && ++hits == hit) kill(getpid(), SIGKILL);
-                                        }});
+  if (!SetFailpoints(point + "=kill@" + std::to_string(hit)).ok()) _exit(1);
+  const auto store = SqliteStore::Open({path, absl::Seconds(1)});
   if (!store.ok()) _exit(2);
   for (char i = 1; i <= kJobs; ++i) {
     const auto status =
@@ -50,13 +49,13 @@ TEST_P(SqliteCrashTest, NothingAcknowledgedIsLostAndNothingIsHalfThere) {
   const auto store = OpenOrDie(folder.File("s.db"));
   const auto jobs = store->UnfinishedJobs();
   ASSERT_TRUE(jobs.ok()) << jobs.status();
-  const size_t durable = point == "insert.after_commit" ? hit : hit - 1;
+  const size_t durable = point == "store.insert.after_commit" ? hit : hit - 1;
   ASSERT_EQ(jobs->size(), durable);
   for (size_t i = 0; i < durable; ++i) EXPECT_EQ((*jobs)[i], SmallJob("j-" + std::to_string(i + 1)));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryPoint, SqliteCrashTest,
-                         testing::Combine(testing::Values("insert.before_commit", "insert.after_commit"),
+                         testing::Combine(testing::Values("store.insert.before_commit", "store.insert.after_commit"),
                                           testing::Values(1, 3, kJobs)));
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 absl::Status OpenStatus(const std::string& path) {
-  return SqliteStore::Open({path, absl::Milliseconds(20), nullptr}).status();
+  return SqliteStore::Open({path, absl::Milliseconds(20)}).status();
 }
 
 TEST(SqliteOpenTest, ASecondCoordinatorIsRefusedAndToldWhoHasTheStore) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "coordinator/store/migrations.h"
 #include "coordinator/store/sqlite_rows.h"
@@ -128,25 +129,18 @@ absl::Status SqliteStore::MarkRestored() {
   return absl::OkStatus();
 }
 
-void SqliteStore::Reach(std::string_view name, std::string_view where) {
-  if (options_.on_point) options_.on_point(fmt::format("{}.{}", name, where));
-}
-
 absl::Status SqliteStore::Write(std::string_view name, const std::function<absl::Status(Transaction&)>& body) {
   ATOLL_RETURN_IF_ERROR(database_->Execute("BEGIN IMMEDIATE"));
   SqliteTransaction transaction(database_.get(), epoch_);
   absl::Status status = body(transaction);
-  if (status.ok()) {
-    Reach(name, "before_commit");
-    status = database_->Execute("COMMIT");
-  }
+  if (status.ok()) status = Failpoint(fmt::format("store.{}.before_commit", name));
+  if (status.ok()) status = database_->Execute("COMMIT");
   if (!status.ok()) {
     // After some errors SQLite has already rolled back; saying so again is then an error that changes nothing.
     (void)database_->Execute("ROLLBACK");
     return status;
   }
-  Reach(name, "after_commit");
-  return absl::OkStatus();
+  return Failpoint(fmt::format("store.{}.after_commit", name));
 }
 
 absl::Status SqliteStore::AdoptEpoch(int64_t epoch) {

@@ -16,8 +16,6 @@ struct SqliteStoreOptions {
   std::string path;
   // How long to wait for another process that holds the database, for example a backup.
   absl::Duration busy_timeout = absl::Seconds(5);
-  // Called with "<name>.before_commit" and "<name>.after_commit" of every Write, for tests that kill the process there.
-  std::function<void(std::string_view point)> on_point;
 };
 
 class SqliteStore : public Store {
@@ -59,7 +57,6 @@ class SqliteStore : public Store {
   absl::Status Prepare();
   absl::Status LoadMeta();
   absl::StatusOr<int64_t> MetaNumber(std::string_view key);
-  void Reach(std::string_view name, std::string_view where);
 
   const SqliteStoreOptions options_;
   const int lock_descriptor_;

@@ -27,9 +27,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-inline std::unique_ptr<SqliteStore> OpenOrDie(const std::string& path,
-                                              std::function<void(std::string_view)> on_point = nullptr) {
-  auto store = SqliteStore::Open({path, absl::Milliseconds(50), std::move(on_point)});
+inline std::unique_ptr<SqliteStore> OpenOrDie(const std::string& path) {
+  auto store = SqliteStore::Open({path, absl::Milliseconds(50)});
   if (!store.ok()) {
     ADD_FAILURE() << store.status();
     std::abort();

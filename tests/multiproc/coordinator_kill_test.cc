@@ -171,7 +171,7 @@ TEST_F(CoordinatorKillTest, KilledOnceOnEitherSideOfEveryCommit) {
   for (int n = 1; n <= kMostPoints && !HasFailure(); ++n) {
     SCOPED_TRACE("killed at point " + std::to_string(n));
     if (n > 1) Renew();
-    process_->Start("*:" + std::to_string(n));
+    process_->Start("*=kill@" + std::to_string(n));
     Submit();
     StartIsland();
     const int kills = DriveJob("");
@@ -184,10 +184,10 @@ TEST_F(CoordinatorKillTest, KilledOnceOnEitherSideOfEveryCommit) {
 }
 
 TEST_F(CoordinatorKillTest, KilledAgainAndAgain) {
-  process_->Start("*:5");
+  process_->Start("*=kill@5");
   Submit();
   StartIsland();
-  EXPECT_GE(DriveJob("*:5"), 4);
+  EXPECT_GE(DriveJob("*=kill@5"), 4);
   process_->Stop(SIGKILL);
   process_->Start();
   ASSERT_TRUE(Call([](const std::shared_ptr<grpc::Channel>& channel) {

@@ -36,7 +36,7 @@ std::string ReadFile(const std::string& path) {
   const int descriptor = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   dup2(descriptor, STDOUT_FILENO);
   dup2(descriptor, STDERR_FILENO);
-  setenv("ATOLL_FAILPOINT", failpoint.c_str(), 1);
+  setenv("ATOLL_FAILPOINTS", failpoint.c_str(), 1);
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);

@@ -18,7 +18,7 @@ class CoordinatorProcess {
   explicit CoordinatorProcess(std::string folder) : folder_(std::move(folder)) {}
   ~CoordinatorProcess();  // SIGKILL
 
-  // Starts the process; `failpoint` is its ATOLL_FAILPOINT. Does not wait for it to serve.
+  // Starts the process; `failpoint` is its ATOLL_FAILPOINTS. Does not wait for it to serve.
   void Start(const std::string& failpoint = "", const std::vector<std::string>& more_flags = {});
   // Sends the signal, waits for the end and returns the wait status.
   int Stop(int signal);

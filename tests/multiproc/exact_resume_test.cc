@@ -19,7 +19,7 @@ TEST(ExactResume, FortyStepsEqualTwentyThenSigkillThenTwenty) {
   ASSERT_TRUE(cluster.AwaitSuccess(whole, absl::Seconds(120)));
 
   // The coordinator falls right after the first commit: however fast the island is, nothing later is committed.
-  cluster.StartCoordinator({"ATOLL_FAILPOINT=commit_checkpoint.after_commit:1"});
+  cluster.StartCoordinator({"ATOLL_FAILPOINTS=store.commit_checkpoint.after_commit=kill@1"});
   const std::string broken = cluster.Submit(spec);
   ASSERT_EQ(cluster.coordinator().Wait(absl::Seconds(120)), -SIGKILL);
   cluster.KillIsland(0);

@@ -1,0 +1,86 @@
+#include "common/base/failpoint.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "common/base/errors.h"
+#include "gtest/gtest.h"
+
+namespace atl {
+namespace {
+
+class FailpointTest : public testing::Test {
+ protected:
+  ~FailpointTest() override { EXPECT_TRUE(SetFailpoints("").ok()); }
+};
+
+TEST_F(FailpointTest, APlaceThatNobodyNamesIsPassed) {
+  ASSERT_TRUE(SetFailpoints("manifest.after_write=error").ok());
+  EXPECT_TRUE(Failpoint("manifest.before_write").ok());
+  EXPECT_EQ(Failpoint("manifest.after_write").code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(FailpointTest, AnErrorHasTheCodeAndNamesThePlace) {
+  ASSERT_TRUE(SetFailpoints("a.b=error:DATA_LOSS").ok());
+  const absl::Status status = Failpoint("a.b");
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ErrorReason(status), "FAILPOINT");
+  EXPECT_EQ(status.message(), "failpoint a.b");
+}
+
+TEST_F(FailpointTest, CountsHowOftenAPlaceIsReached) {
+  ASSERT_TRUE(SetFailpoints("once=error@2; later=error@2+; *=error:ABORTED@7").ok());
+  EXPECT_TRUE(Failpoint("once").ok());
+  EXPECT_FALSE(Failpoint("once").ok());
+  EXPECT_TRUE(Failpoint("once").ok());
+  EXPECT_TRUE(Failpoint("later").ok());
+  EXPECT_FALSE(Failpoint("later").ok());
+  EXPECT_FALSE(Failpoint("later").ok());
+  // The seventh place of any name.
+  EXPECT_EQ(Failpoint("other").code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(Failpoint("other").ok());
+}
+
+TEST_F(FailpointTest, ATextThatCannotBeReadChangesNothing) {
+  ASSERT_TRUE(SetFailpoints("a=error").ok());
+  for (const std::string text : {"a", "=kill", "a=explode", "a=error:OOPS", "a=error:OK", "a=delay:soon", "a=delay:-1s",
+                                 "a=delay:inf", "a=kill@0", "a=kill@x", "b=error;c"}) {
+    const absl::Status status = SetFailpoints(text);
+    EXPECT_EQ(ErrorReason(status), "INVALID_FAILPOINT") << text;
+  }
+  EXPECT_FALSE(Failpoint("a").ok());
+  EXPECT_TRUE(Failpoint("b").ok());
+}
+
+TEST_F(FailpointTest, ADelayWaits) {
+  ASSERT_TRUE(SetFailpoints("a=delay:20ms").ok());
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(Failpoint("a").ok());
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(20));
+}
+
+TEST(FailpointDeathTest, AKillIsSigkill) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        setenv("ATOLL_FAILPOINTS", "a=kill@2", 1);
+        (void)Failpoint("a");
+        (void)Failpoint("a");
+      },
+      testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(FailpointDeathTest, AnEnvironmentThatCannotBeReadEndsTheProcess) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        setenv("ATOLL_FAILPOINTS", "a=explode", 1);
+        (void)Failpoint("a");
+      },
+      testing::ExitedWithCode(2), "ATOLL_FAILPOINTS: expected name=kill");
+}
+
+}  // namespace
+}  // namespace atl
