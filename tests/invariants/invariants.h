@@ -1,0 +1,76 @@
+// What must hold of a coordinator's store and its blob store whatever happened to the processes: checked from the files
+// alone, after faults of any kind, while the coordinator runs or after it was killed.
+//
+//   store         the file opens; every page, key and reference is whole
+//   epoch         the newest epoch in the blob store is this store's
+//   jobs          states of a job and of its tasks go together
+//   attempts      numbers only grow, one attempt is active at most, one finished each finished task
+//   steps         every step of a task is committed once, in the order of attempts, and the task knows the last one
+//   results       a finished task's outputs are those that it must have; a training's is its last committed checkpoint
+//   versions      every published version belongs to a finished job; generations have no gap
+//   files         every committed checkpoint, output and published file is there and has its hash
+//   cursor        a checkpoint's data cursor is at its own step: no sample was skipped or read twice
+//   acknowledged  nothing that a caller was told is missing
+//   weights       final weights are bit for bit those of the run without faults
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/storage/blob_store.h"
+#include "tests/invariants/story.h"
+
+namespace atl::testing_invariants {
+
+struct Violation {
+  std::string rule;
+  std::string what;  // one line that names the job, task or file
+};
+
+// "rule: what", one a line.
+std::string ToString(const std::vector<Violation>& violations);
+
+// What callers were told. A job that its user deleted does not belong here.
+struct Acknowledged {
+  struct Commit {
+    std::string task_id;
+    int64_t attempt = 0;
+    int64_t step = 0;
+    auto operator<=>(const Commit&) const = default;
+  };
+  std::set<std::string> jobs;              // submitted
+  std::map<std::string, int64_t> granted;  // by task: the newest attempt that an island heard of
+  std::set<Commit> commits;
+  std::map<std::string, std::string> completed;  // by task: SHA-256 of its first output; empty where unknown
+};
+
+// Adds what the leaders of islands wrote to their logs about grants and commits that were answered.
+void AddFromLog(std::string_view log, Acknowledged* acknowledged);
+
+// Rules that need rows alone.
+std::vector<Violation> CheckRows(const Story& story);
+// epoch, files and cursor. Reads every file that a row names.
+std::vector<Violation> CheckFiles(const Story& story, storage::BlobStore* blobs);
+std::vector<Violation> CheckAcknowledged(const Story& story, const Acknowledged& acknowledged);
+// `references`: local paths of the final manifests of a run without faults, beside their files. Each stands for the
+// task of its kind and index in every job that has succeeded; a run that has none is a violation.
+std::vector<Violation> CheckWeights(const Story& story, storage::BlobStore* blobs,
+                                    const std::vector<std::string>& references);
+
+struct Checked {
+  std::string store;                           // path of the file
+  std::string blobs;                           // root URI; empty: files are left out
+  const Acknowledged* acknowledged = nullptr;  // null: left out
+  std::vector<std::string> references;         // empty: left out
+};
+
+// All of them. Blocks on the disks.
+std::vector<Violation> CheckInvariants(const Checked& checked);
+
+}  // namespace atl::testing_invariants
