@@ -3,7 +3,7 @@
 #
 #   tests/run.sh [CTEST-ARGUMENTS]      e.g. tests/run.sh -L unit, tests/run.sh -R lost_rank
 #
-# Long forms have commands of their own: tests/fuzz.sh, tests/sanitizers.sh, tests/cuda_build.sh, tests/bench/*.sh.
+# Long forms have commands of their own: tests/fuzz.sh, tests/sanitize.sh, tests/cuda_build.sh, tests/bench/*.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 deploy/setup.sh

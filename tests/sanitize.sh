@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds tests under a sanitizer, and runs them.
 #
-#   tests/sanitizers.sh asan|tsan [CTEST-REGEX]     the regular expression picks tests by name; default: all that fit
+#   tests/sanitize.sh asan|tsan [CTEST-REGEX]     the regular expression picks tests by name; default: all that fit
 #
 # asan: address and undefined behaviour: every test without LibTorch and Arrow, whose libraries are not instrumented, and those
 #   of the serving code that link them and compute nothing with them.
