@@ -30,6 +30,13 @@ std::string RandomBytes(size_t size) {
   return bytes;
 }
 
+// What the core has in memory may differ from the store: only a process that loads it anew may answer anything.
+[[noreturn]] void EndProcess(const absl::Status& why) {
+  spdlog::critical("{}; this process ends", why.ToString());
+  spdlog::default_logger()->flush();
+  std::_Exit(kExitStoreLost);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
@@ -44,7 +51,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
 absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) {
   registry_ = metrics::Registry::Create("coordinator");
   metrics_ = std::make_unique<CoreMetrics>(registry_.get());
-  ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store_path}));
+  ATOLL_ASSIGN_OR_RETURN(
+      store_, store::SqliteStore::Open(
+                  {.path = options.store_path, .on_lost = options.on_store_lost ? options.on_store_lost : EndProcess}));
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
   CoreOptions core;

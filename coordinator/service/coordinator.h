@@ -41,7 +41,12 @@ struct CoordinatorOptions {
   absl::Duration watch_interval = absl::Milliseconds(100);
   // Its watch_interval is the one above.
   ExpertRegistryOptions experts;
+  // Called when this process may not go on with the store: nobody can say whether its last transaction is durable, or
+  // another coordinator has the store. Empty: the process ends at once with kExitStoreLost. For tests.
+  std::function<void(const absl::Status& why)> on_store_lost;
 };
+
+inline constexpr int kExitStoreLost = 3;
 
 // Thread-safe.
 class Coordinator {

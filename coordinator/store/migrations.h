@@ -1,9 +1,11 @@
 // The schema and how older files become it. Version N of the schema is what the first N migrations make; the version
-// lies in table schema_version.
+// lies in table schema_version. It is written once, as SQLite's; PostgreSQL's is made from that.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
-#include "coordinator/store/sqlite_database.h"
+#include "coordinator/store/sql_database.h"
 
 namespace atl::store {
 
@@ -17,5 +19,8 @@ absl::Status Migrate(Database& database);
 // Whether the database is a coordinator's store of this build's schema or an older one; errors as Migrate, and
 // STORE_CORRUPT for an empty one. Changes nothing.
 absl::Status CheckSchema(Database& database);
+
+// A migration's text as PostgreSQL takes it: types, identities, and what SQLite alone needs.
+std::string PostgresSql(const std::string& sqlite_sql);
 
 }  // namespace atl::store

@@ -105,8 +105,8 @@ absl::StatusOr<BackupFacts> Check(Database& database) {
   return facts;
 }
 
-absl::StatusOr<BackupFacts> CopyTo(Database& source, const std::string& path, absl::Duration busy_timeout) {
-  ATOLL_ASSIGN_OR_RETURN(const auto copy, Database::Open(path, busy_timeout, OpenMode::kExisting));
+absl::StatusOr<BackupFacts> CopyTo(SqliteDatabase& source, const std::string& path, absl::Duration busy_timeout) {
+  ATOLL_ASSIGN_OR_RETURN(const auto copy, SqliteDatabase::Open(path, busy_timeout, OpenMode::kExisting));
   ATOLL_RETURN_IF_ERROR(source.CopyTo(*copy));
   // One file, without a log beside it.
   ATOLL_RETURN_IF_ERROR(copy->Execute("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL"));
@@ -130,7 +130,7 @@ absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std
     return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_EXISTS",
                      fmt::format("{}: expected another file for the backup than the store itself", backup_path));
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto source, Database::Open(store_path, busy_timeout, OpenMode::kExisting));
+  ATOLL_ASSIGN_OR_RETURN(const auto source, SqliteDatabase::Open(store_path, busy_timeout, OpenMode::kExisting));
   if (absl::Status status = CheckSchema(*source); !status.ok()) {
     return WithContext(status, fmt::format("store {}", store_path));
   }
@@ -152,7 +152,8 @@ absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const s
         absl::StatusCode::kFailedPrecondition, "STORE_EXISTS",
         fmt::format("{}{} is there already: move it away first, or name another store", store_path, suffix));
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto source, Database::Open(backup_path, absl::ZeroDuration(), OpenMode::kReadOnly));
+  ATOLL_ASSIGN_OR_RETURN(const auto source,
+                         SqliteDatabase::Open(backup_path, absl::ZeroDuration(), OpenMode::kReadOnly));
   if (absl::Status status = CheckSchema(*source); !status.ok()) {
     return WithContext(status, fmt::format("backup {}", backup_path));
   }

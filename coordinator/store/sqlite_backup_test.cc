@@ -9,6 +9,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/store/migrations.h"
+#include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/test_support.h"
 #include "gmock/gmock.h"
 
@@ -167,7 +168,7 @@ TEST_F(SqliteBackupTest, OnlyAWholeBackupIsRestored) {
 TEST_F(SqliteBackupTest, ABackupOfANewerBuildIsOneClearError) {
   ASSERT_TRUE(BackUp().ok());
   {
-    auto backup = Database::Open(folder_.File("backup.db"), absl::ZeroDuration(), OpenMode::kExisting);
+    auto backup = SqliteDatabase::Open(folder_.File("backup.db"), absl::ZeroDuration(), OpenMode::kExisting);
     ASSERT_TRUE(backup.ok());
     ASSERT_TRUE((*backup)->Execute("INSERT INTO schema_version VALUES (99, 0)").ok());
   }

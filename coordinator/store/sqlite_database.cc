@@ -33,86 +33,67 @@ absl::Status SqliteError(int code, std::string_view doing, std::string_view mess
   }
 }
 
-Statement::Statement(Statement&& other) noexcept
-    : database_(other.database_),
-      statement_(std::exchange(other.statement_, nullptr)),
-      bound_(other.bound_),
-      error_(std::move(other.error_)) {}
+namespace {
 
-Statement::~Statement() {
-  if (statement_ == nullptr) return;
-  sqlite3_reset(statement_);
-  sqlite3_clear_bindings(statement_);
-}
-
-Statement& Statement::Bind(int64_t value) {
-  sqlite3_bind_int64(statement_, ++bound_, value);
-  return *this;
-}
-
-Statement& Statement::Bind(std::string_view text) {
-  const int code = sqlite3_bind_text64(statement_, ++bound_, text.data() == nullptr ? "" : text.data(), text.size(),
-                                       SQLITE_TRANSIENT, SQLITE_UTF8);
-  if (code != SQLITE_OK && error_.ok()) error_ = SqliteError(code, "binding text", sqlite3_errmsg(database_));
-  return *this;
-}
-
-Statement& Statement::BindBlob(std::string_view bytes) {
-  const int code = sqlite3_bind_blob64(statement_, ++bound_, bytes.data() == nullptr ? "" : bytes.data(), bytes.size(),
-                                       SQLITE_TRANSIENT);
-  if (code != SQLITE_OK && error_.ok()) error_ = SqliteError(code, "binding bytes", sqlite3_errmsg(database_));
-  return *this;
-}
-
-Statement& Statement::Bind(absl::Time time) {
-  if (time == absl::InfinitePast()) {
-    sqlite3_bind_null(statement_, ++bound_);
-    return *this;
+class SqliteCursor : public Cursor {
+ public:
+  // `error`: why there is no statement; comes back at Step.
+  SqliteCursor(sqlite3* database, sqlite3_stmt* statement, absl::Status error)
+      : database_(database), statement_(statement), error_(std::move(error)) {}
+  ~SqliteCursor() override {
+    if (statement_ == nullptr) return;
+    sqlite3_reset(statement_);
+    sqlite3_clear_bindings(statement_);
   }
-  return Bind(absl::ToUnixMicros(time));
-}
 
-absl::StatusOr<bool> Statement::Step() {
-  if (!error_.ok()) return error_;
-  read_ = 0;
-  const int code = sqlite3_step(statement_);
-  if (code == SQLITE_ROW) return true;
-  if (code == SQLITE_DONE) return false;
-  return SqliteError(code, sqlite3_sql(statement_), sqlite3_errmsg(database_));
-}
-
-absl::Status Statement::Run() {
-  const absl::StatusOr<bool> row = Step();
-  return row.status();
-}
-
-int64_t Statement::Int() {
-  return sqlite3_column_int64(statement_, read_++);
-}
-
-std::string Statement::Text() {
-  const int column = read_++;
-  const void* bytes = sqlite3_column_blob(statement_, column);
-  const int size = sqlite3_column_bytes(statement_, column);
-  return bytes == nullptr ? std::string() : std::string(static_cast<const char*>(bytes), static_cast<size_t>(size));
-}
-
-absl::Time Statement::Time() {
-  if (sqlite3_column_type(statement_, read_) == SQLITE_NULL) {
-    ++read_;
-    return absl::InfinitePast();
+  void BindInt(int64_t value) override { sqlite3_bind_int64(statement_, ++bound_, value); }
+  void BindText(std::string_view text) override {
+    Check("binding text", sqlite3_bind_text64(statement_, ++bound_, text.data() == nullptr ? "" : text.data(),
+                                              text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
   }
-  return absl::FromUnixMicros(Int());
-}
+  void BindBlob(std::string_view bytes) override {
+    Check("binding bytes", sqlite3_bind_blob64(statement_, ++bound_, bytes.data() == nullptr ? "" : bytes.data(),
+                                               bytes.size(), SQLITE_TRANSIENT));
+  }
+  void BindNull() override { sqlite3_bind_null(statement_, ++bound_); }
 
-absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path, absl::Duration busy_timeout,
-                                                         OpenMode mode) {
+  absl::StatusOr<bool> Step() override {
+    if (!error_.ok()) return error_;
+    const int code = sqlite3_step(statement_);
+    if (code == SQLITE_ROW) return true;
+    if (code == SQLITE_DONE) return false;
+    return SqliteError(code, sqlite3_sql(statement_), sqlite3_errmsg(database_));
+  }
+
+  bool IsNull(int column) override { return sqlite3_column_type(statement_, column) == SQLITE_NULL; }
+  int64_t Int(int column) override { return sqlite3_column_int64(statement_, column); }
+  std::string Text(int column) override {
+    const void* bytes = sqlite3_column_blob(statement_, column);
+    const int size = sqlite3_column_bytes(statement_, column);
+    return bytes == nullptr ? std::string() : std::string(static_cast<const char*>(bytes), static_cast<size_t>(size));
+  }
+
+ private:
+  void Check(std::string_view doing, int code) {
+    if (code != SQLITE_OK && error_.ok()) error_ = SqliteError(code, doing, sqlite3_errmsg(database_));
+  }
+
+  sqlite3* const database_;
+  sqlite3_stmt* const statement_;
+  int bound_ = 0;
+  absl::Status error_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::string& path,
+                                                                     absl::Duration busy_timeout, OpenMode mode) {
   sqlite3* handle = nullptr;
   int flags = SQLITE_OPEN_NOMUTEX;
   flags |= mode == OpenMode::kReadOnly ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
   if (mode == OpenMode::kCreate) flags |= SQLITE_OPEN_CREATE;
   const int code = sqlite3_open_v2(path.c_str(), &handle, flags, nullptr);
-  std::unique_ptr<Database> database(new Database(path, handle));
+  std::unique_ptr<SqliteDatabase> database(new SqliteDatabase(path, handle));
   if (code != SQLITE_OK) {
     return SqliteError(code, fmt::format("opening store {}", path), handle ? sqlite3_errmsg(handle) : "no memory");
   }
@@ -121,12 +102,12 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path
   return database;
 }
 
-Database::~Database() {
+SqliteDatabase::~SqliteDatabase() {
   for (auto& [sql, statement] : statements_) sqlite3_finalize(statement);
   sqlite3_close(database_);
 }
 
-absl::Status Database::Execute(const std::string& sql) {
+absl::Status SqliteDatabase::Execute(const std::string& sql) {
   char* message = nullptr;
   const int code = sqlite3_exec(database_, sql.c_str(), nullptr, nullptr, &message);
   if (code == SQLITE_OK) return absl::OkStatus();
@@ -135,7 +116,7 @@ absl::Status Database::Execute(const std::string& sql) {
   return SqliteError(code, fmt::format("store {}: {}", path_, sql.substr(0, 60)), text);
 }
 
-Statement Database::Prepare(std::string_view sql) {
+Statement SqliteDatabase::Prepare(std::string_view sql) {
   auto [it, inserted] = statements_.try_emplace(std::string(sql), nullptr);
   absl::Status error;
   if (inserted || it->second == nullptr) {
@@ -144,14 +125,29 @@ Statement Database::Prepare(std::string_view sql) {
     // A damaged file or one that is no database is found here first.
     if (code != SQLITE_OK) error = SqliteError(code, "preparing", sqlite3_errmsg(database_));
   }
-  return Statement(database_, it->second, std::move(error));
+  return Statement(std::make_unique<SqliteCursor>(database_, it->second, std::move(error)));
 }
 
-int64_t Database::changes() const {
+int64_t SqliteDatabase::changes() const {
   return sqlite3_changes64(database_);
 }
 
-absl::Status Database::CopyTo(Database& target) {
+absl::Status SqliteDatabase::Begin() {
+  return Execute("BEGIN IMMEDIATE");
+}
+
+absl::Status SqliteDatabase::Commit() {
+  absl::Status status = Execute("COMMIT");
+  // The record of the commit may lie on the disk although writing or syncing it failed, and count after a new start.
+  return ErrorReason(status) == "STORE_IO" ? OutcomeUnknown(status) : status;
+}
+
+void SqliteDatabase::Rollback() {
+  // After some errors SQLite has already rolled back; saying so again is then an error that changes nothing.
+  (void)Execute("ROLLBACK");
+}
+
+absl::Status SqliteDatabase::CopyTo(SqliteDatabase& target) {
   const std::string doing = fmt::format("copying {} to {}", path_, target.path_);
   sqlite3_backup* copy = sqlite3_backup_init(target.database_, "main", database_, "main");
   if (copy == nullptr) {

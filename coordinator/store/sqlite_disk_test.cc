@@ -1,6 +1,8 @@
 // A disk that is full, turns read-only, or damages a page under a store that is open: one clear error each, and what
 // was acknowledged stays as it was.
+#include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -109,6 +111,49 @@ TEST_F(SqliteDiskTest, ADiskThatTurnsReadOnlyIsSaidToBe) {
   EXPECT_EQ(ErrorReason(opened), "STORE_CANNOT_OPEN") << opened;
   const absl::Status backup = BackUpStore(disk_.File("s.db"), other.File("backup.db")).status();
   EXPECT_EQ(ErrorReason(backup), "STORE_READ_ONLY") << backup;
+}
+
+// No file may grow beyond `bytes` while it lives: writing more fails as on a disk with errors.
+class FileLimit {
+ public:
+  explicit FileLimit(uintmax_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{static_cast<rlim_t>(bytes), before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_ = {};
+  sighandler_t handler_;
+};
+
+TEST(SqliteCommitTest, AfterAnErrorOfTheDiskAtCommitNothingIsWrittenAnyMore) {
+  TemporaryFolder folder;
+  std::vector<std::string> lost;
+  {
+    const auto store = SqliteStore::Open(
+        {.path = folder.File("s.db"), .on_lost = [&](const absl::Status& why) { lost.push_back(ErrorReason(why)); }});
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto insert = [&](const std::string& id) {
+      return (*store)->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob(id)); });
+    };
+    ASSERT_TRUE(insert("j-1").ok());
+    {
+      const FileLimit limit(std::filesystem::file_size(folder.File("s.db-wal")));
+      const absl::Status status = insert("j-2");
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+      EXPECT_EQ(ErrorReason(status), "STORE_OUTCOME_UNKNOWN") << status;
+    }
+    EXPECT_EQ(lost, std::vector<std::string>{"STORE_OUTCOME_UNKNOWN"});
+    EXPECT_EQ(ErrorReason(insert("j-3")), "STORE_OUTCOME_UNKNOWN") << "the disk is well again, memory is not";
+  }
+  const auto again = OpenOrDie(folder.File("s.db"));
+  EXPECT_TRUE(again->GetJob("j-1").ok());
+  EXPECT_EQ(ErrorReason(again->GetJob("j-3").status()), "JOB_UNKNOWN");
 }
 
 TEST(SqlitePageTest, APageThatGoesBadUnderAnOpenStoreIsDataLossAndNoWrongAnswer) {

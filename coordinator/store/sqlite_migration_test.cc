@@ -6,6 +6,7 @@
 #include "common/base/errors.h"
 #include "coordinator/store/migrations.h"
 #include "coordinator/store/sqlite_backup.h"
+#include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/test_support.h"
 #include "gmock/gmock.h"
 
@@ -25,7 +26,7 @@ class SqliteMigrationTest : public testing::TestWithParam<int> {
     ASSERT_TRUE(file) << path << ": every schema before today's has a store there";
     std::stringstream text;
     text << file.rdbuf();
-    auto database = Database::Open(folder_.File("s.db"), absl::ZeroDuration());
+    auto database = SqliteDatabase::Open(folder_.File("s.db"), absl::ZeroDuration());
     ASSERT_TRUE(database.ok()) << database.status();
     ASSERT_TRUE((*database)->Execute("PRAGMA journal_mode = WAL").ok());
     const absl::Status written = (*database)->Execute(text.str());
@@ -99,7 +100,7 @@ TEST_P(SqliteMigrationTest, BecomesOneOfTodayAndSaysWhatItSaid) {
       EXPECT_EQ(progress->at("j-1/fit_features").metrics.at("accuracy"), 0.25);
     }
   }
-  auto database = Database::Open(folder_.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
+  auto database = SqliteDatabase::Open(folder_.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
   ASSERT_TRUE(database.ok());
   Statement check = (*database)->Prepare("PRAGMA integrity_check");
   ASSERT_TRUE(check.Step().ok());
@@ -114,7 +115,7 @@ TEST_P(SqliteMigrationTest, BecomesOneOfTodayAndSaysWhatItSaid) {
     return text;
   };
   { OpenOrDie(folder_.File("new.db")); }
-  auto fresh = Database::Open(folder_.File("new.db"), absl::ZeroDuration(), OpenMode::kExisting);
+  auto fresh = SqliteDatabase::Open(folder_.File("new.db"), absl::ZeroDuration(), OpenMode::kExisting);
   ASSERT_TRUE(fresh.ok());
   EXPECT_EQ(schema_of(**database), schema_of(**fresh));
 }
@@ -132,7 +133,7 @@ TEST_P(SqliteMigrationTest, ABackupOfAnOldStoreIsRestoredAndMigrated) {
 
 TEST_P(SqliteMigrationTest, AStoreThatTookSeveralEpochsMayHaveBeenRestored) {
   {
-    auto database = Database::Open(folder_.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
+    auto database = SqliteDatabase::Open(folder_.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
     ASSERT_TRUE(database.ok());
     ASSERT_TRUE((*database)->Execute("UPDATE meta SET value = '4' WHERE key = 'store_epoch'").ok());
   }
@@ -142,7 +143,7 @@ TEST_P(SqliteMigrationTest, AStoreThatTookSeveralEpochsMayHaveBeenRestored) {
 TEST(SqliteFullMigrationTest, AMigrationThatDoesNotFitLeavesTheStoreAsItWas) {
   TemporaryFolder folder;
   { OpenOrDie(folder.File("s.db")); }
-  auto database = Database::Open(folder.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
+  auto database = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
   ASSERT_TRUE(database.ok());
   ASSERT_TRUE((*database)
                   ->Execute("PRAGMA journal_mode = DELETE; DROP TABLE final_progress; VACUUM; "

@@ -5,6 +5,7 @@
 
 #include "common/base/errors.h"
 #include "coordinator/store/migrations.h"
+#include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/sqlite_store.h"
 #include "coordinator/store/test_support.h"
 #include "gmock/gmock.h"
@@ -30,7 +31,7 @@ TEST(SqliteOpenTest, ASecondCoordinatorIsRefusedAndToldWhoHasTheStore) {
 TEST(SqliteOpenTest, ALockedDatabaseIsUnavailable) {
   TemporaryFolder folder;
   { OpenOrDie(folder.File("s.db")); }
-  auto other = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+  auto other = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
   ASSERT_TRUE(other.ok());
   ASSERT_TRUE((*other)->Execute("BEGIN EXCLUSIVE").ok());
   const absl::Status status = OpenStatus(folder.File("s.db"));
@@ -66,7 +67,7 @@ TEST(SqliteOpenTest, DamagedPagesAreFoundAtOpening) {
 TEST(SqliteOpenTest, AnotherProgramsDatabaseIsLeftAlone) {
   TemporaryFolder folder;
   {
-    auto other = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+    auto other = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
     ASSERT_TRUE(other.ok());
     ASSERT_TRUE((*other)->Execute("CREATE TABLE recipes (name TEXT)").ok());
   }
@@ -79,7 +80,7 @@ TEST(SqliteOpenTest, ANewerSchemaIsRefusedUntouched) {
   TemporaryFolder folder;
   { OpenOrDie(folder.File("s.db")); }
   {
-    auto other = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+    auto other = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
     ASSERT_TRUE(other.ok());
     ASSERT_TRUE((*other)->Execute("INSERT INTO schema_version VALUES (99, 0)").ok());
   }
@@ -109,7 +110,7 @@ TEST(SqliteOpenTest, AStoreOfTheFirstSchemaIsMigrated) {
     ASSERT_TRUE(store->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob("j-1")); }).ok());
   }
   {
-    auto older = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+    auto older = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
     ASSERT_TRUE(older.ok());
     ASSERT_TRUE((*older)->Execute("DROP TABLE final_progress; DELETE FROM schema_version WHERE version > 1").ok());
   }
@@ -125,7 +126,7 @@ TEST(SqliteOpenTest, AStoreOfTheFirstSchemaIsMigrated) {
 
 TEST(SqliteOpenTest, MigratingTwiceChangesNothing) {
   TemporaryFolder folder;
-  auto database = Database::Open(folder.File("s.db"), absl::ZeroDuration());
+  auto database = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
   ASSERT_TRUE(database.ok());
   ASSERT_TRUE(Migrate(**database).ok());
   ASSERT_TRUE(Migrate(**database).ok());

@@ -1,4 +1,4 @@
-#include "coordinator/store/sqlite_rows.h"
+#include "coordinator/store/sql_rows.h"
 
 #include <limits>
 #include <utility>

@@ -1,4 +1,4 @@
-// Rows of the SQLite store as structs. Private to coordinator/store.
+// Rows of the store as structs. Private to coordinator/store.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/store/sqlite_database.h"
+#include "coordinator/store/sql_database.h"
 #include "coordinator/store/store.h"
 
 namespace atl::store {

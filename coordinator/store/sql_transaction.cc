@@ -1,22 +1,22 @@
-#include "coordinator/store/sqlite_transaction.h"
+#include "coordinator/store/sql_transaction.h"
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/spec/spec_io.h"
 #include "coordinator/leases/lease.h"
-#include "coordinator/store/sqlite_rows.h"
+#include "coordinator/store/sql_rows.h"
 #include "fmt/format.h"
 
 namespace atl::store {
 
-absl::Status SqliteTransaction::ChangeOne(Statement& statement, std::string_view what) {
+absl::Status SqlTransaction::ChangeOne(Statement& statement, std::string_view what) {
   ATOLL_RETURN_IF_ERROR(statement.Run());
   if (database_.changes() == 1) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInternal, "STORE_ERROR",
                    fmt::format("{}: expected to change 1 row, changed {}", what, database_.changes()));
 }
 
-absl::Status SqliteTransaction::CheckFence(const spec::LeaseToken& token) {
+absl::Status SqlTransaction::CheckFence(const spec::LeaseToken& token) {
   if (token.store_epoch != store_epoch_) {
     return leases::StaleAttempt(token, fmt::format("the store's epoch is {}", store_epoch_));
   }
@@ -33,10 +33,10 @@ absl::Status SqliteTransaction::CheckFence(const spec::LeaseToken& token) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> SqliteTransaction::NextRevision() {
+absl::StatusOr<int64_t> SqlTransaction::NextRevision() {
   if (revision_) return *revision_;
   Statement update = database_.Prepare(
-      "UPDATE meta SET value = CAST(value AS INTEGER) + 1 WHERE key = 'revision' RETURNING CAST(value AS INTEGER)");
+      "UPDATE meta SET value = CAST(value AS BIGINT) + 1 WHERE key = 'revision' RETURNING CAST(value AS BIGINT)");
   ATOLL_ASSIGN_OR_RETURN(const bool found, update.Step());
   if (!found) return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "the store has no revision");
   revision_ = update.Int();
@@ -45,7 +45,7 @@ absl::StatusOr<int64_t> SqliteTransaction::NextRevision() {
   return *revision_;
 }
 
-absl::Status SqliteTransaction::InsertJob(const jobs::JobRecord& record) {
+absl::Status SqlTransaction::InsertJob(const jobs::JobRecord& record) {
   const jobs::Job& job = record.job;
   Statement insert =
       database_.Prepare(fmt::format("INSERT INTO jobs ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", kJobColumns));
@@ -64,7 +64,7 @@ absl::Status SqliteTransaction::InsertJob(const jobs::JobRecord& record) {
   return absl::OkStatus();
 }
 
-absl::Status SqliteTransaction::UpdateJob(const jobs::Job& job) {
+absl::Status SqlTransaction::UpdateJob(const jobs::Job& job) {
   Statement update = database_.Prepare(
       "UPDATE jobs SET state = ?, end_time = ?, message = ?, model_version = ?, revision = ? WHERE job_id = ?");
   update.Bind(static_cast<int64_t>(job.state)).Bind(job.end_time).Bind(job.message).Bind(job.model_version);
@@ -72,7 +72,7 @@ absl::Status SqliteTransaction::UpdateJob(const jobs::Job& job) {
   return ChangeOne(update, "updating job " + job.job_id);
 }
 
-absl::Status SqliteTransaction::UpdateTask(const jobs::Task& task) {
+absl::Status SqlTransaction::UpdateTask(const jobs::Task& task) {
   Statement update = database_.Prepare(
       "UPDATE tasks SET state = ?, attempt = ?, island_id = ?, committed_step = ?, attempt_committed = ?, failures = "
       "?, "
@@ -83,7 +83,7 @@ absl::Status SqliteTransaction::UpdateTask(const jobs::Task& task) {
   return WriteOutputs(task);
 }
 
-absl::Status SqliteTransaction::WriteOutputs(const jobs::Task& task) {
+absl::Status SqlTransaction::WriteOutputs(const jobs::Task& task) {
   // Outputs are written once, when the task succeeds.
   if (task.state != jobs::TaskState::kSucceeded) return absl::OkStatus();
   int64_t position = 0;
@@ -96,12 +96,12 @@ absl::Status SqliteTransaction::WriteOutputs(const jobs::Task& task) {
   return absl::OkStatus();
 }
 
-absl::Status SqliteTransaction::InsertFinalProgress(std::string_view task_id, const spec::Progress& progress) {
+absl::Status SqlTransaction::InsertFinalProgress(std::string_view task_id, const spec::Progress& progress) {
   Statement insert = database_.Prepare("INSERT INTO final_progress (task_id, progress) VALUES (?, ?)");
   return insert.Bind(task_id).Bind(ProgressToJson(progress)).Run();
 }
 
-absl::Status SqliteTransaction::DeleteJob(std::string_view job_id, absl::Time now) {
+absl::Status SqlTransaction::DeleteJob(std::string_view job_id, absl::Time now) {
   Statement tombstone = database_.Prepare("INSERT INTO deleted_jobs (job_id, delete_time) VALUES (?, ?)");
   ATOLL_RETURN_IF_ERROR(tombstone.Bind(job_id).Bind(now).Run());
   Statement checkpoints =
@@ -112,12 +112,12 @@ absl::Status SqliteTransaction::DeleteJob(std::string_view job_id, absl::Time no
   return ChangeOne(job, fmt::format("deleting job {}", job_id));
 }
 
-absl::Status SqliteTransaction::ForgetDeletedJob(std::string_view job_id) {
+absl::Status SqlTransaction::ForgetDeletedJob(std::string_view job_id) {
   Statement forget = database_.Prepare("DELETE FROM deleted_jobs WHERE job_id = ?");
   return forget.Bind(job_id).Run();
 }
 
-absl::Status SqliteTransaction::InsertAttempt(const AttemptRow& attempt) {
+absl::Status SqlTransaction::InsertAttempt(const AttemptRow& attempt) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO attempts ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kAttemptColumns));
   insert.Bind(attempt.task_id).Bind(attempt.attempt).Bind(attempt.store_epoch).Bind(attempt.island_id);
@@ -125,15 +125,15 @@ absl::Status SqliteTransaction::InsertAttempt(const AttemptRow& attempt) {
   return insert.Bind(attempt.message).Bind(attempt.start_time).Bind(attempt.end_time).Run();
 }
 
-absl::Status SqliteTransaction::EndAttempt(std::string_view task_id, int64_t attempt, jobs::AttemptOutcome outcome,
-                                           std::string_view message, absl::Time now) {
+absl::Status SqlTransaction::EndAttempt(std::string_view task_id, int64_t attempt, jobs::AttemptOutcome outcome,
+                                        std::string_view message, absl::Time now) {
   Statement update = database_.Prepare(
       "UPDATE attempts SET outcome = ?, message = ?, end_time = ? WHERE task_id = ? AND attempt = ? AND outcome = 1");
   update.Bind(static_cast<int64_t>(outcome)).Bind(message).Bind(now).Bind(task_id).Bind(attempt);
   return ChangeOne(update, fmt::format("ending attempt {} of task {}", attempt, task_id));
 }
 
-absl::Status SqliteTransaction::InsertCheckpoint(const CheckpointRow& row) {
+absl::Status SqlTransaction::InsertCheckpoint(const CheckpointRow& row) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO checkpoints ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", kCheckpointColumns));
   const spec::CommittedCheckpoint& checkpoint = row.checkpoint;
@@ -142,17 +142,17 @@ absl::Status SqliteTransaction::InsertCheckpoint(const CheckpointRow& row) {
   return insert.Bind(static_cast<int64_t>(row.state)).Bind(row.commit_time).Run();
 }
 
-absl::StatusOr<std::vector<CheckpointRow>> SqliteTransaction::Checkpoints(std::string_view task_id) {
+absl::StatusOr<std::vector<CheckpointRow>> SqlTransaction::Checkpoints(std::string_view task_id) {
   return ReadCheckpoints(database_, task_id);
 }
 
-absl::Status SqliteTransaction::MarkCheckpointDeleting(std::string_view manifest_uri) {
+absl::Status SqlTransaction::MarkCheckpointDeleting(std::string_view manifest_uri) {
   Statement update = database_.Prepare("UPDATE checkpoints SET state = 2 WHERE manifest_uri = ?");
   update.Bind(manifest_uri);
   return ChangeOne(update, fmt::format("marking checkpoint {} for deletion", manifest_uri));
 }
 
-absl::Status SqliteTransaction::DeleteCheckpoint(std::string_view manifest_uri) {
+absl::Status SqlTransaction::DeleteCheckpoint(std::string_view manifest_uri) {
   Statement committed = database_.Prepare("SELECT 1 FROM checkpoints WHERE manifest_uri = ? AND state = 1");
   ATOLL_ASSIGN_OR_RETURN(const bool found, committed.Bind(manifest_uri).Step());
   if (found) {
@@ -163,7 +163,7 @@ absl::Status SqliteTransaction::DeleteCheckpoint(std::string_view manifest_uri) 
   return erase.Bind(manifest_uri).Run();
 }
 
-absl::Status SqliteTransaction::PutIsland(const leases::Island& island, absl::Time now) {
+absl::Status SqlTransaction::PutIsland(const leases::Island& island, absl::Time now) {
   Statement put = database_.Prepare(
       "INSERT INTO islands (island_id, incarnation, request_id, capabilities, register_time) VALUES (?, ?, ?, ?, ?) "
       "ON CONFLICT (island_id) DO UPDATE SET incarnation = excluded.incarnation, request_id = excluded.request_id, "
@@ -172,37 +172,41 @@ absl::Status SqliteTransaction::PutIsland(const leases::Island& island, absl::Ti
   return put.Bind(CapabilitiesToJson(island.capabilities)).Bind(now).Run();
 }
 
-absl::Status SqliteTransaction::InsertModelVersion(const ModelVersionRow& version) {
+absl::Status SqlTransaction::InsertModelVersion(const ModelVersionRow& version) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO model_versions ({}) VALUES (?, ?, ?, ?, ?, ?, ?)", kModelVersionColumns));
   insert.Bind(version.name).Bind(version.version).Bind(version.job_id).Bind(version.uri).Bind(version.digest);
   return insert.Bind(int64_t{version.experts}).Bind(version.publish_time).Run();
 }
 
-absl::StatusOr<std::optional<ServingRow>> SqliteTransaction::Serving(std::string_view name) {
+absl::StatusOr<std::optional<ServingRow>> SqlTransaction::Serving(std::string_view name) {
   Statement row = database_.Prepare(fmt::format("SELECT {} FROM serving WHERE name = ?", kServingColumns));
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(name).Step());
   if (!found) return std::optional<ServingRow>();
   return std::optional<ServingRow>(ReadServing(row));
 }
 
-absl::StatusOr<bool> SqliteTransaction::HasModelVersion(std::string_view name, std::string_view version) {
+absl::StatusOr<bool> SqlTransaction::HasModelVersion(std::string_view name, std::string_view version) {
   Statement row = database_.Prepare("SELECT 1 FROM model_versions WHERE name = ? AND version = ?");
   return row.Bind(name).Bind(version).Step();
 }
 
-absl::Status SqliteTransaction::PutServing(const ServingRow& serving) {
-  for (const std::string_view table :
-       {std::string_view("INSERT OR REPLACE INTO serving"), std::string_view("INSERT INTO serving_history")}) {
-    Statement put = database_.Prepare(fmt::format("{} ({}) VALUES (?, ?, ?, ?, ?)", table, kServingColumns));
+absl::Status SqlTransaction::PutServing(const ServingRow& serving) {
+  constexpr std::string_view kReplace =
+      " ON CONFLICT (name) DO UPDATE SET version = excluded.version, generation = excluded.generation, "
+      "change_time = excluded.change_time, cause = excluded.cause";
+  for (const auto& [table, conflict] :
+       {std::pair("serving", kReplace), std::pair("serving_history", std::string_view())}) {
+    Statement put = database_.Prepare(
+        fmt::format("INSERT INTO {} ({}) VALUES (?, ?, ?, ?, ?){}", table, kServingColumns, conflict));
     put.Bind(serving.name).Bind(serving.version).Bind(serving.generation).Bind(serving.change_time);
     ATOLL_RETURN_IF_ERROR(put.Bind(serving.cause).Run());
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Answer>> SqliteTransaction::FindAnswer(std::string_view caller, std::string_view method,
-                                                                    std::string_view request_id) {
+absl::StatusOr<std::optional<Answer>> SqlTransaction::FindAnswer(std::string_view caller, std::string_view method,
+                                                                 std::string_view request_id) {
   Statement row = database_.Prepare(
       "SELECT payload_hash, response, time FROM answers WHERE caller = ? AND method = ? AND request_id = ?");
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(caller).Bind(method).Bind(request_id).Step());
@@ -214,14 +218,14 @@ absl::StatusOr<std::optional<Answer>> SqliteTransaction::FindAnswer(std::string_
   return std::optional<Answer>(std::move(answer));
 }
 
-absl::Status SqliteTransaction::InsertAnswer(const Answer& answer) {
+absl::Status SqlTransaction::InsertAnswer(const Answer& answer) {
   Statement insert = database_.Prepare(
       "INSERT INTO answers (caller, method, request_id, payload_hash, response, time) VALUES (?, ?, ?, ?, ?, ?)");
   insert.Bind(answer.caller).Bind(answer.method).Bind(answer.request_id).Bind(answer.payload_hash);
   return insert.BindBlob(answer.response).Bind(answer.time).Run();
 }
 
-absl::Status SqliteTransaction::DeleteAnswersBefore(absl::Time time) {
+absl::Status SqlTransaction::DeleteAnswersBefore(absl::Time time) {
   return database_.Prepare("DELETE FROM answers WHERE time < ?").Bind(time).Run();
 }
 

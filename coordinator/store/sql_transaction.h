@@ -1,4 +1,4 @@
-// Transaction over a SQLite connection. Private to coordinator/store.
+// Transaction over a database. Private to coordinator/store.
 #pragma once
 
 #include <optional>
@@ -6,14 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/store/sqlite_database.h"
+#include "coordinator/store/sql_database.h"
 #include "coordinator/store/store.h"
 
 namespace atl::store {
 
-class SqliteTransaction : public Transaction {
+class SqlTransaction : public Transaction {
  public:
-  SqliteTransaction(Database* database, int64_t store_epoch) : database_(*database), store_epoch_(store_epoch) {}
+  SqlTransaction(Database* database, int64_t store_epoch) : database_(*database), store_epoch_(store_epoch) {}
 
   absl::Status CheckFence(const spec::LeaseToken& token) override;
   absl::StatusOr<int64_t> NextRevision() override;
