@@ -13,8 +13,13 @@ namespace atl::storage {
 
 // `what` names the operation and the file. A missing file is NOT_FOUND (BLOB_NOT_FOUND), a full disk
 // RESOURCE_EXHAUSTED (DISK_FULL), malformed content DATA_LOSS (FILE_MALFORMED), other I/O UNAVAILABLE
-// (STORE_UNAVAILABLE).
+// (STORE_UNAVAILABLE). Of S3, a missing bucket is NOT_FOUND (BUCKET_NOT_FOUND), and what the server refuses
+// PERMISSION_DENIED (STORE_ACCESS_DENIED), without the server's own text, which may quote what was signed.
 absl::Status FromArrow(const arrow::Status& status, std::string_view what);
+
+// What an S3 server's error code ("AccessDenied", or Arrow's "ACCESS_DENIED") or, where it is empty, its HTTP status
+// says about `what`; `detail` is the server's text.
+absl::Status FromS3(std::string_view code, int http_status, std::string_view what, std::string_view detail);
 
 }  // namespace atl::storage
 

@@ -27,6 +27,7 @@ namespace atl::storage {
 namespace {
 
 constexpr size_t kCopyBytes = size_t{1} << 20;
+constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr absl::Duration kStalePartAge = absl::Hours(24);
 constexpr absl::Duration kDeadClaimAge = absl::Minutes(10);
 
@@ -42,7 +43,7 @@ absl::Status HashMismatch(std::string_view uri, std::string_view expected, std::
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root_uri) {
+absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root_uri, const RemoteOptions& options) {
   const std::string_view scheme = root_uri.substr(0, root_uri.find("://"));
   if (scheme == "file") {
     const std::string path(WithoutTrailingSlashes(root_uri.substr(7)));
@@ -57,42 +58,44 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root
     }
     RemoveStaleParts(path + "/" + kPartsFolder, absl::Now() - kStalePartAge);
     return std::unique_ptr<BlobStore>(
-        new BlobStore("file://" + path, path, std::make_shared<arrow::fs::LocalFileSystem>(), /*local=*/true));
+        new BlobStore("file://" + path, path, std::make_shared<arrow::fs::LocalFileSystem>(), /*local=*/true, options));
   }
   if ((scheme != "s3" && scheme != "gs") || scheme.size() + 3 >= root_uri.size()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
                      fmt::format("'{}': expected file:///folder, s3://bucket/prefix or gs://bucket/prefix", root_uri));
   }
   std::string path;
-  ATOLL_ASSIGN_OR_RETURN(auto filesystem, OpenRemote(std::string(root_uri), &path));
+  ATOLL_ASSIGN_OR_RETURN(auto filesystem, OpenRemote(std::string(root_uri), options, &path));
   const std::string public_uri = PublicUri(root_uri);
-  const auto reached = filesystem->GetFileInfo(path);
-  if (!reached.ok()) {
-    return MakeError(absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE",
-                     fmt::format("{}: {}", public_uri, reached.status().message()));
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto reached, filesystem->GetFileInfo(path), "cannot open " + public_uri);
+  if (reached.type() == arrow::fs::FileType::NotFound) {
+    // Keys that are good for the prefix alone may not ask after the bucket.
+    const auto bucket = filesystem->GetFileInfo(path.substr(0, path.find('/')));
+    if (bucket.ok() && bucket->type() == arrow::fs::FileType::NotFound) {
+      return MakeError(absl::StatusCode::kNotFound, "BUCKET_NOT_FOUND",
+                       fmt::format("cannot open {}: the bucket is not there", public_uri));
+    }
   }
-  return Over(public_uri, path, std::move(filesystem));
+  return Over(public_uri, path, std::move(filesystem), options);
 }
 
 std::unique_ptr<BlobStore> BlobStore::Over(const std::string& root_uri, const std::string& root_path,
-                                           std::shared_ptr<arrow::fs::FileSystem> filesystem) {
+                                           std::shared_ptr<arrow::fs::FileSystem> filesystem,
+                                           const RemoteOptions& options) {
   return std::unique_ptr<BlobStore>(new BlobStore(std::string(WithoutTrailingSlashes(root_uri)),
                                                   std::string(WithoutTrailingSlashes(root_path)), std::move(filesystem),
-                                                  /*local=*/false));
+                                                  /*local=*/false, options));
 }
 
 BlobStore::BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem,
-                     bool local)
+                     bool local, const RemoteOptions& options)
     : root_uri_(std::move(root_uri)),
       root_path_(std::move(root_path)),
       filesystem_(std::move(filesystem)),
-      local_(local) {}
+      local_(local),
+      copies_(options.local_copies_bytes) {}
 
-BlobStore::~BlobStore() {
-  absl::MutexLock lock(&cache_mutex_);
-  std::error_code error;
-  if (!cache_folder_.empty()) std::filesystem::remove_all(cache_folder_, error);
-}
+BlobStore::~BlobStore() = default;
 
 std::string BlobStore::UriOf(std::string_view path) const {
   return fmt::format("{}/{}", root_uri_, path);
@@ -188,19 +191,18 @@ absl::StatusOr<std::string> BlobStore::Read(std::string_view uri, int64_t limit)
                      fmt::format("{}: expected at most {} bytes, found {}", uri, limit, size));
   }
   std::string bytes(static_cast<size_t>(size), '\0');
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t got, file->ReadAt(0, size, bytes.data()), what);
-  if (got != size) {
-    return MakeError(absl::StatusCode::kDataLoss, "FILE_CUT_SHORT",
-                     fmt::format("{}: expected {} bytes, found {}", uri, size, got));
-  }
+  ATOLL_RETURN_IF_ERROR(ReadRange(*file, 0, absl::MakeSpan(bytes), what));
   return bytes;
 }
 
 absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::string_view sha256) {
-  ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri));
-  const std::string found = Sha256(bytes);
-  if (found != sha256) return HashMismatch(uri, sha256, found);
-  return bytes;
+  for (bool again = !local_;; again = false) {
+    ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri));
+    const std::string found = Sha256(bytes);
+    if (found == sha256) return bytes;
+    // A second transfer tells a damaged file from a damaged transfer.
+    if (!again) return HashMismatch(uri, sha256, found);
+  }
 }
 
 absl::StatusOr<MappedFile> BlobStore::MapVerified(std::string_view uri, std::string_view sha256) {
@@ -234,7 +236,7 @@ absl::StatusOr<WrittenFile> BlobStore::Upload(std::string_view local_path, std::
 
 absl::StatusOr<std::string> BlobStore::LocalPath(std::string_view uri, std::string_view sha256) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
-  if (!local_) return Download(uri, path, sha256);
+  if (!local_) return Download(uri, sha256);
   ATOLL_ASSIGN_OR_RETURN(const bool exists, Exists(uri));
   if (!exists) return FromErrno(ENOENT, fmt::format("cannot read {}", uri));
   if (!sha256.empty()) {
@@ -244,41 +246,62 @@ absl::StatusOr<std::string> BlobStore::LocalPath(std::string_view uri, std::stri
   return path;
 }
 
-absl::StatusOr<std::string> BlobStore::Download(std::string_view uri, const std::string& path,
-                                                std::string_view sha256) {
-  const std::string key = fmt::format("{} {}", sha256, uri);
-  std::string copy;
-  {
-    absl::MutexLock lock(&cache_mutex_);
-    if (const auto found = cached_.find(key); !sha256.empty() && found != cached_.end()) return found->second;
-    if (cache_folder_.empty()) {
-      std::string folder = std::filesystem::temp_directory_path() / "atoll-cache-XXXXXX";
-      if (mkdtemp(folder.data()) == nullptr) return FromErrno(errno, "cannot create the cache folder " + folder);
-      cache_folder_ = folder;
-    }
-    copy = fmt::format("{}/{}", cache_folder_, RandomSuffix());
-  }
+absl::Status BlobStore::ReadPieces(std::string_view uri, const std::function<absl::Status(std::string_view)>& take) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
   const std::string what = fmt::format("cannot read {}", uri);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto stream, filesystem_->OpenInputStream(path), what);
-  std::ofstream file(copy, std::ios::binary);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, filesystem_->OpenInputFile(path), what);
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
+  std::string piece;
+  for (int64_t offset = 0; offset < size; offset += kPieceBytes) {
+    piece.resize(static_cast<size_t>(std::min(kPieceBytes, size - offset)));
+    ATOLL_RETURN_IF_ERROR(ReadRange(*file, offset, absl::MakeSpan(piece), what));
+    ATOLL_RETURN_IF_ERROR(take(piece));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WrittenFile> BlobStore::Hash(std::string_view uri) {
   Sha256Hasher hasher;
-  std::string buffer(kCopyBytes, '\0');
-  for (;;) {
-    ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t got, stream->Read(kCopyBytes, buffer.data()), what);
-    if (got == 0) break;
-    hasher.Update({buffer.data(), static_cast<size_t>(got)});
-    file.write(buffer.data(), got);
+  WrittenFile file{.uri = std::string(uri)};
+  ATOLL_RETURN_IF_ERROR(ReadPieces(uri, [&](std::string_view piece) {
+    hasher.Update(piece);
+    file.bytes += static_cast<int64_t>(piece.size());
+    return absl::OkStatus();
+  }));
+  file.sha256 = hasher.FinishHex();
+  return file;
+}
+
+absl::StatusOr<std::string> BlobStore::Download(std::string_view uri, std::string_view sha256) {
+  const std::string key = fmt::format("{} {}", sha256, uri);
+  if (!sha256.empty()) {
+    if (auto copy = copies_.Find(key, absl::Now()); copy.has_value()) return *std::move(copy);
   }
-  file.close();
-  if (!file) return FromErrno(ENOSPC, fmt::format("cannot write the copy {} of {}", copy, uri));
-  const std::string found = hasher.FinishHex();
-  if (!sha256.empty() && found != sha256) {
-    std::filesystem::remove(copy);
-    return HashMismatch(uri, sha256, found);
+  ATOLL_ASSIGN_OR_RETURN(std::string copy, copies_.NewPath());
+  absl::Cleanup remove = [&copy] {
+    std::error_code error;
+    std::filesystem::remove(copy, error);
+  };
+  // A second transfer tells a damaged file from a damaged transfer.
+  for (bool again = true;; again = false) {
+    std::ofstream file(copy, std::ios::binary | std::ios::trunc);
+    Sha256Hasher hasher;
+    int64_t bytes = 0;
+    ATOLL_RETURN_IF_ERROR(ReadPieces(uri, [&](std::string_view piece) {
+      hasher.Update(piece);
+      bytes += static_cast<int64_t>(piece.size());
+      file.write(piece.data(), static_cast<std::streamsize>(piece.size()));
+      return file ? absl::OkStatus() : FromErrno(errno, fmt::format("cannot write the copy {} of {}", copy, uri));
+    }));
+    file.close();
+    if (!file) return FromErrno(errno, fmt::format("cannot write the copy {} of {}", copy, uri));
+    const std::string found = hasher.FinishHex();
+    if (sha256.empty() || found == sha256) {
+      std::move(remove).Cancel();
+      return copies_.Keep(sha256.empty() ? copy : key, copy, bytes, absl::Now());
+    }
+    if (!again) return HashMismatch(uri, sha256, found);
   }
-  absl::MutexLock lock(&cache_mutex_);
-  // Of two that downloaded at once both copies stay valid; later calls get one of them.
-  return cached_.try_emplace(sha256.empty() ? copy : key, copy).first->second;
 }
 
 absl::StatusOr<std::vector<FileInfo>> BlobStore::List(std::string_view uri_prefix) {

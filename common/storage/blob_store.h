@@ -5,17 +5,16 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/storage/local_copies.h"
 #include "common/storage/sha256.h"
 
 namespace arrow::fs {
@@ -54,16 +53,33 @@ struct MappedFile {
   std::shared_ptr<const void> mapping;
 };
 
+// How an object store is waited for. A call that fails in a way that may pass is made again, after twice the wait each
+// time, with jitter.
+struct RemoteOptions {
+  absl::Duration connect_timeout = absl::Seconds(5);
+  // How long a transfer may stand still before it counts as failed.
+  absl::Duration stall_timeout = absl::Seconds(15);
+  // Calls in all while the server answers that it is busy or broken: about a minute with the waits.
+  int64_t tries = 11;
+  // Calls in all while no connection comes about or it breaks.
+  int64_t unreachable_tries = 5;
+  absl::Duration first_delay = absl::Milliseconds(100);
+  absl::Duration longest_delay = absl::Seconds(10);
+  // What local copies of files (LocalPath, MapVerified) may take together.
+  int64_t local_copies_bytes = int64_t{16} << 30;
+};
+
 // Thread-safe; every call may block on the disk or the network. Every path is a full URI below the store's root
 // ("file:///data/atoll", "s3://bucket/prefix"); one outside it is INVALID_ARGUMENT, also by "..".
 class BlobStore {
  public:
   // Opens (and for file:// creates) the root. INVALID_ARGUMENT for an unknown scheme; UNAVAILABLE when it cannot be
-  // reached.
-  static absl::StatusOr<std::unique_ptr<BlobStore>> Open(std::string_view root_uri);
+  // reached; NOT_FOUND (BUCKET_NOT_FOUND); PERMISSION_DENIED (STORE_ACCESS_DENIED). `options` are for object stores.
+  static absl::StatusOr<std::unique_ptr<BlobStore>> Open(std::string_view root_uri, const RemoteOptions& options = {});
   // A store over any Arrow filesystem, as for s3:// and gs://: `root_uri` stands for `root_path` in it.
   static std::unique_ptr<BlobStore> Over(const std::string& root_uri, const std::string& root_path,
-                                         std::shared_ptr<arrow::fs::FileSystem> filesystem);
+                                         std::shared_ptr<arrow::fs::FileSystem> filesystem,
+                                         const RemoteOptions& options = {});
 
   const std::string& root() const { return root_uri_; }
   // root + "/" + path.
@@ -86,8 +102,10 @@ class BlobStore {
   absl::StatusOr<MappedFile> MapVerified(std::string_view uri, std::string_view sha256);
   // Copies a local file in, durably, hashing it on the way.
   absl::StatusOr<WrittenFile> Upload(std::string_view local_path, std::string_view uri);
-  // A local path of the file: itself for file://, else a copy in a cache folder that the store owns and removes.
-  // Verified when `sha256` is not empty; only then is a copy reused.
+  // Size and hash of what lies there, read in pieces.
+  absl::StatusOr<WrittenFile> Hash(std::string_view uri);
+  // A local path of the file, to be opened within the next minute: itself for file://, else a copy in a folder that the
+  // store owns and keeps small. Verified when `sha256` is not empty; only then is a copy reused.
   absl::StatusOr<std::string> LocalPath(std::string_view uri, std::string_view sha256 = "");
 
   // All files below a folder, sorted by URI. An absent folder is empty; a file lists itself.
@@ -103,22 +121,22 @@ class BlobStore {
   BlobStore& operator=(const BlobStore&) = delete;
 
  private:
-  BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem, bool local);
+  BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem, bool local,
+            const RemoteOptions& options);
   absl::StatusOr<std::string> PathOf(std::string_view uri) const;
   // PathOf, and INVALID_ARGUMENT for the root itself.
   absl::StatusOr<std::string> FilePathOf(std::string_view uri) const;
   absl::StatusOr<WrittenFile> CreateClaimed(std::string_view uri, std::string_view bytes);
-  absl::StatusOr<std::string> Download(std::string_view uri, const std::string& path, std::string_view sha256);
+  // Passes on the file's bytes in pieces.
+  absl::Status ReadPieces(std::string_view uri, const std::function<absl::Status(std::string_view)>& take);
+  absl::StatusOr<std::string> Download(std::string_view uri, std::string_view sha256);
 
   const std::string root_uri_;
   const std::string root_path_;
   const std::shared_ptr<arrow::fs::FileSystem> filesystem_;
   const bool local_;
 
-  absl::Mutex cache_mutex_;
-  std::string cache_folder_ ABSL_GUARDED_BY(cache_mutex_);
-  // Local copies by sha256 + uri.
-  std::map<std::string, std::string> cached_ ABSL_GUARDED_BY(cache_mutex_);
+  LocalCopies copies_;
 };
 
 }  // namespace atl::storage

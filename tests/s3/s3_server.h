@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/facility.h"
 #include "tests/multiproc/process.h"
 
 namespace atl::testing_s3 {
@@ -47,8 +48,5 @@ class S3Server {
 }  // namespace atl::testing_s3
 
 // Skips the test by name where no server is installed; fails it in CI, which installs one.
-#define ATOLL_REQUIRE_S3_SERVER()                                                                         \
-  if (const std::string atoll_missing_ = ::atl::testing_s3::MissingS3Server(); !atoll_missing_.empty()) { \
-    if (std::getenv("CI") != nullptr) FAIL() << atoll_missing_;                                           \
-    GTEST_SKIP() << atoll_missing_;                                                                       \
-  }
+#define ATOLL_REQUIRE_S3_SERVER() \
+  ATOLL_REQUIRE_FACILITY(::atl::testing_s3::MissingS3Server().empty(), ::atl::testing_s3::MissingS3Server())
