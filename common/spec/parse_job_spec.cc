@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/spec/nearest_name.h"
 #include "common/spec/spec_io.h"
+#include "common/spec/spec_reader.h"
 #include "common/spec/yaml_tree.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -133,6 +134,12 @@ requires std::is_class_v<S> absl::Status ReadValue(std::string_view path, const 
 
 }  // namespace
 
+absl::StatusOr<JobSpec> ReadJobSpec(const YamlNode& root) {
+  JobSpec spec;
+  ATOLL_RETURN_IF_ERROR(ReadValue("", root, spec));
+  return spec;
+}
+
 absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view file_name,
                                      const std::vector<Override>& overrides) {
   ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<YamlNode> root, ParseYamlTree(yaml, file_name));
@@ -146,9 +153,7 @@ absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view fil
     ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<YamlNode> value, ParseYamlTree(override.value, where, where));
     ATOLL_RETURN_IF_ERROR(SetAtPath(root.get(), override.path, std::move(value)));
   }
-  JobSpec spec;
-  ATOLL_RETURN_IF_ERROR(ReadValue("", *root, spec));
-  return spec;
+  return ReadJobSpec(*root);
 }
 
 }  // namespace atl::spec

@@ -48,7 +48,8 @@ TEST(ParseJobSpecTest, EveryTypeIsRead) {
   EXPECT_EQ(spec->requirements.labels, (std::map<std::string, std::string>{{"zone", "eu"}, {"gpu", "8"}}));
 }
 
-TEST(ParseJobSpecTest, YamlThatIsWrittenReadsBackEqual) {
+// Of values that a careless writer or reader would change.
+JobSpec TrickySpec() {
   JobSpec spec;
   spec.model_name = "a \"quoted\"\nname: #x";
   spec.dataset = "true";
@@ -64,6 +65,11 @@ TEST(ParseJobSpecTest, YamlThatIsWrittenReadsBackEqual) {
                   .shape = {4, 4, 4}},
                  {.name = "labels", .input = "label", .output = "condition", .torchscript = {"file:///a.pt", "b"}}};
   spec.requirements.labels = {{"null", "~"}, {"ü", "12"}};
+  return spec;
+}
+
+TEST(ParseJobSpecTest, YamlThatIsWrittenReadsBackEqual) {
+  const JobSpec spec = TrickySpec();
   const std::string yaml = ToYaml(spec);
   const auto again = ParseJobSpec(yaml);
   ASSERT_TRUE(again.ok()) << again.status() << yaml;
@@ -71,6 +77,34 @@ TEST(ParseJobSpecTest, YamlThatIsWrittenReadsBackEqual) {
   const auto defaults = ParseJobSpec(ToYaml(JobSpec{}));
   ASSERT_TRUE(defaults.ok()) << defaults.status();
   EXPECT_EQ(*defaults, JobSpec{});
+}
+
+TEST(ParseJobSpecTest, StoredTextReadsBackEqual) {
+  for (const JobSpec& spec : {TrickySpec(), JobSpec{}}) {
+    const std::string json = ToJson(spec);
+    EXPECT_EQ(json.find('\n'), std::string::npos) << json;
+    for (const std::string& text : {json, ToYaml(spec)}) {
+      const auto stored = ParseStoredJobSpec(text, "stored");
+      ASSERT_TRUE(stored.ok()) << stored.status() << text;
+      EXPECT_EQ(*stored, spec) << text;
+    }
+    // As a coordinator of before reads it.
+    const auto yaml = ParseJobSpec(json);
+    ASSERT_TRUE(yaml.ok()) << yaml.status() << json;
+    EXPECT_EQ(*yaml, spec) << json;
+  }
+}
+
+TEST(ParseJobSpecTest, StoredTextThatIsDamagedSaysWhere) {
+  std::string deep;
+  for (int i = 0; i < 100; ++i) deep += R"({"model":)";
+  for (const std::string& text : {std::string(R"({"experts":"many"})"), std::string(R"({"expert":1})"),
+                                  std::string(R"({"experts":1,"experts":2})"), std::string(R"({"experts":)"), deep}) {
+    const auto stored = ParseStoredJobSpec(text, "stored spec of job j");
+    ASSERT_FALSE(stored.ok()) << text;
+    EXPECT_EQ(stored.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(stored.status().message()), HasSubstr("stored spec of job j")) << text;
+  }
 }
 
 TEST(ParseJobSpecTest, TextThatIsNotUtf8IsRefusedWithItsLine) {

@@ -28,6 +28,12 @@ absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view fil
 // Every field, defaults too, as YAML that ParseJobSpec reads back equal.
 std::string ToYaml(const JobSpec& spec);
 
+// The form in which specs are stored: every field, as JSON on one line, and back. ParseJobSpec reads it too, but as
+// slowly as any YAML, which a coordinator with thousands of jobs would wait for at its start. ParseStoredJobSpec also
+// reads what ToYaml wrote, and has ParseJobSpec's errors.
+std::string ToJson(const JobSpec& spec);
+absl::StatusOr<JobSpec> ParseStoredJobSpec(std::string_view text, std::string_view name);
+
 // OK for a name that a model may bear: 1 to 63 lower-case letters, digits and '-', starting and
 // ending with a letter or digit, so that it can be a folder, a DNS label and part of a URI. `path` is for the message.
 absl::Status ValidateName(std::string_view path, std::string_view name);

@@ -1,6 +1,7 @@
 #include "coordinator/store/sql_rows.h"
 
 #include <limits>
+#include <unordered_map>
 #include <utility>
 
 #include "common/base/errors.h"
@@ -12,20 +13,32 @@
 namespace atl::store {
 namespace {
 
+// In the order in which ReadTask and ReadArtifact read them.
+constexpr std::string_view kTaskColumns =
+    "task_id, kind, task_index, state, attempt, island_id, committed_step, attempt_committed, failures, message, "
+    "depends_on";
+constexpr std::string_view kArtifactColumns = "name, uri, bytes, sha256, rows";
+constexpr std::string_view kUnfinished = "SELECT job_id FROM jobs WHERE state IN (1, 2)";
+
+spec::Artifact ReadArtifact(Statement& row) {
+  spec::Artifact artifact;
+  artifact.name = row.Text();
+  artifact.uri = row.Text();
+  artifact.bytes = row.Int();
+  artifact.sha256 = row.Text();
+  artifact.rows = row.Int();
+  return artifact;
+}
+
 absl::StatusOr<std::vector<spec::Artifact>> ReadArtifacts(Database& database, std::string_view task_id) {
   std::vector<spec::Artifact> artifacts;
   Statement row =
-      database.Prepare("SELECT name, uri, bytes, sha256, rows FROM artifacts WHERE task_id = ? ORDER BY position");
+      database.Prepare(fmt::format("SELECT {} FROM artifacts WHERE task_id = ? ORDER BY position", kArtifactColumns));
   row.Bind(task_id);
   while (true) {
     ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
     if (!found) return artifacts;
-    spec::Artifact& artifact = artifacts.emplace_back();
-    artifact.name = row.Text();
-    artifact.uri = row.Text();
-    artifact.bytes = row.Int();
-    artifact.sha256 = row.Text();
-    artifact.rows = row.Int();
+    artifacts.push_back(ReadArtifact(row));
   }
 }
 
@@ -66,7 +79,7 @@ std::vector<std::string> SplitLines(std::string_view text) {
 absl::StatusOr<jobs::Job> ReadJob(Statement& row) {
   jobs::Job job;
   job.job_id = row.Text();
-  absl::StatusOr<spec::JobSpec> spec = spec::ParseJobSpec(row.Text(), "stored spec of job " + job.job_id);
+  absl::StatusOr<spec::JobSpec> spec = spec::ParseStoredJobSpec(row.Text(), "stored spec of job " + job.job_id);
   if (!spec.ok()) {
     return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", std::string(spec.status().message()));
   }
@@ -83,10 +96,8 @@ absl::StatusOr<jobs::Job> ReadJob(Statement& row) {
 
 absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::string_view job_id) {
   std::vector<jobs::Task> tasks;
-  Statement row = database.Prepare(
-      "SELECT task_id, kind, task_index, state, attempt, island_id, committed_step, attempt_committed, failures, "
-      "message, "
-      "depends_on FROM tasks WHERE job_id = ? ORDER BY position");
+  Statement row =
+      database.Prepare(fmt::format("SELECT {} FROM tasks WHERE job_id = ? ORDER BY position", kTaskColumns));
   row.Bind(job_id);
   while (true) {
     ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
@@ -94,9 +105,45 @@ absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::strin
     tasks.push_back(ReadTask(row));
   }
   for (jobs::Task& task : tasks) {
+    // Written when the task succeeds, and not before.
+    if (task.state != jobs::TaskState::kSucceeded) continue;
     ATOLL_ASSIGN_OR_RETURN(task.outputs, ReadArtifacts(database, task.task_id));
   }
   return tasks;
+}
+
+absl::StatusOr<std::vector<jobs::JobRecord>> ReadUnfinishedJobs(Database& database) {
+  std::unordered_map<std::string, std::vector<spec::Artifact>> outputs;
+  Statement artifact = database.Prepare(
+      fmt::format("SELECT task_id, {} FROM artifacts WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id IN ({})) "
+                  "ORDER BY task_id, position",
+                  kArtifactColumns, kUnfinished));
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, artifact.Step());
+    if (!found) break;
+    std::vector<spec::Artifact>& of_task = outputs[artifact.Text()];
+    of_task.push_back(ReadArtifact(artifact));
+  }
+  std::unordered_map<std::string, std::vector<jobs::Task>> tasks;
+  Statement task = database.Prepare(fmt::format(
+      "SELECT job_id, {} FROM tasks WHERE job_id IN ({}) ORDER BY job_id, position", kTaskColumns, kUnfinished));
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, task.Step());
+    if (!found) break;
+    std::vector<jobs::Task>& of_job = tasks[task.Text()];
+    of_job.push_back(ReadTask(task));
+    if (auto made = outputs.extract(of_job.back().task_id)) of_job.back().outputs = std::move(made.mapped());
+  }
+  std::vector<jobs::JobRecord> records;
+  Statement job =
+      database.Prepare(fmt::format("SELECT {} FROM jobs WHERE state IN (1, 2) ORDER BY sequence", kJobColumns));
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, job.Step());
+    if (!found) return records;
+    jobs::JobRecord& record = records.emplace_back();
+    ATOLL_ASSIGN_OR_RETURN(record.job, ReadJob(job));
+    if (auto of_job = tasks.extract(record.job.job_id)) record.tasks = std::move(of_job.mapped());
+  }
 }
 
 AttemptRow ReadAttempt(Statement& row) {

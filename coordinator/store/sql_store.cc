@@ -131,19 +131,7 @@ absl::Status SqlStore::ReleaseCollection() {
 }
 
 absl::StatusOr<std::vector<jobs::JobRecord>> SqlStore::UnfinishedJobs() {
-  std::vector<jobs::JobRecord> records;
-  Statement row =
-      database_->Prepare(fmt::format("SELECT {} FROM jobs WHERE state IN (1, 2) ORDER BY sequence", kJobColumns));
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) break;
-    ATOLL_ASSIGN_OR_RETURN(jobs::Job job, ReadJob(row));
-    records.push_back({std::move(job), {}});
-  }
-  for (jobs::JobRecord& record : records) {
-    ATOLL_ASSIGN_OR_RETURN(record.tasks, ReadTasks(*database_, record.job.job_id));
-  }
-  return records;
+  return ReadUnfinishedJobs(*database_);
 }
 
 absl::StatusOr<jobs::JobRecord> SqlStore::GetJob(std::string_view job_id) {
