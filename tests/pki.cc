@@ -16,6 +16,8 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+
 namespace atl::testing {
 namespace {
 
@@ -181,6 +183,53 @@ void WriteTlsFolder(const std::string& folder, const Certificate& certificate, c
 SigningKey MakeEcSigningKey() {
   const Key key = NewEcKey();
   return {PrivatePem(key.get()), PublicPem(key.get())};
+}
+
+namespace {
+
+std::string Base64Url(const std::string& bytes) {
+  std::string text = absl::WebSafeBase64Escape(bytes);
+  text.erase(text.find_last_not_of('=') + 1);
+  return text;
+}
+
+// What JWTs hold in place of the DER form: both numbers, 32 bytes each.
+std::string RawEcSignature(const std::string& der) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(der.data());
+  ECDSA_SIG* const signature = d2i_ECDSA_SIG(nullptr, &bytes, static_cast<long>(der.size()));
+  std::string raw(64, '\0');
+  auto* const out = reinterpret_cast<unsigned char*>(raw.data());
+  Must(signature != nullptr && BN_bn2binpad(ECDSA_SIG_get0_r(signature), out, 32) == 32 &&
+           BN_bn2binpad(ECDSA_SIG_get0_s(signature), out + 32, 32) == 32,
+       "the EC signature");
+  ECDSA_SIG_free(signature);
+  return raw;
+}
+
+}  // namespace
+
+std::string JoinJwt(const std::string& header, const std::string& claims, const std::string& signature) {
+  return Base64Url(header) + "." + Base64Url(claims) + "." + Base64Url(signature);
+}
+
+std::string SignJwt(const SigningKey& key, const std::string& header, const std::string& claims) {
+  BIO* const bio = BIO_new_mem_buf(key.private_pem.data(), static_cast<int>(key.private_pem.size()));
+  const Key signer(PEM_read_bio_PrivateKey(bio, nullptr, nullptr, nullptr));
+  BIO_free(bio);
+  const std::string text = Base64Url(header) + "." + Base64Url(claims);
+  EVP_MD_CTX* const context = EVP_MD_CTX_new();
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+  size_t size = 0;
+  Must(signer != nullptr && EVP_DigestSignInit(context, nullptr, EVP_sha256(), nullptr, signer.get()) == 1 &&
+           EVP_DigestSign(context, nullptr, &size, bytes, text.size()) == 1,
+       "EVP_DigestSign");
+  std::string signature(size, '\0');
+  Must(EVP_DigestSign(context, reinterpret_cast<unsigned char*>(signature.data()), &size, bytes, text.size()) == 1,
+       "EVP_DigestSign");
+  EVP_MD_CTX_free(context);
+  signature.resize(size);
+  if (EVP_PKEY_is_a(signer.get(), "EC") == 1) signature = RawEcSignature(signature);
+  return JoinJwt(header, claims, signature);
 }
 
 SigningKey MakeRsaSigningKey(int bits) {

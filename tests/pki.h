@@ -62,4 +62,9 @@ struct SigningKey {
 SigningKey MakeEcSigningKey();                  // P-256, for ES256
 SigningKey MakeRsaSigningKey(int bits = 2048);  // for RS256
 
+// A JSON Web Token of these two JSON objects, signed with SHA-256 by the key, whatever `header` says.
+std::string SignJwt(const SigningKey& key, const std::string& header, const std::string& claims);
+// Three parts of a JWT joined; each is encoded, also the signature's bytes.
+std::string JoinJwt(const std::string& header, const std::string& claims, const std::string& signature);
+
 }  // namespace atl::testing

@@ -16,4 +16,11 @@ bool IsAddress(std::string_view text) {
   return error == std::errc() && parsed == end && port >= 1 && port <= 65535;
 }
 
+bool IsLoopback(std::string_view address) {
+  const std::string_view host = address.substr(0, address.rfind(':'));
+  if (host == "localhost" || host == "[::1]") return true;
+  // Nothing but digits and dots: 127.example.org may lie anywhere.
+  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
 }  // namespace atl

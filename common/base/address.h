@@ -9,4 +9,7 @@ namespace atl {
 // modulo 65536, and ask the network for a name that has none.
 bool IsAddress(std::string_view text);
 
+// Whether nobody but this machine reaches HOST:PORT: 127.x.x.x, [::1] or localhost.
+bool IsLoopback(std::string_view address);
+
 }  // namespace atl

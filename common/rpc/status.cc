@@ -1,5 +1,6 @@
 #include "common/rpc/status.h"
 
+#include <algorithm>
 #include <string>
 
 #include "common/base/errors.h"
@@ -18,6 +19,16 @@ std::string Shorten(std::string message) {
   size_t end = kMaxMessageBytes;
   while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 letter
   return message.substr(0, end) + "…";
+}
+
+// REASON of "[REASON] message", else "".
+std::string_view LeadingReason(std::string_view message) {
+  if (!message.starts_with('[')) return "";
+  const size_t end = message.find("] ");
+  if (end == std::string_view::npos || end < 2 || end > 64) return "";
+  const std::string_view reason = message.substr(1, end - 1);
+  const bool upper_snake = std::ranges::all_of(reason, [](char c) { return (c >= 'A' && c <= 'Z') || c == '_'; });
+  return upper_snake ? reason : "";
 }
 
 }  // namespace
@@ -93,6 +104,10 @@ absl::Status FromGrpc(const grpc::Status& status) {
       const std::string path = field == info.metadata().end() ? "" : field->second;
       return MakeErrorWithField(code, info.reason(), path, status.error_message());
     }
+  }
+  // Where a server refuses a call before its handler (guard.h) it can send no details: the reason leads the message.
+  if (const std::string_view reason = LeadingReason(status.error_message()); !reason.empty()) {
+    return MakeError(code, reason, status.error_message().substr(reason.size() + 3));
   }
   // gRPC refuses a call that the server does not have without a word.
   const bool wordless = code == absl::StatusCode::kUnimplemented && status.error_message().empty();

@@ -16,6 +16,17 @@ TEST(RpcStatusTest, ReasonFieldCodeAndMessageSurviveTheWire) {
   EXPECT_EQ(ErrorField(back), "training.steps");
 }
 
+TEST(RpcStatusTest, AReasonThatLeadsTheMessageIsTakenWhereThereAreNoDetails) {
+  const absl::Status back = FromGrpc({grpc::StatusCode::UNAUTHENTICATED, "[TOKEN_EXPIRED] it is over"});
+  EXPECT_EQ(ErrorReason(back), "TOKEN_EXPIRED");
+  EXPECT_EQ(back.message(), "it is over");
+  for (const char* message : {"[lower] case", "[] none", "[NO_SPACE]", "x [LATER] on", "[UNCLOSED"}) {
+    const absl::Status other = FromGrpc({grpc::StatusCode::UNAUTHENTICATED, message});
+    EXPECT_EQ(ErrorReason(other), "UNAUTHENTICATED") << message;
+    EXPECT_EQ(other.message(), message);
+  }
+}
+
 TEST(RpcStatusTest, ExactlyOneErrorInfoOfDomainAtoll) {
   const grpc::Status wire = ToGrpc(absl::NotFoundError("no job 'x'"));
   google::rpc::Status details;

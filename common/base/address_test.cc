@@ -1,0 +1,19 @@
+#include "common/base/address.h"
+
+#include "gtest/gtest.h"
+
+namespace atl {
+namespace {
+
+TEST(AddressTest, OnlyThisMachinesOwnAddressesAreLoopback) {
+  for (const char* address : {"127.0.0.1:0", "127.3.2.1:80", "localhost:7000", "[::1]:7000"}) {
+    EXPECT_TRUE(IsLoopback(address)) << address;
+  }
+  for (const char* address : {"0.0.0.0:80", "[::]:80", "10.0.0.1:80", "127.example.org:80", "localhost.example.org:80",
+                              ":80", "[::ffff:10.0.0.1]:80", ""}) {
+    EXPECT_FALSE(IsLoopback(address)) << address;
+  }
+}
+
+}  // namespace
+}  // namespace atl

@@ -1,0 +1,37 @@
+// Checks callers' credentials against the principals file and the deny list, and reads both again when they change.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/rpc/principals.h"
+
+namespace atl::rpc {
+
+struct AuthenticatorOptions {
+  std::string principals;  // file
+  std::string deny_list;   // file; empty: none
+  // How often the files are looked at.
+  absl::Duration reload = absl::Seconds(2);
+};
+
+// Thread-safe; Check does not block on files. Owns one thread, which reads them.
+class Authenticator {
+ public:
+  // Errors as in Principals::Parse and DenyList::Parse; NOT_FOUND, reason FILE_ERROR.
+  static absl::StatusOr<std::shared_ptr<const Authenticator>> Open(const AuthenticatorOptions& options,
+                                                                   Clock* clock = Clock::Real());
+  virtual ~Authenticator() = default;
+
+  // As Principals::Check. A file that changed into one that cannot be read is said once in the log, and the last good
+  // one stays in force.
+  virtual absl::StatusOr<Principal> Check(std::string_view bearer,
+                                          std::span<const std::string> certificate_names) const = 0;
+};
+
+}  // namespace atl::rpc

@@ -1,0 +1,102 @@
+#include "common/rpc/authenticator.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "common/base/errors.h"
+#include "fmt/format.h"
+#include "gtest/gtest.h"
+#include "tests/pki.h"
+
+namespace atl::rpc {
+namespace {
+
+class AuthenticatorTest : public ::testing::Test {
+ protected:
+  AuthenticatorTest() {
+    const ::testing::TestInfo* const info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = ::testing::TempDir() + "authenticator_test_" + info->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    options_ = {.principals = folder_ + "/principals.yaml", .deny_list = folder_ + "/deny"};
+    options_.reload = absl::Milliseconds(5);
+    Write("deny", "");
+  }
+  ~AuthenticatorTest() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& text) const { std::ofstream(folder_ + "/" + name) << text; }
+  static std::string OneToken(const std::string& token) {
+    return fmt::format("principals: [{{subject: ann, roles: [reader], token_sha256: {}}}]\n", TokenHash(token));
+  }
+  // Waits until `token` is answered with `reason`; the test's own limit ends it.
+  static void Await(const Authenticator& authenticator, const std::string& token, const std::string& reason) {
+    while (ErrorReason(authenticator.Check(token, {}).status()) != reason) absl::SleepFor(absl::Milliseconds(1));
+  }
+
+  std::string folder_;
+  AuthenticatorOptions options_;
+};
+
+TEST_F(AuthenticatorTest, FilesAreReadAgain) {
+  Write("principals.yaml", OneToken("one"));
+  const auto authenticator = Authenticator::Open(options_);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  EXPECT_EQ((*authenticator)->Check("one", {})->subject, "ann");
+  EXPECT_EQ(ErrorReason((*authenticator)->Check("two", {}).status()), "TOKEN_UNKNOWN");
+  Write("principals.yaml", OneToken("two"));
+  Await(**authenticator, "two", "");
+  EXPECT_EQ(ErrorReason((*authenticator)->Check("one", {}).status()), "TOKEN_UNKNOWN");
+  Write("deny", "subject ann\n");
+  Await(**authenticator, "two", "TOKEN_REVOKED");
+  Write("deny", "");
+  Await(**authenticator, "two", "");
+}
+
+TEST_F(AuthenticatorTest, ABrokenFileLeavesWhatWasInForce) {
+  Write("principals.yaml", OneToken("one"));
+  const auto authenticator = Authenticator::Open(options_);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  Write("principals.yaml", "principals: 7\n");
+  Write("deny", "subject ann\n");  // not in force either: both files are taken together
+  absl::SleepFor(10 * options_.reload);
+  EXPECT_TRUE((*authenticator)->Check("one", {}).ok());
+  Write("principals.yaml", OneToken("one"));
+  Await(**authenticator, "one", "TOKEN_REVOKED");
+}
+
+TEST_F(AuthenticatorTest, JwtsThatWereCheckedEndInTimeAndCanBeRevoked) {
+  const testing::SigningKey key = testing::MakeEcSigningKey();
+  std::filesystem::create_directories(folder_ + "/keys");
+  Write("keys/issuer.pem", key.public_pem);
+  Write("principals.yaml", "jwt: [{issuer: i, audience: a, roles: [reader], keys: keys/issuer.pem}]\n");
+  FakeClock clock;
+  const int64_t now = absl::ToUnixSeconds(clock.Now());
+  const std::string token = SignJwt(
+      key, R"({"alg": "ES256"})",
+      fmt::format(R"({{"iss": "i", "aud": "a", "sub": "ann", "jti": "7", "iat": {}, "exp": {}}})", now, now + 60));
+  const auto authenticator = Authenticator::Open(options_, &clock);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ((*authenticator)->Check(token, {})->subject, "ann");
+  Write("deny", "jti 7\n");
+  clock.Advance(options_.reload);
+  Await(**authenticator, token, "TOKEN_REVOKED");
+  Write("deny", "");
+  clock.Advance(2 * options_.reload);
+  Await(**authenticator, token, "");
+  clock.Advance(absl::Seconds(91));
+  EXPECT_EQ(ErrorReason((*authenticator)->Check(token, {}).status()), "TOKEN_EXPIRED");
+}
+
+TEST_F(AuthenticatorTest, MissingFilesAreNamed) {
+  EXPECT_EQ(Authenticator::Open(options_).status().message(), "cannot read " + options_.principals);
+  Write("principals.yaml", OneToken("one"));
+  options_.deny_list = folder_ + "/none";
+  EXPECT_EQ(Authenticator::Open(options_).status().message(), "cannot read " + options_.deny_list);
+  Write("principals.yaml", "jwt: [{issuer: i, audience: a, roles: [reader], keys: none.pem}]\n");
+  EXPECT_EQ(Authenticator::Open(options_).status().message(), "jwt[0].keys: cannot read " + folder_ + "/none.pem");
+}
+
+}  // namespace
+}  // namespace atl::rpc

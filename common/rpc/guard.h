@@ -1,0 +1,44 @@
+// Lets calls in or refuses them, before a handler sees them, and tells handlers who calls.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/authenticator.h"
+#include "common/rpc/principals.h"
+#include "grpcpp/security/auth_context.h"
+#include "grpcpp/security/auth_metadata_processor.h"
+#include "grpcpp/server_context.h"
+
+namespace atl::rpc {
+
+// A gRPC authentication context belongs to a connection, which calls of several users may share: nothing is written
+// into it, and handlers ask Who again. A credential is checked when a call starts; a stream that is open goes on after
+// its token has expired. Thread-safe.
+class Guard final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit Guard(std::shared_ptr<const Authenticator> authenticator) : authenticator_(std::move(authenticator)) {}
+
+  bool IsBlocking() const override { return false; }
+  // OK where the table (roles.h) lets this caller call this method. gRPC carries code and text alone from here: the
+  // reason stands in brackets before the message, where FromGrpc finds it.
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata* consumed,
+                       OutputMetadata* response) override;
+
+  // The caller of a call that was let in. An error where its credential has expired or was revoked since.
+  absl::StatusOr<Principal> Who(const grpc::ServerContextBase& call) const;
+
+ private:
+  const std::shared_ptr<const Authenticator> authenticator_;
+};
+
+// Who calls, with a guard or without: on a port without one whoever reaches it may do everything (OpenPrincipal), under
+// the name in the client's certificate, else as "anonymous".
+absl::StatusOr<Principal> CallerOf(const Guard* guard, const grpc::ServerContextBase& call);
+
+// Names in the client's verified certificate: common name, then alternative names; empty without one.
+std::vector<std::string> CertificateNames(const grpc::AuthContext& context);
+
+}  // namespace atl::rpc

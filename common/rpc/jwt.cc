@@ -1,0 +1,358 @@
+#include "common/rpc/jwt.h"
+
+#include <openssl/bn.h>
+#include <openssl/core_names.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/param_build.h>
+#include <openssl/pem.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "common/base/errors.h"
+#include "common/base/quoted.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/name_pattern.h"
+#include "fmt/format.h"
+#include "jwt/jwt.hpp"
+#include "nlohmann/json.hpp"
+
+namespace atl::rpc {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxKeys = 32;
+constexpr int kMinRsaBits = 2048;
+constexpr int kMaxRsaBits = 8192;  // what a caller can make us compute
+constexpr size_t kMaxSubject = 256;
+
+template <typename T, void (*Free)(T*)>
+struct Freer {
+  void operator()(T* object) const { Free(object); }
+};
+using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
+using BioPtr = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
+using NumberPtr = std::unique_ptr<BIGNUM, Freer<BIGNUM, BN_free>>;
+using BuilderPtr = std::unique_ptr<OSSL_PARAM_BLD, Freer<OSSL_PARAM_BLD, OSSL_PARAM_BLD_free>>;
+using ParamsPtr = std::unique_ptr<OSSL_PARAM, Freer<OSSL_PARAM, OSSL_PARAM_free>>;
+using ContextPtr = std::unique_ptr<EVP_PKEY_CTX, Freer<EVP_PKEY_CTX, EVP_PKEY_CTX_free>>;
+
+absl::Status Refused(std::string_view reason, std::string_view message) {
+  return MakeError(absl::StatusCode::kUnauthenticated, reason, fmt::format("JWT: {}", message));
+}
+
+absl::Status BadKeys(std::string_view file, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JWT_KEYS", fmt::format("{}: {}", file, message));
+}
+
+// The form without padding that JWTs use. absl's decoder alone would skip white space.
+std::optional<std::string> FromBase64Url(std::string_view text) {
+  const bool plain = std::ranges::all_of(
+      text, [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_'; });
+  std::string bytes;
+  if (!plain || !absl::WebSafeBase64Unescape(absl::string_view(text.data(), text.size()), &bytes)) return std::nullopt;
+  return bytes;
+}
+
+std::optional<Json> ReadObject(std::string_view text) {
+  Json object = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return std::nullopt;
+  return object;
+}
+
+// "" where it is absent or no text.
+std::string Text(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// Seconds since the epoch, up to the year 9999.
+std::optional<absl::Time> TimeOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  const double seconds = found->get<double>();
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 253'402'300'799.0) return std::nullopt;
+  return absl::UnixEpoch() + absl::Seconds(seconds);
+}
+
+absl::StatusOr<JwtKey> TakeKey(EVP_PKEY* key, const std::string& id, std::string_view file) {
+  JwtKey taken{.id = id};
+  if (EVP_PKEY_is_a(key, "RSA") == 1) {
+    taken.algorithm = JwtAlgorithm::kRs256;
+    if (const int bits = EVP_PKEY_get_bits(key); bits < kMinRsaBits || bits > kMaxRsaBits) {
+      return BadKeys(file,
+                     fmt::format("expected an RSA key of {} to {} bits, found {}", kMinRsaBits, kMaxRsaBits, bits));
+    }
+  } else if (EVP_PKEY_is_a(key, "EC") == 1) {
+    taken.algorithm = JwtAlgorithm::kEs256;
+    std::array<char, 64> group{};
+    if (EVP_PKEY_get_group_name(key, group.data(), group.size(), nullptr) != 1 ||
+        std::string_view(group.data()) != "prime256v1") {
+      return BadKeys(file, fmt::format("expected an EC key on P-256, found one on {}", group.data()));
+    }
+  } else {
+    return BadKeys(file, "expected RSA keys and EC keys on P-256, found another kind");
+  }
+  const BioPtr bio(BIO_new(BIO_s_mem()));
+  if (bio == nullptr || PEM_write_bio_PUBKEY(bio.get(), key) != 1) return BadKeys(file, "a key cannot be written");
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(bio.get(), &bytes);
+  taken.pem.assign(bytes, static_cast<size_t>(size));
+  return taken;
+}
+
+absl::StatusOr<std::vector<JwtKey>> KeysOfPem(std::string_view text, std::string_view file) {
+  const BioPtr bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  std::vector<JwtKey> keys;
+  while (const KeyPtr key{PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr)}) {
+    if (keys.size() == kMaxKeys) return BadKeys(file, fmt::format("expected at most {} keys, found more", kMaxKeys));
+    ATOLL_ASSIGN_OR_RETURN(JwtKey taken, TakeKey(key.get(), "", file));
+    keys.push_back(std::move(taken));
+  }
+  ERR_clear_error();
+  if (keys.empty()) return BadKeys(file, "expected 'BEGIN PUBLIC KEY' (PEM) or a JSON Web Key Set, found neither");
+  return keys;
+}
+
+NumberPtr NumberOf(const Json& key, const char* name) {
+  const std::optional<std::string> bytes = FromBase64Url(Text(key, name));
+  if (!bytes || bytes->empty() || bytes->size() > kMaxRsaBits / 8) return nullptr;
+  return NumberPtr(
+      BN_bin2bn(reinterpret_cast<const unsigned char*>(bytes->data()), static_cast<int>(bytes->size()), nullptr));
+}
+
+KeyPtr Build(const char* kind, OSSL_PARAM_BLD* builder) {
+  const ParamsPtr params(OSSL_PARAM_BLD_to_param(builder));
+  const ContextPtr context(EVP_PKEY_CTX_new_from_name(nullptr, kind, nullptr));
+  EVP_PKEY* key = nullptr;
+  if (params == nullptr || context == nullptr || EVP_PKEY_fromdata_init(context.get()) != 1 ||
+      EVP_PKEY_fromdata(context.get(), &key, EVP_PKEY_PUBLIC_KEY, params.get()) != 1) {
+    ERR_clear_error();
+    return nullptr;
+  }
+  return KeyPtr(key);
+}
+
+KeyPtr RsaKey(const Json& key) {
+  const NumberPtr modulus = NumberOf(key, "n");
+  const NumberPtr exponent = NumberOf(key, "e");
+  const BuilderPtr builder(OSSL_PARAM_BLD_new());
+  if (modulus == nullptr || exponent == nullptr || builder == nullptr ||
+      OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_N, modulus.get()) != 1 ||
+      OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_E, exponent.get()) != 1) {
+    return nullptr;
+  }
+  return Build("RSA", builder.get());
+}
+
+KeyPtr EcKey(const Json& key) {
+  const std::optional<std::string> x = FromBase64Url(Text(key, "x"));
+  const std::optional<std::string> y = FromBase64Url(Text(key, "y"));
+  const BuilderPtr builder(OSSL_PARAM_BLD_new());
+  if (!x || !y || x->size() != 32 || y->size() != 32 || builder == nullptr) return nullptr;
+  const std::string point = "\x04" + *x + *y;
+  if (OSSL_PARAM_BLD_push_utf8_string(builder.get(), OSSL_PKEY_PARAM_GROUP_NAME, "prime256v1", 0) != 1 ||
+      OSSL_PARAM_BLD_push_octet_string(builder.get(), OSSL_PKEY_PARAM_PUB_KEY, point.data(), point.size()) != 1) {
+    return nullptr;
+  }
+  return Build("EC", builder.get());
+}
+
+absl::StatusOr<std::vector<JwtKey>> KeysOfSet(std::string_view text, std::string_view file) {
+  const std::optional<Json> set = ReadObject(text);
+  const auto list = set ? set->find("keys") : Json::const_iterator();
+  if (!set || list == set->end() || !list->is_array()) {
+    return BadKeys(file, "expected a JSON Web Key Set with a list 'keys'");
+  }
+  std::vector<JwtKey> keys;
+  for (const Json& one : *list) {
+    if (!one.is_object()) return BadKeys(file, "expected objects in the list 'keys'");
+    const std::string kind = Text(one, "kty");
+    const std::string use = Text(one, "use");
+    const std::string algorithm = Text(one, "alg");
+    // Sets hold keys for other purposes too.
+    if (!use.empty() && use != "sig") continue;
+    if (kind != "RSA" && !(kind == "EC" && Text(one, "crv") == "P-256")) continue;
+    if (!algorithm.empty() && algorithm != (kind == "RSA" ? "RS256" : "ES256")) continue;
+    if (keys.size() == kMaxKeys) return BadKeys(file, fmt::format("expected at most {} keys, found more", kMaxKeys));
+    const KeyPtr key = kind == "RSA" ? RsaKey(one) : EcKey(one);
+    if (key == nullptr) {
+      return BadKeys(file, fmt::format("key {}: its numbers make no {} key", Quoted(Text(one, "kid")), kind));
+    }
+    ATOLL_ASSIGN_OR_RETURN(JwtKey taken, TakeKey(key.get(), Text(one, "kid"), file));
+    keys.push_back(std::move(taken));
+  }
+  if (keys.empty()) return BadKeys(file, "expected a key for RS256 or ES256, found none");
+  return keys;
+}
+
+// The library throws where memory runs out.
+bool SignatureFits(const JwtKey& key, std::string_view signed_part, std::string_view signature) {
+  try {
+    const jwt::string_view pem(key.pem.data(), key.pem.size());
+    const jwt::string_view text(signed_part.data(), signed_part.size());
+    const jwt::string_view bytes(signature.data(), signature.size());
+    const auto [fits, error] = key.algorithm == JwtAlgorithm::kRs256
+                                   ? jwt::PEMSign<jwt::algo::RS256>::verify(pem, text, bytes)
+                                   : jwt::PEMSign<jwt::algo::ES256>::verify(pem, text, bytes);
+    ERR_clear_error();
+    return fits && !error;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// A subject stands in logs.
+bool IsPrintable(std::string_view text) {
+  return std::ranges::none_of(text, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+}
+
+std::optional<JwtAlgorithm> AlgorithmOf(std::string_view name) {
+  if (name == "RS256") return JwtAlgorithm::kRs256;
+  if (name == "ES256") return JwtAlgorithm::kEs256;
+  return std::nullopt;
+}
+
+bool HasAudience(const Json& claims, const std::string& wanted) {
+  const auto found = claims.find("aud");
+  if (found == claims.end()) return false;
+  if (found->is_string()) return found->get<std::string>() == wanted;
+  return found->is_array() && std::ranges::any_of(*found, [&](const Json& one) {
+           return one.is_string() && one.get<std::string>() == wanted;
+         });
+}
+
+absl::StatusOr<size_t> IssuerOf(const Json& claims, std::span<const JwtIssuer> issuers) {
+  const std::string name = Text(claims, "iss");
+  bool known = false;
+  for (size_t i = 0; i < issuers.size(); ++i) {
+    if (name.empty() || issuers[i].issuer != name) continue;
+    known = true;
+    if (HasAudience(claims, issuers[i].audience)) return i;
+  }
+  if (!known) return Refused("TOKEN_ISSUER", fmt::format("issuer {} is not trusted here", Quoted(name)));
+  return Refused("TOKEN_AUDIENCE",
+                 fmt::format("it is not meant for this service (claim aud), as {} issued it", Quoted(name)));
+}
+
+absl::StatusOr<absl::Time> CheckTimes(const Json& claims, absl::Time now) {
+  const std::optional<absl::Time> issued = TimeOf(claims, "iat");
+  const std::optional<absl::Time> expires = TimeOf(claims, "exp");
+  if (!issued || !expires || *expires <= *issued) {
+    return Refused("TOKEN_MALFORMED", "expected claims iat and exp with exp after iat, in seconds since 1970");
+  }
+  const bool has_start = claims.contains("nbf");
+  const std::optional<absl::Time> start = TimeOf(claims, "nbf");
+  if (has_start && !start) return Refused("TOKEN_MALFORMED", "expected claim nbf in seconds since 1970");
+  if (*expires - *issued > kMaxJwtLifetime) {
+    return Refused("TOKEN_TOO_LONG", fmt::format("expected one for at most an hour, found one for {}",
+                                                 absl::FormatDuration(*expires - *issued)));
+  }
+  if (now > *expires + kJwtLeeway) {
+    return Refused("TOKEN_EXPIRED", fmt::format("it expired at {}", absl::FormatTime(*expires, absl::UTCTimeZone())));
+  }
+  if (std::max(*issued, start.value_or(*issued)) > now + kJwtLeeway) {
+    return Refused("TOKEN_NOT_YET_VALID", "it is from the future; are the clocks right?");
+  }
+  return *expires;
+}
+
+std::optional<std::vector<std::string>> TextsOf(const Json& claims, const char* name) {
+  const auto found = claims.find(name);
+  std::vector<std::string> texts;
+  if (found == claims.end()) return texts;
+  if (!found->is_array()) return std::nullopt;
+  for (const Json& one : *found) {
+    if (!one.is_string()) return std::nullopt;
+    texts.push_back(one.get<std::string>());
+  }
+  return texts;
+}
+
+absl::Status TakeRights(const Json& claims, const JwtIssuer& issuer, JwtClaims* taken) {
+  const auto roles = TextsOf(claims, "roles");
+  const auto islands = TextsOf(claims, "islands");
+  if (!roles || !islands) return Refused("TOKEN_MALFORMED", "expected claims roles and islands to be lists of texts");
+  for (const std::string& name : *roles) {
+    // Names of other services' roles may stand beside ours.
+    if (const std::optional<Role> role = ParseRole(name); role && issuer.roles.Has(*role)) taken->roles.Add(*role);
+  }
+  if (!claims.contains("islands")) {
+    taken->islands = issuer.islands;
+    return absl::OkStatus();
+  }
+  for (const std::string& island : *islands) {
+    if (MatchesAny(issuer.islands, island)) taken->islands.push_back(island);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<JwtKey>> ParseJwtKeys(std::string_view text, std::string_view file_name) {
+  if (text.size() > 256 * 1024) return BadKeys(file_name, "expected at most 256 KiB of keys");
+  const size_t start = text.find_first_not_of(" \t\r\n");
+  const bool json = start != std::string_view::npos && text[start] == '{';
+  return json ? KeysOfSet(text, file_name) : KeysOfPem(text, file_name);
+}
+
+bool LooksLikeJwt(std::string_view token) {
+  return std::ranges::count(token, '.') == 2;
+}
+
+absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtIssuer> issuers, absl::Time now) {
+  if (token.size() > kMaxJwtBytes) return Refused("TOKEN_MALFORMED", "expected at most 8 KiB");
+  if (!LooksLikeJwt(token)) return Refused("TOKEN_MALFORMED", "expected three parts between two dots");
+  const size_t first_dot = token.find('.');
+  const size_t last_dot = token.rfind('.');
+  const std::string_view parts[] = {token.substr(0, first_dot), token.substr(first_dot + 1, last_dot - first_dot - 1),
+                                    token.substr(last_dot + 1)};
+  const std::optional<std::string> header_text = FromBase64Url(parts[0]);
+  const std::optional<std::string> claims_text = FromBase64Url(parts[1]);
+  // Looked at for its letters alone: the library decodes it, and reads past its table at others.
+  if (!header_text || !claims_text || parts[2].empty() || !FromBase64Url(parts[2])) {
+    return Refused("TOKEN_MALFORMED", "expected three parts in base64url");
+  }
+  const std::optional<Json> header = ReadObject(*header_text);
+  if (!header) return Refused("TOKEN_MALFORMED", "expected a JSON object as header");
+  const std::optional<JwtAlgorithm> algorithm = AlgorithmOf(Text(*header, "alg"));
+  if (!algorithm) {
+    return Refused("TOKEN_ALGORITHM", fmt::format("expected RS256 or ES256, found {}", Quoted(Text(*header, "alg"))));
+  }
+  if (header->contains("crit")) return Refused("TOKEN_MALFORMED", "expected no header 'crit': nothing of it is known");
+  const std::optional<Json> claims = ReadObject(*claims_text);
+  if (!claims) return Refused("TOKEN_MALFORMED", "expected a JSON object as claims");
+
+  JwtClaims taken;
+  ATOLL_ASSIGN_OR_RETURN(taken.issuer, IssuerOf(*claims, issuers));
+  const JwtIssuer& issuer = issuers[taken.issuer];
+  const std::string key_id = Text(*header, "kid");
+  const std::string_view signed_part = token.substr(0, last_dot);
+  const bool genuine = std::ranges::any_of(issuer.keys, [&](const JwtKey& key) {
+    return key.algorithm == *algorithm && (key.id.empty() || key_id.empty() || key.id == key_id) &&
+           SignatureFits(key, signed_part, parts[2]);
+  });
+  if (!genuine) {
+    return Refused("TOKEN_SIGNATURE",
+                   fmt::format("no {} key of {} made its signature", Text(*header, "alg"), Quoted(issuer.issuer)));
+  }
+  ATOLL_ASSIGN_OR_RETURN(taken.expires, CheckTimes(*claims, now));
+  taken.subject = Text(*claims, "sub");
+  if (taken.subject.empty() || taken.subject.size() > kMaxSubject || !IsPrintable(taken.subject)) {
+    return Refused("TOKEN_MALFORMED", fmt::format("expected a claim sub of 1 to {} printable bytes", kMaxSubject));
+  }
+  taken.id = Text(*claims, "jti");
+  ATOLL_RETURN_IF_ERROR(TakeRights(*claims, issuer, &taken));
+  return taken;
+}
+
+}  // namespace atl::rpc

@@ -1,0 +1,60 @@
+// JSON Web Tokens: RS256 and ES256, an hour at most. Pure. The library behind it stays in jwt.cc.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/roles.h"
+
+namespace atl::rpc {
+
+inline constexpr size_t kMaxJwtBytes = 8 * 1024;
+inline constexpr absl::Duration kMaxJwtLifetime = absl::Hours(1);
+// How far the clocks of issuer and server may be apart.
+inline constexpr absl::Duration kJwtLeeway = absl::Seconds(30);
+
+enum class JwtAlgorithm { kRs256, kEs256 };
+
+// A public key that verifies tokens of one algorithm.
+struct JwtKey {
+  std::string id;  // "kid"; empty: none, it may verify any token
+  JwtAlgorithm algorithm = JwtAlgorithm::kRs256;
+  std::string pem;
+};
+
+// Keys from PEM ("BEGIN PUBLIC KEY", one or more) or from a JSON Web Key Set. RSA keys have at least 2048 bits, EC keys
+// are on P-256. INVALID_ARGUMENT, reason INVALID_JWT_KEYS.
+absl::StatusOr<std::vector<JwtKey>> ParseJwtKeys(std::string_view text, std::string_view file_name);
+
+// Whose tokens are taken, and what they may carry at most.
+struct JwtIssuer {
+  std::string issuer;    // "iss"
+  std::string audience;  // has to be in "aud"
+  std::vector<JwtKey> keys;
+  RoleSet roles;
+  std::vector<std::string> islands;  // patterns; a token may name others only where one of these covers it
+};
+
+struct JwtClaims {
+  std::string subject;               // "sub"
+  size_t issuer = 0;                 // which of the issuers
+  std::string id;                    // "jti"; empty: none
+  RoleSet roles;                     // claim "roles", cut to the issuer's
+  std::vector<std::string> islands;  // claim "islands"; the issuer's where there is none
+  absl::Time expires;
+};
+
+// Whether a bearer token has the form of a JWT: three parts between two dots.
+bool LooksLikeJwt(std::string_view token);
+
+// UNAUTHENTICATED with reason TOKEN_MALFORMED, TOKEN_ALGORITHM (the header's is checked before anything else is read:
+// no "none", no HS256 over a public key), TOKEN_ISSUER, TOKEN_AUDIENCE, TOKEN_SIGNATURE, TOKEN_TOO_LONG, TOKEN_EXPIRED
+// or TOKEN_NOT_YET_VALID.
+absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtIssuer> issuers, absl::Time now);
+
+}  // namespace atl::rpc

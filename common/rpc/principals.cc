@@ -1,0 +1,365 @@
+#include "common/rpc/principals.h"
+
+#include <openssl/rand.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "common/base/errors.h"
+#include "common/base/quoted.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/name_pattern.h"
+#include "common/spec/nearest_name.h"
+#include "common/spec/yaml_tree.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace atl::rpc {
+
+using spec::YamlNode;
+
+// Reads the file's tree, field by field.
+class PrincipalsReader {
+ public:
+  PrincipalsReader(Principals* principals, const Principals::ReadFile& read) : principals_(principals), read_(read) {}
+
+  absl::Status Read(const YamlNode& root) {
+    ATOLL_RETURN_IF_ERROR(CheckFields(root, "", {"principals", "jwt"}));
+    ATOLL_RETURN_IF_ERROR(ForEach(root, "principals", [this](const YamlNode& node, const std::string& path) {
+      return ReadPrincipal(node, path);
+    }));
+    ATOLL_RETURN_IF_ERROR(
+        ForEach(root, "jwt", [this](const YamlNode& node, const std::string& path) { return ReadIssuer(node, path); }));
+    if (!principals_->principals_.empty() || !principals_->issuers_.empty()) return absl::OkStatus();
+    return Wrong("principals", root, "at least one entry, or one in jwt: else nobody could call anything");
+  }
+
+ private:
+  static absl::Status Wrong(const std::string& path, const YamlNode& node, std::string_view expected) {
+    const std::string message = fmt::format("expected {}, found {} ({})", expected, spec::Describe(node), node.where);
+    if (!path.empty()) return FieldError(path, "INVALID_PRINCIPALS", message);
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_PRINCIPALS", message);
+  }
+
+  static absl::Status CheckFields(const YamlNode& node, const std::string& path,
+                                  const std::vector<std::string>& known) {
+    if (node.kind != YamlNode::Kind::kMap) return Wrong(path, node, "a mapping");
+    for (const auto& [name, value] : node.fields) {
+      if (std::ranges::find(known, name) != known.end()) continue;
+      const std::string nearest = spec::NearestName(name, known);
+      return FieldError(path.empty() ? name : path + "." + name, "UNKNOWN_FIELD",
+                        fmt::format("unknown field; {} ({})",
+                                    nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))
+                                                    : fmt::format("did you mean '{}'?", nearest),
+                                    value->where));
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Function>
+  static absl::Status ForEach(const YamlNode& node, const std::string& name, const Function& function) {
+    const YamlNode* list = node.Find(name);
+    if (list == nullptr || list->kind == YamlNode::Kind::kNull) return absl::OkStatus();
+    if (list->kind != YamlNode::Kind::kSequence) return Wrong(name, *list, "a list");
+    for (size_t i = 0; i < list->items.size(); ++i) {
+      ATOLL_RETURN_IF_ERROR(function(*list->items[i], fmt::format("{}[{}]", name, i)));
+    }
+    return absl::OkStatus();
+  }
+
+  // Leaves `text` as it is where an optional one is absent.
+  static absl::Status ReadText(const YamlNode& node, const std::string& path, const char* name, bool required,
+                               std::string* text) {
+    const YamlNode* value = node.Find(name);
+    if (value == nullptr) {
+      if (!required) return absl::OkStatus();
+      return FieldError(path + "." + name, "INVALID_PRINCIPALS",
+                        fmt::format("expected a text, found none ({})", node.where));
+    }
+    const bool good =
+        value->kind == YamlNode::Kind::kScalar && !value->text.empty() && value->text.size() <= 512 &&
+        std::ranges::none_of(value->text, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+    if (!good) return Wrong(path + "." + name, *value, "a text of 1 to 512 bytes on one line");
+    *text = value->text;
+    return absl::OkStatus();
+  }
+
+  // A list of texts, or one text alone.
+  static absl::Status ReadTexts(const YamlNode& node, const std::string& path, const char* name,
+                                std::vector<std::string>* texts) {
+    const YamlNode* value = node.Find(name);
+    if (value == nullptr) return absl::OkStatus();
+    if (value->kind == YamlNode::Kind::kScalar) {
+      texts->emplace_back();
+      return ReadText(node, path, name, true, &texts->back());
+    }
+    if (value->kind != YamlNode::Kind::kSequence) return Wrong(path + "." + name, *value, "a list");
+    for (const auto& item : value->items) {
+      if (item->kind != YamlNode::Kind::kScalar || item->text.empty()) {
+        return Wrong(path + "." + name, *item, "a list of texts");
+      }
+      texts->push_back(item->text);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadRoles(const YamlNode& node, const std::string& path, RoleSet* roles) {
+    std::vector<std::string> names;
+    ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "roles", &names));
+    if (names.empty()) {
+      return FieldError(path + ".roles", "INVALID_PRINCIPALS",
+                        fmt::format("expected some of {}, found none ({})", RoleNames(RoleSet::All()), node.where));
+    }
+    for (const std::string& name : names) {
+      const std::optional<Role> role = ParseRole(name);
+      if (!role) {
+        return FieldError(path + ".roles", "INVALID_PRINCIPALS",
+                          fmt::format("expected some of {}, found {} ({})", RoleNames(RoleSet::All()), Quoted(name),
+                                      node.Find("roles")->where));
+      }
+      roles->Add(*role);
+    }
+    return absl::OkStatus();
+  }
+
+  // Who acts for islands says for which: a forgotten line must not mean all of them.
+  static absl::Status ReadIslands(const YamlNode& node, const std::string& path, RoleSet roles,
+                                  std::vector<std::string>* islands) {
+    ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "islands", islands));
+    if (!roles.Has(Role::kIsland) || !islands->empty()) return absl::OkStatus();
+    return FieldError(
+        path + ".islands", "INVALID_PRINCIPALS",
+        fmt::format("expected names of islands beside the role island, as [eu-*], found none ({})", node.where));
+  }
+
+  static absl::Status ReadQuota(const YamlNode& node, const std::string& path, Quota* quota) {
+    const YamlNode* value = node.Find("quota");
+    if (value == nullptr) return absl::OkStatus();
+    const std::string here = path + ".quota";
+    ATOLL_RETURN_IF_ERROR(CheckFields(*value, here, {"open_jobs", "images_in_flight"}));
+    for (const auto& [name, number] : value->fields) {
+      int64_t most = 0;
+      if (number->kind != YamlNode::Kind::kScalar || !absl::SimpleAtoi(number->text, &most) || most < 0) {
+        return Wrong(here + "." + name, *number, "a whole number of at least 0");
+      }
+      (name == "open_jobs" ? quota->open_jobs : quota->images_in_flight) = most;
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadExpiry(const YamlNode& node, const std::string& path, absl::Time* expires) {
+    std::string text;
+    ATOLL_RETURN_IF_ERROR(ReadText(node, path, "expires", false, &text));
+    if (text.empty() || absl::ParseTime(absl::RFC3339_full, text, expires, nullptr)) return absl::OkStatus();
+    return Wrong(path + ".expires", *node.Find("expires"), "a time as 2027-01-31T00:00:00Z");
+  }
+
+  absl::Status ReadPrincipal(const YamlNode& node, const std::string& path) {
+    ATOLL_RETURN_IF_ERROR(
+        CheckFields(node, path, {"subject", "roles", "token_sha256", "certificate", "islands", "quota", "expires"}));
+    Principal principal;
+    ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject", true, &principal.subject));
+    const bool taken = std::ranges::any_of(principals_->principals_,
+                                           [&](const Principal& other) { return other.subject == principal.subject; });
+    if (taken) return Wrong(path + ".subject", *node.Find("subject"), "every subject once");
+    ATOLL_RETURN_IF_ERROR(ReadRoles(node, path, &principal.roles));
+    ATOLL_RETURN_IF_ERROR(ReadIslands(node, path, principal.roles, &principal.islands));
+    ATOLL_RETURN_IF_ERROR(ReadQuota(node, path, &principal.quota));
+    ATOLL_RETURN_IF_ERROR(ReadExpiry(node, path, &principal.expires));
+    std::vector<std::string> tokens;
+    std::vector<std::string> certificates;
+    ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "token_sha256", &tokens));
+    ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "certificate", &certificates));
+    if (tokens.empty() && certificates.empty()) {
+      return FieldError(path, "INVALID_PRINCIPALS",
+                        fmt::format("expected token_sha256 or certificate, found neither ({})", node.where));
+    }
+    const size_t index = principals_->principals_.size();
+    for (const std::string& token : tokens) {
+      const bool hash = token.size() == 64 && std::ranges::all_of(token, [](char c) {
+                          return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+                        });
+      // What stands there may be the token itself: it is not repeated.
+      if (!hash) {
+        return FieldError(path + ".token_sha256", "INVALID_PRINCIPALS",
+                          fmt::format("expected the SHA-256 of a token, 64 digits of lower-case hex ('atoll auth "
+                                      "new-token' prints it), found another text ({})",
+                                      node.Find("token_sha256")->where));
+      }
+      if (!principals_->by_token_.emplace(token, index).second) {
+        return Wrong(path + ".token_sha256", *node.Find("token_sha256"), "every token once");
+      }
+    }
+    for (const std::string& name : certificates) {
+      if (!principals_->by_certificate_.emplace(name, index).second) {
+        return Wrong(path + ".certificate", *node.Find("certificate"), "every certificate's name once");
+      }
+    }
+    principals_->principals_.push_back(std::move(principal));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadIssuer(const YamlNode& node, const std::string& path) {
+    ATOLL_RETURN_IF_ERROR(
+        CheckFields(node, path, {"issuer", "audience", "keys", "roles", "islands", "subject_prefix", "quota"}));
+    JwtIssuer issuer;
+    Principals::IssuedTo issued_to;
+    std::string keys;
+    ATOLL_RETURN_IF_ERROR(ReadText(node, path, "issuer", true, &issuer.issuer));
+    ATOLL_RETURN_IF_ERROR(ReadText(node, path, "audience", true, &issuer.audience));
+    ATOLL_RETURN_IF_ERROR(ReadText(node, path, "keys", true, &keys));
+    ATOLL_RETURN_IF_ERROR(ReadRoles(node, path, &issuer.roles));
+    ATOLL_RETURN_IF_ERROR(ReadIslands(node, path, issuer.roles, &issuer.islands));
+    ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject_prefix", false, &issued_to.subject_prefix));
+    ATOLL_RETURN_IF_ERROR(ReadQuota(node, path, &issued_to.quota));
+    absl::StatusOr<std::string> text = read_(keys);
+    if (!text.ok()) return WithContext(text.status(), path + ".keys");
+    auto parsed = ParseJwtKeys(*text, keys);
+    if (!parsed.ok()) return WithContext(parsed.status(), path + ".keys");
+    issuer.keys = std::move(*parsed);
+    principals_->issuers_.push_back(std::move(issuer));
+    principals_->issued_to_.push_back(std::move(issued_to));
+    return absl::OkStatus();
+  }
+
+  Principals* const principals_;
+  const Principals::ReadFile& read_;
+};
+
+namespace {
+
+absl::Status Refused(std::string_view reason, std::string_view message) {
+  return MakeError(absl::StatusCode::kUnauthenticated, reason, message);
+}
+
+std::string_view Stripped(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r");
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
+}
+
+absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
+  if (!denied.subjects.contains(principal.subject)) return absl::OkStatus();
+  return Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject)));
+}
+
+}  // namespace
+
+Principal OpenPrincipal(std::string_view subject) {
+  return {.subject = std::string(subject), .roles = RoleSet::All(), .islands = {"*"}};
+}
+
+absl::Status CheckIsland(const Principal& principal, std::string_view island_id) {
+  if (principal.roles.Has(Role::kAdmin) || MatchesAny(principal.islands, island_id)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kPermissionDenied, "ISLAND_NOT_YOURS",
+                   fmt::format("{} may act for the islands [{}], not for {}", Quoted(principal.subject),
+                               fmt::join(principal.islands, ", "), Quoted(island_id)));
+}
+
+absl::StatusOr<DenyList> DenyList::Parse(std::string_view text, std::string_view file_name) {
+  DenyList list;
+  int number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = Stripped(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (line.empty() || line.front() == '#') continue;
+    const size_t space = line.find(' ');
+    const std::string_view kind = line.substr(0, space);
+    const std::string_view value = space == std::string_view::npos ? "" : Stripped(line.substr(space + 1));
+    auto* const entries = kind == "subject" ? &list.subjects
+                          : kind == "jti"   ? &list.jtis
+                          : kind == "token" ? &list.tokens
+                                            : nullptr;
+    if (entries == nullptr || value.empty()) {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "INVALID_DENY_LIST",
+          fmt::format("{}, line {}: expected 'subject NAME', 'jti ID' or 'token SHA256', found another text", file_name,
+                      number));
+    }
+    entries->emplace(value);
+  }
+  return list;
+}
+
+absl::StatusOr<Principals> Principals::Parse(std::string_view yaml, std::string_view file_name, const ReadFile& read) {
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<YamlNode> root, spec::ParseYamlTree(yaml, file_name));
+  Principals principals;
+  ATOLL_RETURN_IF_ERROR(PrincipalsReader(&principals, read).Read(*root));
+  return principals;
+}
+
+absl::StatusOr<Principal> Principals::CheckToken(std::string_view bearer, const DenyList& denied,
+                                                 absl::Time now) const {
+  // Looked up by its hash, which nobody can steer: how long that takes tells nothing of other tokens.
+  const std::string hash = TokenHash(bearer);
+  if (denied.tokens.contains(hash)) return Refused("TOKEN_REVOKED", "the token is on the deny list");
+  const auto found = by_token_.find(hash);
+  if (found == by_token_.end()) return Refused("TOKEN_UNKNOWN", "the token is not one of this service's");
+  const Principal& principal = principals_[found->second];
+  ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
+  if (now < principal.expires) return principal;
+  return Refused("TOKEN_EXPIRED", fmt::format("the token of {} expired at {}", Quoted(principal.subject),
+                                              absl::FormatTime(principal.expires, absl::UTCTimeZone())));
+}
+
+absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const DenyList& denied, absl::Time now) const {
+  ATOLL_ASSIGN_OR_RETURN(JwtClaims claims, VerifyJwt(bearer, issuers_, now));
+  Principal principal;
+  principal.subject = issued_to_[claims.issuer].subject_prefix + claims.subject;
+  principal.quota = issued_to_[claims.issuer].quota;
+  principal.roles = claims.roles;
+  principal.islands = std::move(claims.islands);
+  principal.expires = claims.expires + kJwtLeeway;
+  if (!claims.id.empty() && denied.jtis.contains(claims.id)) {
+    return Refused("TOKEN_REVOKED", fmt::format("the token of {} is on the deny list", Quoted(principal.subject)));
+  }
+  ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
+  return principal;
+}
+
+absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<const std::string> certificate_names,
+                                            const DenyList& denied, absl::Time now) const {
+  if (!bearer.empty()) {
+    return LooksLikeJwt(bearer) ? CheckJwt(bearer, denied, now) : CheckToken(bearer, denied, now);
+  }
+  for (const std::string& name : certificate_names) {
+    const auto found = by_certificate_.find(name);
+    if (found == by_certificate_.end()) continue;
+    const Principal& principal = principals_[found->second];
+    ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
+    if (now < principal.expires) return principal;
+    return Refused("TOKEN_EXPIRED", fmt::format("the entry of {} expired at {}", Quoted(principal.subject),
+                                                absl::FormatTime(principal.expires, absl::UTCTimeZone())));
+  }
+  if (!certificate_names.empty()) {
+    return Refused("CERTIFICATE_UNKNOWN",
+                   fmt::format("no principal has the certificate of {}, and no token came with the call",
+                               Quoted(certificate_names.front())));
+  }
+  return Refused("CREDENTIAL_REQUIRED", "expected a token or a client certificate, found neither");
+}
+
+NewToken MakeToken() {
+  std::array<unsigned char, 32> bytes{};
+  if (RAND_bytes(bytes.data(), bytes.size()) != 1) std::abort();  // the system has no random bytes
+  std::string token = "atoll_" + absl::WebSafeBase64Escape(
+                                     absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  token.erase(token.find_last_not_of('=') + 1);
+  return {token, TokenHash(token)};
+}
+
+std::string TokenHash(std::string_view token) {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), digest.data());
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
+}
+
+}  // namespace atl::rpc

@@ -1,0 +1,97 @@
+// Who callers are: the principals file, which says what a token, a certificate or an issuer of JWTs stands for, and the
+// deny list. Pure: files are read by Authenticator (authenticator.h). docs/security.md has both formats.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/jwt.h"
+#include "common/rpc/roles.h"
+
+namespace atl::rpc {
+
+// Most that one subject may have at a time; unset: no limit.
+struct Quota {
+  std::optional<int64_t> open_jobs;
+  std::optional<int64_t> images_in_flight;
+  bool operator==(const Quota&) const = default;
+};
+
+// A caller whose credential was checked.
+struct Principal {
+  std::string subject;
+  RoleSet roles;
+  // Islands that it may act for, as names or with * for any letters: "eu-*".
+  std::vector<std::string> islands;
+  Quota quota;
+  absl::Time expires = absl::InfiniteFuture();
+};
+
+// Whoever reaches a port that asks for no credential: every role, every island. `subject` is "anonymous", or the name
+// in the client's certificate.
+Principal OpenPrincipal(std::string_view subject);
+
+// OK, or PERMISSION_DENIED with reason ISLAND_NOT_YOURS.
+absl::Status CheckIsland(const Principal& principal, std::string_view island_id);
+
+// What is refused whatever else is known of it. Text, one entry a line: "subject NAME", "jti ID" or "token SHA256";
+// a line that starts with # is a comment. INVALID_ARGUMENT, reason INVALID_DENY_LIST, names the line.
+struct DenyList {
+  std::set<std::string, std::less<>> subjects;
+  std::set<std::string, std::less<>> jtis;
+  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex
+
+  static absl::StatusOr<DenyList> Parse(std::string_view text, std::string_view file_name);
+};
+
+// The principals file. Immutable; thread-safe.
+class Principals {
+ public:
+  // `read` returns the contents of a file that the principals file names (keys of an issuer). INVALID_ARGUMENT with
+  // file, line and field; errors of `read`.
+  using ReadFile = std::function<absl::StatusOr<std::string>(const std::string& path)>;
+  static absl::StatusOr<Principals> Parse(std::string_view yaml, std::string_view file_name, const ReadFile& read);
+
+  // Who has this credential: the bearer token where there is one, else the first of the verified client certificate's
+  // names (common name, then alternative names) that the file knows. UNAUTHENTICATED with reason CREDENTIAL_REQUIRED,
+  // TOKEN_* or CERTIFICATE_UNKNOWN; no message repeats a token.
+  absl::StatusOr<Principal> Check(std::string_view bearer, std::span<const std::string> certificate_names,
+                                  const DenyList& denied, absl::Time now) const;
+
+ private:
+  friend class PrincipalsReader;
+  // What a JWT's subject gets beside its claims.
+  struct IssuedTo {
+    std::string subject_prefix;
+    Quota quota;
+  };
+  absl::StatusOr<Principal> CheckToken(std::string_view bearer, const DenyList& denied, absl::Time now) const;
+  absl::StatusOr<Principal> CheckJwt(std::string_view bearer, const DenyList& denied, absl::Time now) const;
+
+  std::vector<Principal> principals_;
+  absl::flat_hash_map<std::string, size_t> by_token_;  // SHA-256, lower-case hex
+  absl::flat_hash_map<std::string, size_t> by_certificate_;
+  std::vector<JwtIssuer> issuers_;
+  std::vector<IssuedTo> issued_to_;  // by issuer
+};
+
+// A new random token of 256 bits, and what the principals file keeps of it.
+struct NewToken {
+  std::string token;
+  std::string sha256;  // lower-case hex
+};
+NewToken MakeToken();
+// Lower-case hex.
+std::string TokenHash(std::string_view token);
+
+}  // namespace atl::rpc

@@ -1,0 +1,205 @@
+#include "common/rpc/principals.h"
+
+#include <string>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "common/rpc/name_pattern.h"
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/pki.h"
+
+namespace atl::rpc {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'060);
+
+absl::StatusOr<std::string> NoFiles(const std::string& path) {
+  return MakeError(absl::StatusCode::kNotFound, "FILE_ERROR", "cannot read " + path);
+}
+
+absl::StatusOr<Principals> Parse(const std::string& yaml) {
+  return Principals::Parse(yaml, "principals.yaml", NoFiles);
+}
+
+TEST(PrincipalsTest, TokensAndCertificatesAreKnown) {
+  const std::string yaml = fmt::format(R"(
+principals:
+- subject: ann
+  roles: [submitter, reader]
+  token_sha256: [{}, {}]
+  quota: {{open_jobs: 3, images_in_flight: 64}}
+- subject: eu
+  roles: [island]
+  islands: [eu-*, north]
+  certificate: eu.example.org
+- subject: old
+  roles: sampler
+  token_sha256: {}
+  expires: 2023-01-01T00:00:00Z
+)",
+                                       TokenHash("one"), TokenHash("two"), TokenHash("three"));
+  const auto principals = Parse(yaml);
+  ASSERT_TRUE(principals.ok()) << principals.status();
+  for (const char* token : {"one", "two"}) {
+    const auto ann = principals->Check(token, {}, {}, kNow);
+    ASSERT_TRUE(ann.ok()) << ann.status();
+    EXPECT_EQ(ann->subject, "ann");
+    EXPECT_EQ(ann->roles, RoleSet({Role::kSubmitter, Role::kReader}));
+    EXPECT_EQ(ann->quota, (Quota{.open_jobs = 3, .images_in_flight = 64}));
+  }
+  const std::vector<std::string> names = {"somebody", "eu.example.org"};
+  const auto eu = principals->Check("", names, {}, kNow);
+  ASSERT_TRUE(eu.ok()) << eu.status();
+  EXPECT_EQ(eu->subject, "eu");
+  EXPECT_THAT(eu->islands, ElementsAre("eu-*", "north"));
+
+  const auto reason = [&](std::string_view token, std::vector<std::string> certificate, const DenyList& denied = {}) {
+    const auto principal = principals->Check(token, certificate, denied, kNow);
+    EXPECT_FALSE(principal.ok());
+    EXPECT_TRUE(absl::IsUnauthenticated(principal.status())) << principal.status();
+    return ErrorReason(principal.status());
+  };
+  EXPECT_EQ(reason("", {}), "CREDENTIAL_REQUIRED");
+  EXPECT_EQ(reason("four", {}), "TOKEN_UNKNOWN");
+  EXPECT_EQ(reason(TokenHash("one"), {}), "TOKEN_UNKNOWN");
+  EXPECT_EQ(reason("three", {}), "TOKEN_EXPIRED");
+  EXPECT_EQ(reason("", {"somebody"}), "CERTIFICATE_UNKNOWN");
+  // A token decides: a good certificate does not make up for a bad one.
+  EXPECT_EQ(reason("four", {"eu.example.org"}), "TOKEN_UNKNOWN");
+  EXPECT_EQ(reason("a.b.c", {}), "TOKEN_MALFORMED");
+  EXPECT_EQ(reason("one", {}, {.subjects = {"ann"}}), "TOKEN_REVOKED");
+  EXPECT_EQ(reason("one", {}, {.tokens = {TokenHash("one")}}), "TOKEN_REVOKED");
+  EXPECT_EQ(reason("", {"eu.example.org"}, {.subjects = {"eu"}}), "TOKEN_REVOKED");
+  EXPECT_TRUE(principals->Check("two", {}, {.tokens = {TokenHash("one")}}, kNow).ok());
+}
+
+TEST(PrincipalsTest, JwtsOfAnIssuerAreKnown) {
+  const testing::SigningKey key = testing::MakeEcSigningKey();
+  const std::string yaml = R"(
+jwt:
+- issuer: https://issuer
+  audience: atoll
+  keys: issuer.pem
+  roles: [submitter]
+  subject_prefix: corp/
+  quota: {open_jobs: 2}
+)";
+  const auto principals =
+      Principals::Parse(yaml, "principals.yaml", [&](const std::string& path) -> absl::StatusOr<std::string> {
+        EXPECT_EQ(path, "issuer.pem");
+        return key.public_pem;
+      });
+  ASSERT_TRUE(principals.ok()) << principals.status();
+  const std::string token = SignJwt(
+      key, R"({"alg": "ES256"})",
+      R"({"iss": "https://issuer", "aud": "atoll", "sub": "ann", "jti": "7", "iat": 1700000000, "exp": 1700003600,
+          "roles": ["submitter", "admin"]})");
+  const auto ann = principals->Check(token, {}, {}, kNow);
+  ASSERT_TRUE(ann.ok()) << ann.status();
+  EXPECT_EQ(ann->subject, "corp/ann");
+  EXPECT_EQ(ann->roles, RoleSet({Role::kSubmitter}));
+  EXPECT_EQ(ann->quota.open_jobs, 2);
+  EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.jtis = {"7"}}, kNow).status()), "TOKEN_REVOKED");
+  EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.subjects = {"corp/ann"}}, kNow).status()), "TOKEN_REVOKED");
+  EXPECT_TRUE(principals->Check(token, {}, {.subjects = {"ann"}, .jtis = {"8"}}, kNow).ok());
+}
+
+TEST(PrincipalsTest, WrongFilesSayWhere) {
+  const std::string hash = TokenHash("x");
+  struct Case {
+    std::string yaml;
+    std::string field;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"", "", "a mapping, found nothing"},
+      {"principals: []", "principals", "at least one entry"},
+      {"[]", "", "a mapping"},
+      {"principal: []", "principal", "did you mean 'principals'?"},
+      {"principals: 7", "principals", "a list"},
+      {"principals: [ann]", "principals[0]", "a mapping"},
+      {"principals: [{roles: [admin], token_sha256: " + hash + "}]", "principals[0].subject", "expected a text"},
+      {"principals: [{subject: a, token_sha256: " + hash + "}]", "principals[0].roles", "expected some of admin"},
+      {"principals: [{subject: a, roles: [root], token_sha256: " + hash + "}]", "principals[0].roles", "'root'"},
+      {"principals: [{subject: a, roles: [admin]}]", "principals[0]", "token_sha256 or certificate"},
+      {"principals: [{subject: a, roles: [admin], token_sha256: hunter2}]", "principals[0].token_sha256", "64 digits"},
+      {"principals: [{subject: a, roles: [admin], token: x}]", "principals[0].token", "unknown field"},
+      {"principals: [{subject: a, roles: [island], certificate: c}]", "principals[0].islands",
+       "beside the role island"},
+      {"principals: [{subject: a, roles: [admin], certificate: c, quota: {jobs: 1}}]", "principals[0].quota.jobs",
+       "unknown field"},
+      {"principals: [{subject: a, roles: [admin], certificate: c, quota: {open_jobs: -1}}]",
+       "principals[0].quota.open_jobs", "a whole number"},
+      {"principals: [{subject: a, roles: [admin], certificate: c, expires: tomorrow}]", "principals[0].expires",
+       "a time as"},
+      {"principals: [{subject: a, roles: [admin], certificate: c}, {subject: a, roles: [admin], certificate: d}]",
+       "principals[1].subject", "every subject once"},
+      {"principals: [{subject: a, roles: [admin], certificate: c}, {subject: b, roles: [admin], certificate: c}]",
+       "principals[1].certificate", "once"},
+      {"principals: [{subject: a, roles: [admin], certificate: [c, [d]]}]", "principals[0].certificate", "texts"},
+      {"jwt: [{issuer: i, audience: a, roles: [admin]}]", "jwt[0].keys", "expected a text"},
+  };
+  for (const Case& one : cases) {
+    const absl::Status status = Parse(one.yaml).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.yaml;
+    EXPECT_EQ(ErrorField(status), one.field) << one.yaml << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.message)) << one.yaml;
+  }
+  // Somebody wrote the token where its hash belongs.
+  EXPECT_THAT(std::string(Parse(cases[10].yaml).status().message()), Not(HasSubstr("hunter2")));
+  const absl::Status keys = Parse("jwt: [{issuer: i, audience: a, roles: [admin], keys: k.pem}]").status();
+  EXPECT_EQ(keys.message(), "jwt[0].keys: cannot read k.pem");
+}
+
+TEST(PrincipalsTest, IslandsAreTheCallersOwn) {
+  Principal principal{.subject = "eu", .roles = {Role::kIsland}, .islands = {"eu-*", "north"}};
+  for (const char* island : {"eu-", "eu-1", "eu-1-2", "north"})
+    EXPECT_TRUE(CheckIsland(principal, island).ok()) << island;
+  for (const char* island : {"", "eu", "xeu-1", "north2", "us-1"}) {
+    EXPECT_EQ(ErrorReason(CheckIsland(principal, island)), "ISLAND_NOT_YOURS") << island;
+  }
+  EXPECT_EQ(CheckIsland(principal, "us-1").message(), "'eu' may act for the islands [eu-*, north], not for 'us-1'");
+  EXPECT_TRUE(CheckIsland({.subject = "root", .roles = {Role::kAdmin}}, "us-1").ok());
+  EXPECT_TRUE(CheckIsland(OpenPrincipal("anonymous"), "us-1").ok());
+}
+
+TEST(PrincipalsTest, PatternsMatchWholeNames) {
+  EXPECT_TRUE(Matches("*", ""));
+  EXPECT_TRUE(Matches("a*c*e", "abcde"));
+  EXPECT_TRUE(Matches("a*c*e", "acce"));
+  EXPECT_TRUE(Matches("**a", "bca"));
+  EXPECT_FALSE(Matches("a*c", "abcd"));
+  EXPECT_FALSE(Matches("", "a"));
+  EXPECT_FALSE(Matches("a", ""));
+}
+
+TEST(DenyListTest, LinesAreRead) {
+  const auto list = DenyList::Parse("# who left\nsubject ann lee\n\n  jti 77 \r\ntoken abc", "deny");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_THAT(list->subjects, ElementsAre("ann lee"));
+  EXPECT_THAT(list->jtis, ElementsAre("77"));
+  EXPECT_THAT(list->tokens, ElementsAre("abc"));
+  for (const char* text : {"ann", "subject", "subject ", "user ann"}) {
+    const absl::Status status = DenyList::Parse(std::string("jti 1\n") + text, "deny").status();
+    EXPECT_EQ(ErrorReason(status), "INVALID_DENY_LIST") << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("deny, line 2:"));
+  }
+}
+
+TEST(TokenTest, TokensAreRandomAndTheirHashesKnown) {
+  const NewToken one = MakeToken();
+  const NewToken two = MakeToken();
+  EXPECT_NE(one.token, two.token);
+  EXPECT_EQ(one.token.size(), 6u + 43u);
+  EXPECT_EQ(one.sha256, TokenHash(one.token));
+  EXPECT_EQ(TokenHash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+}  // namespace
+}  // namespace atl::rpc

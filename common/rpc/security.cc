@@ -1,0 +1,250 @@
+#include "common/rpc/security.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/address.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+#include "grpc/grpc_security_constants.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
+
+namespace atl::rpc {
+namespace {
+
+template <typename T, void (*Free)(T*)>
+struct Freer {
+  void operator()(T* object) const { Free(object); }
+};
+using BioPtr = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
+using X509Ptr = std::unique_ptr<X509, Freer<X509, X509_free>>;
+
+constexpr size_t kMaxTokenBytes = 8 * 1024;  // gRPC's limit of headers
+
+absl::Status BadFile(std::string_view reason, std::string_view file, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, fmt::format("{}: {}", file, message));
+}
+
+absl::StatusOr<std::string> Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file.good()) return BadFile("FILE_ERROR", path, "cannot be read");
+  return std::move(text).str();
+}
+
+bool Exists(const std::string& path) {
+  return std::ifstream(path).good();
+}
+
+BioPtr Reader(const std::string& text) {
+  return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+// OK where its time is now. The first of a file of several is the process's own, or one authority.
+absl::StatusOr<X509Ptr> ReadCertificate(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
+  X509Ptr certificate(PEM_read_bio_X509(Reader(text).get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (certificate == nullptr) return BadFile("INVALID_CERTIFICATE", path, "expected a certificate (PEM), found none");
+  const auto when = [](const ASN1_TIME* time) {
+    std::tm parts{};
+    ASN1_TIME_to_tm(time, &parts);
+    return absl::FormatTime(absl::FromTM(parts, absl::UTCTimeZone()), absl::UTCTimeZone());
+  };
+  if (const ASN1_TIME* const end = X509_get0_notAfter(certificate.get()); X509_cmp_current_time(end) < 0) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "CERTIFICATE_EXPIRED",
+                     fmt::format("{}: the certificate expired at {}", path, when(end)));
+  }
+  if (const ASN1_TIME* const start = X509_get0_notBefore(certificate.get()); X509_cmp_current_time(start) > 0) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "CERTIFICATE_NOT_YET_VALID",
+                     fmt::format("{}: the certificate is valid from {}; is the clock right?", path, when(start)));
+  }
+  return certificate;
+}
+
+absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path) {
+  ATOLL_ASSIGN_OR_RETURN(const X509Ptr certificate, ReadCertificate(certificate_path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(key_path));
+  // Without a callback OpenSSL would ask the terminal for a password.
+  const auto no_password = [](char*, int, int, void*) { return 0; };
+  const KeyPtr key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr, no_password, nullptr));
+  const bool fits = key != nullptr && X509_check_private_key(certificate.get(), key.get()) == 1;
+  ERR_clear_error();
+  if (key == nullptr)
+    return BadFile("INVALID_KEY", key_path, "expected a private key (PEM, without password), found none");
+  if (fits) return absl::OkStatus();
+  return BadFile("INVALID_KEY", key_path, fmt::format("expected the key of {}, found another", certificate_path));
+}
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
+  const std::string token(absl::StripAsciiWhitespace(text));
+  const bool plain =
+      std::ranges::all_of(token, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+  if (!token.empty() && plain && token.size() <= kMaxTokenBytes) return token;
+  return BadFile("INVALID_TOKEN_FILE", path, "expected one token on one line, found another text");
+}
+
+// Puts the token of a file into every call, and reads it again when it is old: tokens are replaced while we run.
+class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
+ public:
+  TokenFromFile(std::string path, std::string token, absl::Duration reload, Clock* clock)
+      : path_(std::move(path)), reload_(reload), clock_(clock), token_(std::move(token)), read_(clock->Monotonic()) {}
+
+  bool IsBlocking() const override { return true; }
+  const char* GetType() const override { return "atoll-token"; }
+  grpc::string DebugString() override { return "token of " + path_; }
+
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    absl::MutexLock lock(&mutex_);
+    if (const absl::Duration now = clock_->Monotonic(); now - read_ >= reload_) {
+      // A file that is away for a moment leaves the token that there was.
+      if (absl::StatusOr<std::string> token = ReadToken(path_); token.ok()) token_ = *std::move(token);
+      read_ = now;
+    }
+    metadata->emplace("authorization", "Bearer " + token_);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::string path_;
+  const absl::Duration reload_;
+  Clock* const clock_;
+  absl::Mutex mutex_;
+  std::string token_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration read_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+struct Security::Tls {
+  bool identity = false;     // tls.crt and tls.key
+  bool authorities = false;  // ca.crt, or --ca
+  std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> provider;
+};
+
+Security::Security() = default;
+Security::~Security() = default;
+
+absl::StatusOr<std::shared_ptr<const Security>> Security::Make(const SecurityOptions& options, Clock* clock) {
+  std::shared_ptr<Security> security(new Security);
+  security->options_ = options;
+  ATOLL_RETURN_IF_ERROR(security->LoadTls());
+  ATOLL_RETURN_IF_ERROR(security->LoadChannelCredentials(clock));
+  if (options.principals.empty()) {
+    if (options.deny_list.empty()) return security;
+    return MakeError(absl::StatusCode::kInvalidArgument, "PRINCIPALS_REQUIRED",
+                     "--deny-list: expected --principals beside it, found none");
+  }
+  AuthenticatorOptions authenticator{
+      .principals = options.principals, .deny_list = options.deny_list, .reload = options.reload};
+  ATOLL_ASSIGN_OR_RETURN(security->authenticator_, Authenticator::Open(authenticator, clock));
+  security->guard_ = std::make_shared<Guard>(security->authenticator_);
+  return security;
+}
+
+absl::Status Security::LoadTls() {
+  const std::string& folder = options_.tls_dir;
+  if (folder.empty() && options_.ca.empty()) return absl::OkStatus();
+  const std::string certificate = folder + "/tls.crt";
+  const std::string key = folder + "/tls.key";
+  std::string authorities = options_.ca;
+  if (authorities.empty() && Exists(folder + "/ca.crt")) authorities = folder + "/ca.crt";
+  tls_ = std::make_unique<Tls>();
+  tls_->identity = !folder.empty();
+  tls_->authorities = !authorities.empty();
+  if (tls_->identity) ATOLL_RETURN_IF_ERROR(CheckIdentity(certificate, key));
+  if (tls_->authorities) ATOLL_RETURN_IF_ERROR(ReadCertificate(authorities).status());
+  const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(options_.reload)));
+  tls_->provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      tls_->identity ? key : "", tls_->identity ? certificate : "", authorities, seconds);
+  return absl::OkStatus();
+}
+
+absl::Status Security::LoadChannelCredentials(Clock* clock) {
+  if (tls_ != nullptr) {
+    grpc::experimental::TlsChannelCredentialsOptions tls;
+    tls.set_certificate_provider(tls_->provider);
+    if (tls_->identity) tls.watch_identity_key_cert_pairs();
+    if (tls_->authorities) tls.watch_root_certs();  // else those of the system
+    channel_credentials_ = grpc::experimental::TlsCredentials(tls);
+  }
+  if (options_.token_file.empty()) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(std::string token, ReadToken(options_.token_file));
+  // What refuses to send a token in the clear beyond this machine: these credentials connect to nothing else.
+  if (tls_ == nullptr) channel_credentials_ = grpc::experimental::LocalCredentials(LOCAL_TCP);
+  channel_credentials_ = grpc::CompositeChannelCredentials(
+      channel_credentials_,
+      grpc::experimental::MetadataCredentialsFromPlugin(
+          std::make_unique<TokenFromFile>(options_.token_file, std::move(token), options_.reload, clock),
+          tls_ != nullptr ? GRPC_PRIVACY_AND_INTEGRITY : GRPC_SECURITY_NONE));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Security::ServerCredentials(std::string_view listen) const {
+  const bool here = IsLoopback(listen);
+  if (tls_ == nullptr || !tls_->identity) {
+    if (!here && !options_.insecure_network) {
+      return MakeError(
+          absl::StatusCode::kFailedPrecondition, "TLS_REQUIRED",
+          fmt::format("{} can be reached from other machines: give --tls-dir DIR, or --insecure-network to "
+                      "serve everybody in the clear",
+                      listen));
+    }
+    if (guard_ == nullptr) return nullptr;
+    if (!here) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, "TLS_REQUIRED",
+                       fmt::format("{} can be reached from other machines, where tokens would be read by others: give "
+                                   "--tls-dir DIR beside --principals",
+                                   listen));
+    }
+    auto credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
+    credentials->SetAuthMetadataProcessor(guard_);
+    return credentials;
+  }
+  if (!tls_->authorities &&
+      (options_.require_client_certificate || (guard_ == nullptr && !here && !options_.insecure_network))) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "CALLERS_UNKNOWN",
+        fmt::format("{}: expected ca.crt in {}, to know clients by their certificates{}", listen, options_.tls_dir,
+                    guard_ == nullptr ? ", or --principals FILE, to know them by their tokens" : ""));
+  }
+  grpc::experimental::TlsServerCredentialsOptions tls(tls_->provider);
+  tls.watch_identity_key_cert_pairs();
+  if (tls_->authorities) {
+    tls.watch_root_certs();
+    const bool require = options_.require_client_certificate || (guard_ == nullptr && !options_.insecure_network);
+    tls.set_cert_request_type(require ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                      : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  auto credentials = grpc::experimental::TlsServerCredentials(tls);
+  if (guard_ != nullptr) credentials->SetAuthMetadataProcessor(guard_);
+  return credentials;
+}
+
+absl::Status Security::CheckTarget(std::string_view address) const {
+  if (tls_ != nullptr || options_.token_file.empty() || IsLoopback(address)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kFailedPrecondition, "TOKEN_NEEDS_TLS",
+                   fmt::format("the token of {} would go to {} in the clear: give --ca FILE or --tls-dir DIR",
+                               options_.token_file, address));
+}
+
+}  // namespace atl::rpc

@@ -1,0 +1,77 @@
+// What one process has to be trusted with and by: its certificates, its token, and who may call it. All of it is read
+// again when it changes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/rpc/guard.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+
+namespace atl::rpc {
+
+struct SecurityOptions {
+  // Folder with tls.crt, tls.key and ca.crt (the names of Kubernetes' secrets), to be replaced as one: by a link that
+  // is swapped. Empty: no TLS.
+  std::string tls_dir;
+  // A client's: certificates to trust where it has none of its own, in place of tls_dir's ca.crt.
+  std::string ca;
+  // A client's: file with the token that it shows.
+  std::string token_file;
+  // A server's: who callers are. Empty: a port without TLS lets everybody call everything, a port with TLS everybody
+  // who has a certificate of the authority.
+  std::string principals;
+  std::string deny_list;
+  bool require_client_certificate = false;
+  // Serve in the clear beyond this machine.
+  bool insecure_network = false;
+  // How often files are looked at.
+  absl::Duration reload = absl::Seconds(2);
+};
+
+// Thread-safe. Whatever it made outlives it.
+class Security {
+ public:
+  // Reads every file once: INVALID_ARGUMENT or FAILED_PRECONDITION names the file and what is wrong with it, as
+  // CERTIFICATE_EXPIRED.
+  static absl::StatusOr<std::shared_ptr<const Security>> Make(const SecurityOptions& options,
+                                                              Clock* clock = Clock::Real());
+
+  // For a port at `listen`; null: in the clear, for everybody. FAILED_PRECONDITION with reason TLS_REQUIRED beyond
+  // loopback without TLS, and CALLERS_UNKNOWN where TLS would let in everybody.
+  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::string_view listen) const;
+
+  // For channels; null: in the clear. Without TLS and with a token they connect to this machine only.
+  std::shared_ptr<grpc::ChannelCredentials> channel_credentials() const { return channel_credentials_; }
+
+  // FAILED_PRECONDITION, reason TOKEN_NEEDS_TLS, where a token would leave this machine in the clear.
+  absl::Status CheckTarget(std::string_view address) const;
+
+  // Null without principals: then everybody who gets in may call everything.
+  const std::shared_ptr<Guard>& guard() const { return guard_; }
+  // Null without principals. For ports that do not speak gRPC.
+  const std::shared_ptr<const Authenticator>& authenticator() const { return authenticator_; }
+  const SecurityOptions& options() const { return options_; }
+
+  ~Security();
+
+ private:
+  struct Tls;
+  Security();
+  absl::Status LoadTls();
+  absl::Status LoadChannelCredentials(Clock* clock);
+
+  SecurityOptions options_;
+  std::unique_ptr<Tls> tls_;  // null: none
+  std::shared_ptr<const Authenticator> authenticator_;
+  std::shared_ptr<Guard> guard_;
+  std::shared_ptr<grpc::ChannelCredentials> channel_credentials_;
+};
+
+}  // namespace atl::rpc

@@ -1,0 +1,16 @@
+// The flags of SecurityOptions, the same in every program.
+#pragma once
+
+#include "CLI/CLI.hpp"
+#include "common/rpc/security.h"
+
+namespace atl::rpc {
+
+enum class Side { kClient, kServer, kBoth };
+
+// --tls-dir (ATOLL_TLS_DIR), and by side --ca (ATOLL_CA), --token-file (ATOLL_TOKEN_FILE), --principals, --deny-list,
+// --require-client-certificate and --insecure-network. Tokens and keys are in files only: a command line can be read by
+// every process of a machine.
+void AddSecurityFlags(CLI::App& app, SecurityOptions* options, Side side);
+
+}  // namespace atl::rpc

@@ -1,0 +1,352 @@
+// Security over real connections: who gets in, with which error who does not, and what takes effect while it runs.
+#include "common/rpc/security.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/time/clock.h"
+#include "atoll/job/v1/job_service.grpc.pb.h"
+#include "common/base/errors.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/server.h"
+#include "common/rpc/status.h"
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "gtest/gtest.h"
+#include "tests/pki.h"
+
+namespace atl::rpc {
+namespace {
+
+namespace pb = atlpb::job::v1;
+using ::testing::HasSubstr;
+
+// Answers with the caller's name.
+class Jobs final : public pb::JobService::Service {
+ public:
+  std::shared_ptr<Guard> guard;
+
+  grpc::Status GetJob(grpc::ServerContext* call, const pb::GetJobRequest*, pb::GetJobResponse* response) override {
+    const absl::StatusOr<Principal> caller = CallerOf(guard.get(), *call);
+    if (caller.ok()) response->mutable_job()->set_job_id(caller->subject);
+    return ToGrpc(caller.status());
+  }
+};
+
+class SecurityTest : public ::testing::Test {
+ protected:
+  SecurityTest() {
+    const ::testing::TestInfo* const info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = ::testing::TempDir() + "security_test_" + info->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    server_.reload = client_.reload = absl::Seconds(1);  // the least that gRPC takes
+  }
+  ~SecurityTest() override {
+    running_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name)) << text;
+    return Path(name);
+  }
+  std::string Folder(const std::string& name, const testing::Certificate& certificate) const {
+    WriteTlsFolder(Path(name), certificate, authority_.certificate());
+    return Path(name);
+  }
+  // ann reads by a token or a certificate, sam does nothing here.
+  std::string WritePrincipals() const {
+    return Write("principals.yaml", fmt::format(R"(
+principals:
+- {{subject: ann, roles: [reader], token_sha256: {}, certificate: ann.example.org}}
+- {{subject: sam, roles: [sampler], token_sha256: {}}}
+)",
+                                                TokenHash("ann's"), TokenHash("sam's")));
+  }
+  void Start() {
+    const auto security = Security::Make(server_);
+    ASSERT_TRUE(security.ok()) << security.status();
+    const auto credentials = (*security)->ServerCredentials("127.0.0.1:0");
+    ASSERT_TRUE(credentials.ok()) << credentials.status();
+    jobs_.guard = (*security)->guard();
+    auto running = Server::Start({.listen = "127.0.0.1:0",
+                                  .services = {{pb::JobService::service_full_name(), &jobs_}},
+                                  .credentials = *credentials});
+    ASSERT_TRUE(running.ok()) << running.status();
+    running_ = *std::move(running);
+  }
+  // The name under which the server knows the client, or its error.
+  absl::StatusOr<std::string> Ask(const SecurityOptions& client) const {
+    const auto security = Security::Make(client);
+    if (!security.ok()) return security.status();
+    const auto stub = pb::JobService::NewStub(MakeChannel(running_->address(), (*security)->channel_credentials()));
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(30));
+    pb::GetJobResponse response;
+    const absl::Status status = FromGrpc(stub->GetJob(&context, {}, &response));
+    if (!status.ok()) return status;
+    return response.job().job_id();
+  }
+  std::string Asked() const {
+    const auto name = Ask(client_);
+    return name.ok() ? *name : ErrorReason(name.status());
+  }
+
+  std::string folder_;
+  const testing::CertificateAuthority authority_;
+  SecurityOptions server_;
+  SecurityOptions client_;
+  Jobs jobs_;
+  std::unique_ptr<Server> running_;
+};
+
+TEST_F(SecurityTest, WithoutAnythingEverybodyHereIsAnonymous) {
+  Start();
+  EXPECT_EQ(Asked(), "anonymous");
+}
+
+TEST_F(SecurityTest, TokensCountOnThisMachineWithoutTls) {
+  server_.principals = WritePrincipals();
+  Start();
+  EXPECT_EQ(Asked(), "CREDENTIAL_REQUIRED");
+  client_.token_file = Write("token", "ann's\n");
+  EXPECT_EQ(Asked(), "ann");
+  Write("token", "sam's");
+  EXPECT_EQ(Asked(), "ROLE_REQUIRED");
+  Write("token", "nobody's");
+  EXPECT_EQ(Asked(), "TOKEN_UNKNOWN");
+  const absl::Status refused = Ask(client_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(refused.message(), "the token is not one of this service's");
+}
+
+TEST_F(SecurityTest, ProbesNeedNoCredential) {
+  server_.principals = WritePrincipals();
+  Start();
+  running_->SetServing(true);
+  grpc::GenericStub stub(MakeChannel(running_->address()));
+  grpc::CompletionQueue queue;
+  const grpc::Slice empty;
+  const grpc::ByteBuffer nothing(&empty, 1);
+  for (const char* method : {"/grpc.health.v1.Health/Check", "/atoll.job.v1.JobService/GetJob", "/no.Service/Method"}) {
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(30));
+    const auto call = stub.PrepareUnaryCall(&context, method, nothing, &queue);
+    call->StartCall();
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    call->Finish(&answer, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    EXPECT_EQ(status.ok(), std::string_view(method).starts_with("/grpc.health")) << method << status.error_message();
+  }
+}
+
+TEST_F(SecurityTest, MutualTlsAloneLetsCertificatesIn) {
+  server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
+  Start();
+  client_.tls_dir = Folder("client", authority_.IssueClient("eu-1"));
+  EXPECT_EQ(Asked(), "eu-1");
+  // Without a certificate, with one of a stranger, in the clear: no connection.
+  client_ = {.ca = Write("ca.crt", authority_.certificate())};
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+  const testing::CertificateAuthority other("other");
+  WriteTlsFolder(Path("other"), other.IssueClient("eu-1"), authority_.certificate());
+  client_ = {.tls_dir = Path("other")};
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+  client_ = {};
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+}
+
+TEST_F(SecurityTest, AServerOfAnotherAuthorityIsNotTrusted) {
+  server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
+  Start();
+  const testing::CertificateAuthority other("other");
+  WriteTlsFolder(Path("client"), authority_.IssueClient("eu-1"), other.certificate());
+  client_.tls_dir = Path("client");
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+}
+
+TEST_F(SecurityTest, AServersNameHasToFit) {
+  server_.tls_dir = Folder("server", authority_.Issue({.common_name = "c", .dns_names = {"coordinator.example.org"}}));
+  Start();
+  client_.tls_dir = Folder("client", authority_.IssueClient("eu-1"));
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+}
+
+TEST_F(SecurityTest, OverTlsATokenOrACertificateSaysWhoItIs) {
+  server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
+  server_.principals = WritePrincipals();
+  Start();
+  client_.ca = Write("ca.crt", authority_.certificate());
+  EXPECT_EQ(Asked(), "CREDENTIAL_REQUIRED");
+  client_.token_file = Write("token", "ann's");
+  EXPECT_EQ(Asked(), "ann");
+  client_ = {.tls_dir = Folder("ann", authority_.Issue({.common_name = "x", .dns_names = {"ann.example.org"}}))};
+  EXPECT_EQ(Asked(), "ann");
+  client_ = {.tls_dir = Folder("eve", authority_.IssueClient("eve"))};
+  EXPECT_EQ(Asked(), "CERTIFICATE_UNKNOWN");
+  client_.token_file = Path("token");
+  EXPECT_EQ(Asked(), "ann");
+}
+
+TEST_F(SecurityTest, ARequiredCertificateComesBesideTheToken) {
+  server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
+  server_.principals = WritePrincipals();
+  server_.require_client_certificate = true;
+  Start();
+  client_.ca = Write("ca.crt", authority_.certificate());
+  client_.token_file = Write("token", "ann's");
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+  client_.ca = "";
+  client_.tls_dir = Folder("eve", authority_.IssueClient("eve"));
+  EXPECT_EQ(Asked(), "ann");
+}
+
+// The context of a connection is shared by its calls: what one says must not stick.
+TEST_F(SecurityTest, CallsOfOneConnectionKeepTheirOwnNames) {
+  server_.principals = Write("principals.yaml", fmt::format(R"(
+principals:
+- {{subject: ann, roles: [reader], token_sha256: {}}}
+- {{subject: bob, roles: [reader], token_sha256: {}}}
+)",
+                                                            TokenHash("ann's"), TokenHash("bob's")));
+  Start();
+  const auto stub = pb::JobService::NewStub(MakeChannel(running_->address()));
+  for (const std::string name : {"ann", "bob", "ann", "", "bob"}) {
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(30));
+    if (!name.empty()) context.AddMetadata("authorization", "Bearer " + name + "'s");
+    pb::GetJobResponse response;
+    const absl::Status status = FromGrpc(stub->GetJob(&context, {}, &response));
+    EXPECT_EQ(ErrorReason(status), name.empty() ? "CREDENTIAL_REQUIRED" : "");
+    EXPECT_EQ(response.job().job_id(), name);
+  }
+  for (const std::string header : {"ann's", "Basic ann's", "Bearer", "Bearer  "}) {
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(30));
+    context.AddMetadata("authorization", header);
+    pb::GetJobResponse response;
+    EXPECT_EQ(stub->GetJob(&context, {}, &response).error_code(), grpc::StatusCode::UNAUTHENTICATED) << header;
+  }
+}
+
+TEST_F(SecurityTest, CertificatesAndTokensAreReplacedWhileItRuns) {
+  server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
+  server_.principals = WritePrincipals();
+  server_.deny_list = Write("deny", "");
+  Start();
+  client_.ca = Write("ca.crt", authority_.certificate());
+  client_.token_file = Write("token", "ann's");
+  EXPECT_EQ(Asked(), "ann");
+  Write("deny", "subject ann\n");
+  while (Asked() != "TOKEN_REVOKED") absl::SleepFor(absl::Milliseconds(20));
+  Write("deny", "");
+  // A new authority signs the server's certificate: who trusts the old one alone is no longer served.
+  const testing::CertificateAuthority next("next");
+  WriteTlsFolder(Path("server"), next.IssueServer("coordinator"), next.certificate());
+  while (Asked() != "UNAVAILABLE") absl::SleepFor(absl::Milliseconds(20));
+  client_.ca = Write("next.crt", next.certificate());
+  EXPECT_EQ(Asked(), "ann");
+}
+
+TEST_F(SecurityTest, ATokenThatIsReplacedIsShownOnTheSameChannel) {
+  server_.principals = WritePrincipals();
+  Start();
+  client_.token_file = Write("token", "nobody's");
+  const auto security = Security::Make(client_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  const auto stub = pb::JobService::NewStub(MakeChannel(running_->address(), (*security)->channel_credentials()));
+  const auto ask = [&] {
+    grpc::ClientContext context;
+    SetTimeout(&context, absl::Seconds(30));
+    pb::GetJobResponse response;
+    return ErrorReason(FromGrpc(stub->GetJob(&context, {}, &response)));
+  };
+  EXPECT_EQ(ask(), "TOKEN_UNKNOWN");
+  Write("token", "ann's");
+  while (!ask().empty()) absl::SleepFor(absl::Milliseconds(20));
+}
+
+TEST_F(SecurityTest, PortsBeyondThisMachineAreClosedUntilTheyAreOpened) {
+  const auto reason = [](const SecurityOptions& options, std::string_view listen) {
+    const auto security = Security::Make(options);
+    return ErrorReason(security.ok() ? (*security)->ServerCredentials(listen).status() : security.status());
+  };
+  for (const char* listen : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", ":1"}) {
+    EXPECT_EQ(reason({}, listen), "TLS_REQUIRED") << listen;
+    EXPECT_EQ(reason({.insecure_network = true}, listen), "") << listen;
+  }
+  for (const char* listen : {"127.0.0.1:1", "[::1]:1", "localhost:1"}) EXPECT_EQ(reason({}, listen), "") << listen;
+  const std::string principals = WritePrincipals();
+  EXPECT_EQ(reason({.principals = principals, .insecure_network = true}, "0.0.0.0:1"), "TLS_REQUIRED");
+  const std::string folder = Folder("server", authority_.IssueServer("coordinator"));
+  EXPECT_EQ(reason({.tls_dir = folder}, "0.0.0.0:1"), "");
+  std::filesystem::remove(folder + "/ca.crt");
+  EXPECT_EQ(reason({.tls_dir = folder}, "0.0.0.0:1"), "CALLERS_UNKNOWN");
+  EXPECT_EQ(reason({.tls_dir = folder, .insecure_network = true}, "0.0.0.0:1"), "");
+  EXPECT_EQ(reason({.tls_dir = folder, .principals = principals}, "0.0.0.0:1"), "");
+  EXPECT_EQ(reason({.tls_dir = folder, .principals = principals, .require_client_certificate = true}, "0.0.0.0:1"),
+            "CALLERS_UNKNOWN");
+  const absl::Status closed = (*Security::Make({}))->ServerCredentials("0.0.0.0:4000").status();
+  EXPECT_EQ(closed.message(),
+            "0.0.0.0:4000 can be reached from other machines: give --tls-dir DIR, or --insecure-network to serve "
+            "everybody in the clear");
+}
+
+TEST_F(SecurityTest, ATokenLeavesThisMachineOverTlsOnly) {
+  const auto open = Security::Make({.token_file = Write("token", "ann's")});
+  ASSERT_TRUE(open.ok()) << open.status();
+  EXPECT_TRUE((*open)->CheckTarget("127.0.0.1:1").ok());
+  EXPECT_EQ(ErrorReason((*open)->CheckTarget("10.0.0.1:1")), "TOKEN_NEEDS_TLS");
+  const auto secure = Security::Make({.ca = Write("ca.crt", authority_.certificate()), .token_file = Path("token")});
+  EXPECT_TRUE((*secure)->CheckTarget("10.0.0.1:1").ok());
+  EXPECT_TRUE((*Security::Make({}))->CheckTarget("10.0.0.1:1").ok());
+}
+
+TEST_F(SecurityTest, BadFilesAreNamed) {
+  const auto status = [](const SecurityOptions& options) { return Security::Make(options).status(); };
+  EXPECT_EQ(status({.tls_dir = Path("none")}).message(), Path("none") + "/tls.crt: cannot be read");
+  const std::string expired = Folder("expired", authority_.IssueExpired("old"));
+  EXPECT_EQ(ErrorReason(status({.tls_dir = expired})), "CERTIFICATE_EXPIRED");
+  EXPECT_THAT(std::string(status({.tls_dir = expired}).message()),
+              HasSubstr(expired + "/tls.crt: the certificate expired at 20"));
+  const std::string early =
+      Folder("early", authority_.Issue({.common_name = "x", .not_before = absl::Now() + absl::Hours(2)}));
+  EXPECT_EQ(ErrorReason(status({.tls_dir = early})), "CERTIFICATE_NOT_YET_VALID");
+  testing::Certificate mixed = authority_.IssueServer("a");
+  mixed.key = authority_.IssueServer("b").key;
+  EXPECT_EQ(ErrorReason(status({.tls_dir = Folder("mixed", mixed)})), "INVALID_KEY");
+  mixed.key = "no key";
+  EXPECT_EQ(ErrorReason(status({.tls_dir = Folder("keyless", mixed)})), "INVALID_KEY");
+  EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", "nothing")})), "INVALID_CERTIFICATE");
+  EXPECT_EQ(ErrorReason(status({.token_file = Path("none")})), "FILE_ERROR");
+  for (const char* token : {"", "two words", "two\nlines"}) {
+    EXPECT_EQ(ErrorReason(status({.token_file = Write("token", token)})), "INVALID_TOKEN_FILE") << token;
+  }
+  EXPECT_EQ(ErrorReason(status({.principals = Write("principals.yaml", "principals: []")})), "INVALID_PRINCIPALS");
+  EXPECT_EQ(ErrorReason(status({.deny_list = Write("deny", "")})), "PRINCIPALS_REQUIRED");
+}
+
+TEST(SecurityFlagsTest, FlagsAreWhatTheirSideNeeds) {
+  for (const Side side : {Side::kClient, Side::kServer, Side::kBoth}) {
+    CLI::App app;
+    SecurityOptions options;
+    AddSecurityFlags(app, &options, side);
+    EXPECT_EQ(app.get_option_no_throw("--token-file") != nullptr, side != Side::kServer);
+    EXPECT_EQ(app.get_option_no_throw("--principals") != nullptr, side != Side::kClient);
+    app.parse("--tls-dir somewhere");
+    EXPECT_EQ(options.tls_dir, "somewhere");
+  }
+}
+
+}  // namespace
+}  // namespace atl::rpc
