@@ -63,7 +63,7 @@ absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool
   const int64_t next = std::max(newest.epoch, store.epoch()) + 1;
   // A process that died between taking an epoch and writing it down left one that is its own and that no token bears.
   const bool unused = newest.epoch > store.epoch() && newest.store_id == store.store_id();
-  if (store.epoch() == 0 || store.restored() || unused) return TakeEpoch(blobs, store, next);
+  if (store.epoch() == 0 || store.restored() || store.promoted() || unused) return TakeEpoch(blobs, store, next);
   if (newest.epoch > store.epoch()) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",

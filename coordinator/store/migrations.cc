@@ -215,6 +215,11 @@ absl::Status CheckSchema(Database& database) {
                    "expected a coordinator's store, found an empty database");
 }
 
+absl::Status CheckNotNewer(Database& database) {
+  ATOLL_ASSIGN_OR_RETURN(const int64_t found, CurrentVersion(database));
+  return CheckReadable(found);
+}
+
 absl::Status Migrate(Database& database) {
   ATOLL_ASSIGN_OR_RETURN(const int64_t found, CurrentVersion(database));
   ATOLL_RETURN_IF_ERROR(CheckReadable(found));

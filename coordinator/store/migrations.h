@@ -20,6 +20,9 @@ absl::Status Migrate(Database& database);
 // STORE_CORRUPT for an empty one. Changes nothing.
 absl::Status CheckSchema(Database& database);
 
+// OK for an empty database too; else as CheckSchema.
+absl::Status CheckNotNewer(Database& database);
+
 // A migration's text as PostgreSQL takes it: types, identities, and what SQLite alone needs.
 std::string PostgresSql(const std::string& sqlite_sql);
 

@@ -26,6 +26,7 @@ class SqlStore : public Store {
   int64_t epoch() const override { return epoch_; }
   absl::Status AdoptEpoch(int64_t epoch) override;
   absl::Status MarkRestored() override;
+  bool promoted() const override { return false; }
   bool restored() const override { return restored_; }
   int64_t restored_epoch() const override { return restored_epoch_; }
   bool collection_held() const override { return collection_held_; }

@@ -1,4 +1,4 @@
-// The coordinator's durable state behind a small interface; sqlite_store.h implements it, another database may follow.
+// The coordinator's durable state behind a small interface; sqlite_store.h and pg_store.h implement it.
 //
 // Writes are transactions: everything in the body of Write happens or nothing, and is on disk once Write returned OK.
 // Islands' writes are fenced inside the transaction that they guard (CheckFence).
@@ -140,8 +140,8 @@ class Transaction {
 };
 
 // Not thread-safe: owned by the coordinator's core, behind its mutex. Every method may block on the disk.
-// Errors: UNAVAILABLE (STORE_LOCKED, STORE_FULL, STORE_IO), FAILED_PRECONDITION (STORE_READ_ONLY), DATA_LOSS
-// (STORE_CORRUPT); INTERNAL (STORE_ERROR) for what should not happen.
+// Errors: UNAVAILABLE (STORE_LOCKED, STORE_FULL, STORE_IO, STORE_UNREACHABLE, STORE_OUTCOME_UNKNOWN),
+// FAILED_PRECONDITION (STORE_READ_ONLY), DATA_LOSS (STORE_CORRUPT); INTERNAL (STORE_ERROR) for what should not happen.
 class Store {
  public:
   virtual ~Store() = default;
@@ -157,6 +157,9 @@ class Store {
   // Takes a higher epoch: every token given out before is void. After MarkRestored it also holds collection, from then
   // on and over restarts.
   virtual absl::Status AdoptEpoch(int64_t epoch) = 0;
+
+  // Whether the store was taken over from a coordinator that did not let go of it: its next epoch must be a higher one.
+  virtual bool promoted() const = 0;
 
   // Says, durably, that this file is a copy from the past: it gets an identity of its own, so that the store it was
   // copied from finds out that it was replaced, and its next epoch holds collection. A backup is so marked already.

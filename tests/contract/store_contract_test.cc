@@ -1,8 +1,8 @@
-#include "coordinator/store/sqlite_store.h"
+// What every store promises.
+#include "tests/contract/store_contract.h"
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "coordinator/store/test_support.h"
 #include "gmock/gmock.h"
 
 namespace atl::store {
@@ -11,13 +11,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class SqliteStoreTest : public testing::Test {
+class StoreContract : public testing::TestWithParam<StoreKind> {
  protected:
-  SqliteStoreTest() : store_(OpenOrDie(folder_.File("store.db"))) { EXPECT_TRUE(store_->AdoptEpoch(1).ok()); }
+  void SetUp() override {
+    const std::string missing = GetParam() == StoreKind::kPostgres ? testing_postgres::MissingPgServer() : "";
+    ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
+    where_ = NewStore(GetParam(), folder_);
+    Reopen();
+    ASSERT_TRUE(store_->AdoptEpoch(1).ok());
+  }
 
   void Reopen() {
     store_.reset();
-    store_ = OpenOrDie(folder_.File("store.db"));
+    auto store = OpenStore(where_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
   }
 
   absl::Status Insert(const jobs::JobRecord& record) {
@@ -25,10 +33,11 @@ class SqliteStoreTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  std::unique_ptr<SqliteStore> store_;
+  std::string where_;
+  std::unique_ptr<Store> store_;
 };
 
-TEST_F(SqliteStoreTest, JobsComeBackAsTheyWereWritten) {
+TEST_P(StoreContract, JobsComeBackAsTheyWereWritten) {
   jobs::JobRecord record = SmallJob("j-1");
   ASSERT_TRUE(Insert(record).ok());
   record.job.state = jobs::JobState::kRunning;
@@ -60,7 +69,7 @@ TEST_F(SqliteStoreTest, JobsComeBackAsTheyWereWritten) {
   EXPECT_EQ(ErrorReason(store_->GetJob("j-2").status()), "JOB_UNKNOWN");
 }
 
-TEST_F(SqliteStoreTest, PagesOfJobsAreNewestFirstAndEnd) {
+TEST_P(StoreContract, PagesOfJobsAreNewestFirstAndEnd) {
   for (int i = 1; i <= 5; ++i) ASSERT_TRUE(Insert(SmallJob("j-" + std::to_string(i))).ok());
   std::vector<std::string> ids;
   int64_t before = 0;
@@ -74,7 +83,7 @@ TEST_F(SqliteStoreTest, PagesOfJobsAreNewestFirstAndEnd) {
   EXPECT_THAT(ids, ElementsAre("j-5", "j-4", "j-3", "j-2", "j-1"));
 }
 
-TEST_F(SqliteStoreTest, AFailedBodyLeavesNothing) {
+TEST_P(StoreContract, AFailedBodyLeavesNothing) {
   const absl::Status status = store_->Write("insert", [&](Transaction& t) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(t.InsertJob(SmallJob("j-1")));
     return MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "no");
@@ -83,7 +92,7 @@ TEST_F(SqliteStoreTest, AFailedBodyLeavesNothing) {
   EXPECT_THAT(store_->UnfinishedJobs().value(), IsEmpty());
 }
 
-TEST_F(SqliteStoreTest, TheFenceLetsOnlyTheActiveAttemptThrough) {
+TEST_P(StoreContract, TheFenceLetsOnlyTheActiveAttemptThrough) {
   ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
   const AttemptRow first = ActiveAttempt("j-1/cluster", 1, "a", 1);
   const AttemptRow second = ActiveAttempt("j-1/cluster", 2, "b", 1);
@@ -112,7 +121,7 @@ TEST_F(SqliteStoreTest, TheFenceLetsOnlyTheActiveAttemptThrough) {
   EXPECT_THAT(store_->ActiveAttempts().value(), ElementsAre(second));
 }
 
-TEST_F(SqliteStoreTest, AHigherEpochVoidsEveryToken) {
+TEST_P(StoreContract, AHigherEpochVoidsEveryToken) {
   ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
   const AttemptRow attempt = ActiveAttempt("j-1/cluster", 1, "a", 1);
   ASSERT_TRUE(store_->Write("grant", [&](Transaction& t) { return t.InsertAttempt(attempt); }).ok());
@@ -124,7 +133,7 @@ TEST_F(SqliteStoreTest, AHigherEpochVoidsEveryToken) {
             "STALE_ATTEMPT");
 }
 
-TEST_F(SqliteStoreTest, CommittedCheckpointsGoThroughDeleting) {
+TEST_P(StoreContract, CommittedCheckpointsGoThroughDeleting) {
   ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
   const CheckpointRow row{"j-1/train_expert-0",
                           1,
@@ -142,7 +151,7 @@ TEST_F(SqliteStoreTest, CommittedCheckpointsGoThroughDeleting) {
   EXPECT_THAT(store_->Checkpoints("").value(), IsEmpty());
 }
 
-TEST_F(SqliteStoreTest, ServingKeepsItsHistory) {
+TEST_P(StoreContract, ServingKeepsItsHistory) {
   for (int64_t generation = 1; generation <= 3; ++generation) {
     const std::string version = "v" + std::to_string(generation);
     ASSERT_TRUE(
@@ -166,7 +175,7 @@ TEST_F(SqliteStoreTest, ServingKeepsItsHistory) {
   EXPECT_EQ(ErrorReason(store_->GetModel("n").status()), "MODEL_UNKNOWN");
 }
 
-TEST_F(SqliteStoreTest, AnswersAreKeptUntilTheirWeekIsOver) {
+TEST_P(StoreContract, AnswersAreKeptUntilTheirWeekIsOver) {
   const Answer answer{"alice", "SubmitJob", "r-1", "hash", std::string("\0bytes", 6), kNow};
   ASSERT_TRUE(store_->Write("answer", [&](Transaction& t) { return t.InsertAnswer(answer); }).ok());
   std::optional<Answer> found;
@@ -187,7 +196,7 @@ TEST_F(SqliteStoreTest, AnswersAreKeptUntilTheirWeekIsOver) {
   EXPECT_FALSE(found.has_value());
 }
 
-TEST_F(SqliteStoreTest, DeletingAJobLeavesATombstoneAndTheModel) {
+TEST_P(StoreContract, DeletingAJobLeavesATombstoneAndTheModel) {
   ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
   ASSERT_TRUE(store_
                   ->Write("seed",
@@ -204,7 +213,7 @@ TEST_F(SqliteStoreTest, DeletingAJobLeavesATombstoneAndTheModel) {
   EXPECT_THAT(store_->DeletedJobs().value(), IsEmpty());
 }
 
-TEST_F(SqliteStoreTest, RevisionsGrowAcrossTransactionsAndRestarts) {
+TEST_P(StoreContract, RevisionsGrowAcrossTransactionsAndRestarts) {
   int64_t first = 0;
   int64_t second = 0;
   const auto next = [&](int64_t* revision) {
@@ -221,7 +230,7 @@ TEST_F(SqliteStoreTest, RevisionsGrowAcrossTransactionsAndRestarts) {
   EXPECT_EQ(second, first + 1);
 }
 
-TEST_F(SqliteStoreTest, IslandsKeepTheirIncarnation) {
+TEST_P(StoreContract, IslandsKeepTheirIncarnation) {
   leases::Island island{"a", 1, "start-1", {.build = "b", .ranks = 2, .labels = {{"zone", "x"}}}, {}, 0};
   ASSERT_TRUE(store_->Write("register", [&](Transaction& t) { return t.PutIsland(island, kNow); }).ok());
   island.incarnation = 2;
@@ -235,6 +244,56 @@ TEST_F(SqliteStoreTest, IslandsKeepTheirIncarnation) {
   EXPECT_EQ(islands->at(0).request_id, "start-2");
   EXPECT_EQ(islands->at(0).capabilities, island.capabilities);
 }
+
+TEST_P(StoreContract, NamesAreSortedByTheirBytes) {
+  for (const char* name : {"b", "B", "a-1", "a", "Z", "ä"}) {
+    ASSERT_TRUE(store_->Write("publish",
+                              [&](Transaction& t) {
+                                return t.PutServing({name, "v", 1, kNow, "published"});
+                              })
+                    .ok());
+  }
+  std::vector<std::string> names;
+  std::string after;
+  for (int page = 0; page < 3; ++page) {
+    const auto models = store_->ListModels(after, 2);
+    ASSERT_TRUE(models.ok()) << models.status();
+    for (const Model& model : *models) names.push_back(model.name);
+    after = names.back();
+  }
+  EXPECT_THAT(names, ElementsAre("B", "Z", "a", "a-1", "b", "ä"));
+}
+
+TEST_P(StoreContract, AStoreThatWasRestoredSaysSoUntilItHasItsEpoch) {
+  const std::string before = store_->store_id();
+  EXPECT_FALSE(store_->restored());
+  ASSERT_TRUE(store_->MarkRestored().ok());
+  EXPECT_NE(store_->store_id(), before);
+  Reopen();
+  EXPECT_TRUE(store_->restored());
+  EXPECT_NE(store_->store_id(), before);
+  ASSERT_TRUE(store_->AdoptEpoch(7).ok());
+  Reopen();
+  EXPECT_FALSE(store_->restored());
+  EXPECT_EQ(store_->restored_epoch(), 7);
+  EXPECT_TRUE(store_->collection_held());
+  ASSERT_TRUE(store_->ReleaseCollection().ok());
+  Reopen();
+  EXPECT_FALSE(store_->collection_held());
+}
+
+TEST_P(StoreContract, ALeaseIsGrantedOnceWhateverTheBodyBelieved) {
+  ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
+  const AttemptRow first = ActiveAttempt("j-1/cluster", 1, "a", 1);
+  ASSERT_TRUE(store_->Write("grant", [&](Transaction& t) { return t.InsertAttempt(first); }).ok());
+  const AttemptRow second = ActiveAttempt("j-1/cluster", 2, "b", 1);
+  EXPECT_EQ(ErrorReason(store_->Write("grant", [&](Transaction& t) { return t.InsertAttempt(second); })),
+            "STORE_ERROR");
+  EXPECT_THAT(store_->Attempts("j-1/cluster").value(), ElementsAre(first));
+  EXPECT_TRUE(Insert(SmallJob("j-2")).ok()) << "the error of one transaction is not the next one's";
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryStore, StoreContract, testing::Values(StoreKind::kSqlite, StoreKind::kPostgres), NameOf);
 
 }  // namespace
 }  // namespace atl::store

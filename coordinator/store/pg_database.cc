@@ -1,0 +1,352 @@
+#include "coordinator/store/pg_database.h"
+
+#include <libpq-fe.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+
+namespace atl::store {
+namespace {
+
+// Object ids of built-in types; they are the same in every server.
+constexpr uint32_t kBytea = 17;
+constexpr uint32_t kInt8 = 20;
+constexpr uint32_t kText = 25;
+
+constexpr int kOldestServer = 130'000;
+
+// libpq ends lines, and says several things in several of them.
+std::string OneLine(const char* text) {
+  return absl::StrReplaceAll(absl::StripAsciiWhitespace(text == nullptr ? "" : text), {{"\n", "; "}, {"\t", ""}});
+}
+
+std::string Milliseconds(absl::Duration duration) {
+  return std::to_string(absl::ToInt64Milliseconds(duration));
+}
+
+bool StartsWith(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+
+}  // namespace
+
+bool IsPgUri(std::string_view store) {
+  return StartsWith(store, "postgres://") || StartsWith(store, "postgresql://");
+}
+
+absl::StatusOr<PgTarget> ParsePgUri(const std::string& uri) {
+  char* error = nullptr;
+  const std::unique_ptr<PQconninfoOption, void (*)(PQconninfoOption*)> options(PQconninfoParse(uri.c_str(), &error),
+                                                                               PQconninfoFree);
+  const std::unique_ptr<char, void (*)(void*)> message(error, PQfreemem);
+  if (options == nullptr) {
+    // libpq's message repeats parts of the text, and a password may be among them.
+    return MakeError(absl::StatusCode::kInvalidArgument, "STORE_URI_INVALID",
+                     "expected a store such as postgres://user@host:5432/database, found a URI that libpq cannot read");
+  }
+  PgTarget target;
+  std::string user, host, port, database;
+  for (const PQconninfoOption* option = options.get(); option->keyword != nullptr; ++option) {
+    if (option->val == nullptr) continue;
+    const std::string_view key = option->keyword;
+    if (key == "password" || key == "sslpassword") {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "STORE_PASSWORD_IN_URI",
+          fmt::format("the store's URI has a {}, which everybody on this machine can see: put it into a "
+                      "file that only you may read, named by PGPASSFILE (host:port:database:user:password) "
+                      "or by a service (PGSERVICEFILE), and leave it out of the URI",
+                      key));
+    }
+    if (key == "user") user = std::string(option->val) + "@";
+    if (key == "host") host = option->val;
+    if (key == "port") port = std::string(":") + option->val;
+    if (key == "dbname") database = std::string("/") + option->val;
+    target.parameters.emplace_back(key, option->val);
+  }
+  target.name = fmt::format("postgres://{}{}{}{}", user, host, port, database);
+  return target;
+}
+
+absl::Status PgError(std::string_view sqlstate, std::string_view doing, std::string_view message) {
+  const auto error = [&](absl::StatusCode code, std::string_view reason) {
+    return MakeError(code, reason, fmt::format("{}: {} ({})", doing, message, sqlstate));
+  };
+  const std::string_view group = sqlstate.substr(0, 2);
+  if (sqlstate == "53100") return error(absl::StatusCode::kUnavailable, "STORE_FULL");
+  if (sqlstate == "58030") return error(absl::StatusCode::kUnavailable, "STORE_IO");
+  if (group == "08" || group == "53" || (group == "57" && sqlstate != "57014")) {
+    return error(absl::StatusCode::kUnavailable, "STORE_UNREACHABLE");
+  }
+  if (sqlstate == "57014" || sqlstate == "55P03" || group == "40") {
+    return error(absl::StatusCode::kUnavailable, "STORE_LOCKED");
+  }
+  if (sqlstate == "25006" || sqlstate == "42501") {
+    return error(absl::StatusCode::kFailedPrecondition, "STORE_READ_ONLY");
+  }
+  if (group == "28" || group == "3D" || group == "3F") {
+    return error(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN");
+  }
+  if (group == "XX" && sqlstate != "XX000") return error(absl::StatusCode::kDataLoss, "STORE_CORRUPT");
+  // Text of a caller that no PostgreSQL database can keep.
+  if (sqlstate == "22021" || sqlstate == "22P05") return error(absl::StatusCode::kInvalidArgument, "TEXT_NOT_STORABLE");
+  return error(absl::StatusCode::kInternal, "STORE_ERROR");
+}
+
+std::string NumberParameters(std::string_view sql) {
+  std::string numbered;
+  int number = 0;
+  bool quoted = false;
+  for (const char c : sql) {
+    if (c == '\'') quoted = !quoted;
+    if (c == '?' && !quoted) {
+      numbered += fmt::format("${}", ++number);
+    } else {
+      numbered += c;
+    }
+  }
+  return numbered;
+}
+
+class PgCursor : public Cursor {
+ public:
+  PgCursor(PgDatabase* database, std::string sql)
+      : database_(*database), sql_(std::move(sql)), result_(nullptr, PQclear) {}
+
+  void BindInt(int64_t value) override { parameters_.push_back({kInt8, false, false, std::to_string(value)}); }
+  // As bytes with their length: as text it would end at a zero.
+  void BindText(std::string_view text) override { parameters_.push_back({kText, false, true, std::string(text)}); }
+  void BindBlob(std::string_view bytes) override { parameters_.push_back({kBytea, false, true, std::string(bytes)}); }
+  // Only times are null.
+  void BindNull() override { parameters_.push_back({kInt8, true, false, ""}); }
+
+  absl::StatusOr<bool> Step() override {
+    if (result_ == nullptr) {
+      ATOLL_ASSIGN_OR_RETURN(result_, database_.Run(sql_, parameters_));
+    } else {
+      ++row_;
+    }
+    return row_ < PQntuples(result_.get());
+  }
+
+  bool IsNull(int column) override { return PQgetisnull(result_.get(), row_, column) != 0; }
+  int64_t Int(int column) override {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(PQgetvalue(result_.get(), row_, column));
+    const int size = PQgetlength(result_.get(), row_, column);
+    // Big-endian, of two, four or eight bytes.
+    uint64_t value = size > 0 && (bytes[0] & 0x80) != 0 ? ~uint64_t{0} : 0;
+    for (int i = 0; i < size; ++i) value = (value << 8) | bytes[i];
+    return static_cast<int64_t>(value);
+  }
+  std::string Text(int column) override {
+    return {PQgetvalue(result_.get(), row_, column), static_cast<size_t>(PQgetlength(result_.get(), row_, column))};
+  }
+
+ private:
+  PgDatabase& database_;
+  const std::string sql_;
+  std::vector<PgDatabase::Parameter> parameters_;
+  PgDatabase::Result result_;
+  int row_ = 0;
+};
+
+absl::StatusOr<std::unique_ptr<PgDatabase>> PgDatabase::Connect(const PgTarget& target, absl::Duration timeout) {
+  std::unique_ptr<PgDatabase> database(new PgDatabase(target, timeout));
+  ATOLL_RETURN_IF_ERROR(database->Open());
+  return database;
+}
+
+PgDatabase::~PgDatabase() {
+  PQfinish(connection_);
+}
+
+bool PgDatabase::Connected() const {
+  return connection_ != nullptr && PQstatus(connection_) == CONNECTION_OK;
+}
+
+absl::Status PgDatabase::Open() {
+  // What the URI says comes later and counts.
+  std::vector<std::pair<std::string, std::string>> parameters = {
+      {"fallback_application_name", "atoll-coordinator"},
+      {"client_encoding", "UTF8"},
+      {"connect_timeout", "2"},
+      {"keepalives_idle", "5"},
+      {"keepalives_interval", "2"},
+      {"keepalives_count", "3"},
+      {"tcp_user_timeout", Milliseconds(timeout_)},
+  };
+  parameters.insert(parameters.end(), target_.parameters.begin(), target_.parameters.end());
+  std::vector<const char*> keys;
+  std::vector<const char*> values;
+  for (const auto& [key, value] : parameters) {
+    keys.push_back(key.c_str());
+    values.push_back(value.c_str());
+  }
+  keys.push_back(nullptr);
+  values.push_back(nullptr);
+  PQfinish(connection_);
+  statements_.clear();
+  in_transaction_ = false;
+  connection_ = PQconnectdbParams(keys.data(), values.data(), /*expand_dbname=*/0);
+  if (connection_ == nullptr || PQstatus(connection_) != CONNECTION_OK) {
+    const std::string message = connection_ == nullptr ? "no memory" : OneLine(PQerrorMessage(connection_));
+    const bool password = connection_ != nullptr && PQconnectionNeedsPassword(connection_) != 0;
+    return MakeError(absl::StatusCode::kUnavailable, "STORE_UNREACHABLE",
+                     fmt::format("store {}: {}{}", target_.name, message,
+                                 password ? "; give the password in a file named by PGPASSFILE" : ""));
+  }
+  PQsetNoticeProcessor(
+      connection_, [](void*, const char*) {}, nullptr);
+  return WithContext(CheckServer(), fmt::format("store {}", target_.name));
+}
+
+absl::StatusOr<std::string> PgDatabase::AskText(const std::string& sql) {
+  ATOLL_ASSIGN_OR_RETURN(const Result result, Judge(sql, PQexec(connection_, sql.c_str())));
+  if (PQntuples(result.get()) == 0) return std::string();
+  return std::string(PQgetvalue(result.get(), 0, 0));
+}
+
+absl::Status PgDatabase::CheckServer() {
+  if (const int version = PQserverVersion(connection_); version < kOldestServer) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
+                     fmt::format("expected PostgreSQL 13 or newer, found {}", version / 10'000));
+  }
+  const std::string limit = Milliseconds(timeout_);
+  ATOLL_RETURN_IF_ERROR(AskText(fmt::format("SET statement_timeout = {0}; SET lock_timeout = {0}; "
+                                            "SET idle_in_transaction_session_timeout = {0}",
+                                            limit))
+                            .status());
+  ATOLL_ASSIGN_OR_RETURN(const std::string recovering, AskText("SELECT pg_is_in_recovery()"));
+  if (recovering == "t") {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "STORE_READ_ONLY",
+        "the server is a replica; name the primary, or several hosts with target_session_attrs=read-write");
+  }
+  for (const char* setting : {"synchronous_commit", "fsync"}) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string value, AskText(fmt::format("SHOW {}", setting)));
+    if (value != "off") continue;
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_NOT_DURABLE",
+                     fmt::format("{} is off: the server would acknowledge what a crash loses; turn it on for this "
+                                 "database or role",
+                                 setting));
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::string encoding, AskText("SHOW server_encoding"));
+  if (encoding != "UTF8") {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
+                     fmt::format("expected a database with encoding UTF8, found {}", encoding));
+  }
+  ATOLL_ASSIGN_OR_RETURN(
+      std::string origin,
+      AskText("SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || (SELECT oid FROM pg_database WHERE "
+              "datname = current_database()) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"));
+  if (!origin_.empty() && origin != origin_) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
+                     fmt::format("the server is not the one of before (expected {}, found {}): a replica was promoted "
+                                 "or a copy took its place",
+                                 origin_, origin));
+  }
+  origin_ = std::move(origin);
+  return absl::OkStatus();
+}
+
+absl::Status PgDatabase::ErrorOf(std::string_view doing, const pg_result* result) const {
+  const std::string message = OneLine(result != nullptr ? PQresultErrorMessage(result) : PQerrorMessage(connection_));
+  const char* state = result == nullptr ? nullptr : PQresultErrorField(result, PG_DIAG_SQLSTATE);
+  const std::string text = fmt::format("store {}: {}", target_.name, doing.substr(0, 60));
+  if (!Connected()) {
+    return MakeError(absl::StatusCode::kUnavailable, "STORE_UNREACHABLE",
+                     fmt::format("{}: {}", text, message.empty() ? "the connection is gone" : message));
+  }
+  return PgError(state == nullptr ? "" : state, text, message);
+}
+
+absl::StatusOr<PgDatabase::Result> PgDatabase::Judge(std::string_view doing, pg_result* result) {
+  Result owned(result, PQclear);
+  const ExecStatusType status = PQresultStatus(result);
+  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) return ErrorOf(doing, result);
+  const std::string_view count = PQcmdTuples(result);
+  changes_ = count.empty() ? 0 : std::strtoll(count.data(), nullptr, 10);
+  return owned;
+}
+
+absl::StatusOr<PgDatabase::Result> PgDatabase::Retrying(std::string_view doing,
+                                                        const std::function<pg_result*()>& ask) {
+  if (!Connected() && !in_transaction_) ATOLL_RETURN_IF_ERROR(Open());
+  absl::StatusOr<Result> result = Judge(doing, ask());
+  // Only now may it be seen that the server went away meanwhile. What is asked outside a transaction may be asked
+  // again.
+  if (result.ok() || Connected() || in_transaction_) return result;
+  ATOLL_RETURN_IF_ERROR(Open());
+  return Judge(doing, ask());
+}
+
+absl::Status PgDatabase::Execute(const std::string& sql) {
+  return Retrying(sql, [&] { return PQexec(connection_, sql.c_str()); }).status();
+}
+
+Statement PgDatabase::Prepare(std::string_view sql) {
+  return Statement(std::make_unique<PgCursor>(this, std::string(sql)));
+}
+
+absl::StatusOr<PgDatabase::Result> PgDatabase::Run(const std::string& sql, const std::vector<Parameter>& parameters) {
+  std::vector<Oid> types;
+  std::vector<const char*> values;
+  std::vector<int> lengths;
+  std::vector<int> formats;
+  for (const Parameter& parameter : parameters) {
+    types.push_back(parameter.type);
+    values.push_back(parameter.null ? nullptr : parameter.value.c_str());
+    lengths.push_back(static_cast<int>(parameter.value.size()));
+    formats.push_back(parameter.binary ? 1 : 0);
+  }
+  const int count = static_cast<int>(parameters.size());
+  return Retrying(sql, [&]() -> pg_result* {
+    auto it = statements_.find(sql);
+    if (it == statements_.end()) {
+      const std::string name = fmt::format("s{}", statements_.size());
+      pg_result* prepared = PQprepare(connection_, name.c_str(), NumberParameters(sql).c_str(), count, types.data());
+      if (PQresultStatus(prepared) != PGRES_COMMAND_OK) return prepared;
+      PQclear(prepared);
+      it = statements_.emplace(sql, name).first;
+    }
+    return PQexecPrepared(connection_, it->second.c_str(), count, values.data(), lengths.data(), formats.data(),
+                          /*resultFormat=*/1);
+  });
+}
+
+absl::Status PgDatabase::Begin() {
+  if (in_transaction_) {
+    return MakeError(absl::StatusCode::kInternal, "STORE_ERROR", "a transaction inside a transaction");
+  }
+  const std::string begin = fence_.empty() ? "BEGIN" : "BEGIN; " + fence_;
+  absl::StatusOr<Result> result = Retrying("BEGIN", [&] { return PQexec(connection_, begin.c_str()); });
+  in_transaction_ = true;
+  if (result.ok() && (fence_.empty() || PQntuples(result->get()) == 1)) return absl::OkStatus();
+  Rollback();
+  ATOLL_RETURN_IF_ERROR(result.status());
+  return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
+                   fmt::format("store {}: another coordinator has taken the lease", target_.name));
+}
+
+absl::Status PgDatabase::Commit() {
+  if (!Connected()) return ErrorOf("COMMIT", nullptr);
+  pg_result* const asked = PQexec(connection_, "COMMIT");
+  in_transaction_ = false;
+  const absl::StatusOr<Result> result = Judge("COMMIT", asked);
+  if (!result.ok()) return Connected() ? result.status() : OutcomeUnknown(result.status());
+  if (std::strcmp(PQcmdStatus(result->get()), "COMMIT") == 0) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInternal, "STORE_ERROR",
+                   fmt::format("store {}: a transaction that had failed was to be committed", target_.name));
+}
+
+void PgDatabase::Rollback() {
+  in_transaction_ = false;
+  if (Connected()) PQclear(PQexec(connection_, "ROLLBACK"));
+}
+
+}  // namespace atl::store
