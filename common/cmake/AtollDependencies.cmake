@@ -61,10 +61,12 @@ atoll_dependency(jwt nlohmann_json::nlohmann_json OpenSSL::SSL OpenSSL::Crypto)
 atoll_dependency(cli11 CLI11::CLI11)
 atoll_dependency(ucx PkgConfig::UCX)
 
-# Arrow and Parquet from the pyarrow wheel.
+# Arrow and Parquet from the pyarrow wheel. libparquet.so exports the OpenSSL that it carries inside: the system's comes
+# before it, or libssl (below gRPC's TLS and curl) would call a mixture of both and crash.
 add_library(deps_arrow INTERFACE)
 target_include_directories(deps_arrow SYSTEM INTERFACE ${ATOLL_PREFIX}/arrow/include)
-target_link_libraries(deps_arrow INTERFACE ${ATOLL_PREFIX}/arrow/libarrow.so ${ATOLL_PREFIX}/arrow/libparquet.so)
+target_link_libraries(deps_arrow INTERFACE -Wl,--no-as-needed ${OPENSSL_CRYPTO_LIBRARY} -Wl,--as-needed
+  ${ATOLL_PREFIX}/arrow/libarrow.so ${ATOLL_PREFIX}/arrow/libparquet.so)
 target_link_options(deps_arrow INTERFACE -Wl,-rpath,${ATOLL_PREFIX}/arrow -Wl,--allow-shlib-undefined)
 add_library(deps::arrow ALIAS deps_arrow)
 

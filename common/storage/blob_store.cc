@@ -14,11 +14,13 @@
 #include "arrow/buffer.h"
 #include "arrow/filesystem/filesystem.h"
 #include "arrow/filesystem/localfs.h"
+#include "arrow/filesystem/s3fs.h"
 #include "arrow/io/file.h"
 #include "arrow/io/interfaces.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/storage/arrow_status.h"
+#include "common/storage/conditional_put.h"
 #include "common/storage/local_files.h"
 #include "common/storage/remote_files.h"
 #include "fmt/format.h"
@@ -30,6 +32,24 @@ constexpr size_t kCopyBytes = size_t{1} << 20;
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr absl::Duration kStalePartAge = absl::Hours(24);
 constexpr absl::Duration kDeadClaimAge = absl::Minutes(10);
+
+// Below the root of an object store: what its processes agree on. Never listed.
+constexpr char kAgreedFolder[] = ".atoll";
+constexpr char kChoiceFile[] = ".atoll/create-once";
+constexpr char kProbeFile[] = ".atoll/probe";
+constexpr char kConditional[] = "conditional put";
+constexpr char kClaims[] = "claims";
+constexpr int64_t kMaxChoiceBytes = 1024;
+
+absl::Status ExistsAlready(std::string_view uri) {
+  return MakeError(absl::StatusCode::kAlreadyExists, "BLOB_EXISTS", fmt::format("{} exists already", uri));
+}
+
+std::unique_ptr<ConditionalPut> ConditionalPutOf(const std::shared_ptr<arrow::fs::FileSystem>& filesystem,
+                                                 const RemoteOptions& options) {
+  auto s3 = std::dynamic_pointer_cast<arrow::fs::S3FileSystem>(filesystem);
+  return s3 == nullptr ? nullptr : std::make_unique<ConditionalPut>(std::move(s3), options);
+}
 
 absl::Status Outside(std::string_view uri, std::string_view root, std::string_view why) {
   return MakeError(absl::StatusCode::kInvalidArgument, "BLOB_OUTSIDE_ROOT",
@@ -93,7 +113,8 @@ BlobStore::BlobStore(std::string root_uri, std::string root_path, std::shared_pt
       root_path_(std::move(root_path)),
       filesystem_(std::move(filesystem)),
       local_(local),
-      copies_(options.local_copies_bytes) {}
+      copies_(options.local_copies_bytes),
+      conditional_put_(ConditionalPutOf(filesystem_, options)) {}
 
 BlobStore::~BlobStore() = default;
 
@@ -149,24 +170,52 @@ absl::StatusOr<WrittenFile> BlobStore::Write(std::string_view uri, std::string_v
 
 absl::StatusOr<WrittenFile> BlobStore::CreateOnce(std::string_view uri, std::string_view bytes) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
-  if (!local_) return CreateClaimed(uri, bytes);
+  if (!local_) {
+    ATOLL_ASSIGN_OR_RETURN(const bool conditionally, CreatesConditionally());
+    if (!conditionally) return CreateClaimed(uri, bytes);
+    ATOLL_ASSIGN_OR_RETURN(const bool created,
+                           conditional_put_->PutIfAbsent(path, bytes, fmt::format("cannot write {}", uri)));
+    if (!created) return ExistsAlready(uri);
+    return WrittenFile{std::string(uri), static_cast<int64_t>(bytes.size()), Sha256(bytes)};
+  }
   ATOLL_ASSIGN_OR_RETURN(const auto writer,
                          LocalWriter::Create(std::string(uri), path, root_path_ + "/" + kPartsFolder, true));
   ATOLL_RETURN_IF_ERROR(writer->Append(bytes));
   return writer->Finish();
 }
 
+// Both ways on one file would not see each other, so that all processes must choose alike: by the file that the first
+// of them leaves. Two that try at once come to the same end.
+absl::StatusOr<bool> BlobStore::CreatesConditionally() {
+  if (conditional_put_ == nullptr) return false;
+  absl::MutexLock lock(&choice_mutex_);
+  if (creates_conditionally_.has_value()) return *creates_conditionally_;
+  const std::string uri = UriOf(kChoiceFile);
+  absl::StatusOr<std::string> chosen = Read(uri, kMaxChoiceBytes);
+  if (absl::IsNotFound(chosen.status())) {
+    ATOLL_ASSIGN_OR_RETURN(const bool honoured,
+                           conditional_put_->Probe(fmt::format("{}/{}", root_path_, kProbeFile),
+                                                   fmt::format("cannot write {}", UriOf(kProbeFile))));
+    chosen = honoured ? kConditional : kClaims;
+    ATOLL_RETURN_IF_ERROR(Write(uri, *chosen).status());
+  }
+  ATOLL_RETURN_IF_ERROR(chosen.status());
+  if (*chosen != kConditional && *chosen != kClaims) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "FORMAT_UNSUPPORTED",
+                     fmt::format("{}: expected '{}' or '{}', found '{}'", uri, kConditional, kClaims, *chosen));
+  }
+  creates_conditionally_ = *chosen == kConditional;
+  return *creates_conditionally_;
+}
+
 // Object stores list and read what was just written, but Arrow offers no conditional write. A claim is written, then
 // the claims are listed: whoever sees a claim besides its own gives way, so that of two at once at most one goes on to
 // write the file, and the other, when it looks again, finds the file there.
 absl::StatusOr<WrittenFile> BlobStore::CreateClaimed(std::string_view uri, std::string_view bytes) {
-  const auto exists = [uri] {
-    return MakeError(absl::StatusCode::kAlreadyExists, "BLOB_EXISTS", fmt::format("{} exists already", uri));
-  };
   const std::string claims = fmt::format("{}.claims", uri);
   const std::string claim = fmt::format("{}/by-{}", claims, RandomSuffix());
   ATOLL_ASSIGN_OR_RETURN(const bool before, Exists(uri));
-  if (before) return exists();
+  if (before) return ExistsAlready(uri);
   ATOLL_RETURN_IF_ERROR(Write(claim, "claimed").status());
   const absl::Cleanup withdraw = [this, &claim] { (void)Delete(claim); };
   ATOLL_ASSIGN_OR_RETURN(const std::vector<FileInfo> others, List(claims));
@@ -177,7 +226,7 @@ absl::StatusOr<WrittenFile> BlobStore::CreateClaimed(std::string_view uri, std::
                      fmt::format("{}: another writer is creating it; try again", uri));
   }
   ATOLL_ASSIGN_OR_RETURN(const bool since, Exists(uri));
-  if (since) return exists();
+  if (since) return ExistsAlready(uri);
   return Write(uri, bytes);
 }
 
@@ -319,9 +368,10 @@ absl::StatusOr<std::vector<FileInfo>> BlobStore::List(std::string_view uri_prefi
     ATOLL_ASSIGN_OR_RETURN_ARROW(entries, filesystem_->GetFileInfo(selector), what);
   }
   const std::string parts = fmt::format("{}/{}/", root_path_, kPartsFolder);
+  const std::string agreed = fmt::format("{}/{}/", root_path_, kAgreedFolder);
   std::vector<FileInfo> files;
   for (const arrow::fs::FileInfo& entry : entries) {
-    if (!entry.IsFile() || entry.path().starts_with(parts)) continue;
+    if (!entry.IsFile() || entry.path().starts_with(parts) || entry.path().starts_with(agreed)) continue;
     files.push_back({.uri = root_uri_ + entry.path().substr(root_path_.size()),
                      .bytes = entry.size(),
                      .modified = absl::FromUnixNanos(entry.mtime().time_since_epoch().count())});

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/storage/local_copies.h"
 #include "common/storage/sha256.h"
@@ -22,6 +25,8 @@ class FileSystem;
 }
 
 namespace atl::storage {
+
+class ConditionalPut;
 
 struct FileInfo {
   std::string uri;
@@ -89,8 +94,10 @@ class BlobStore {
   // Overwrites.
   absl::StatusOr<WrittenFile> Write(std::string_view uri, std::string_view bytes);
   // Like Write, but ALREADY_EXISTS when the file is there; of two at once, one wins. A local file is linked into
-  // place. Object stores are asked through claims beside the file ("<uri>.claims/"): a writer that sees another's
-  // claim gets ABORTED and may try again; a claim older than ten minutes counts as dead.
+  // place. S3 is asked to write only where nothing is, if the server can do that; it is tried once for all processes,
+  // and the outcome kept in the store (".atoll/create-once"). Other object stores are asked through claims beside the
+  // file ("<uri>.claims/"): a writer that sees another's claim gets ABORTED and may try again; a claim older than ten
+  // minutes counts as dead.
   absl::StatusOr<WrittenFile> CreateOnce(std::string_view uri, std::string_view bytes);
   // Like Write, in pieces. Must not outlive the store.
   absl::StatusOr<std::unique_ptr<BlobWriter>> OpenWriter(std::string_view uri);
@@ -126,6 +133,8 @@ class BlobStore {
   absl::StatusOr<std::string> PathOf(std::string_view uri) const;
   // PathOf, and INVALID_ARGUMENT for the root itself.
   absl::StatusOr<std::string> FilePathOf(std::string_view uri) const;
+  // What the store's processes agreed on: conditional writes, or else claims.
+  absl::StatusOr<bool> CreatesConditionally();
   absl::StatusOr<WrittenFile> CreateClaimed(std::string_view uri, std::string_view bytes);
   // Passes on the file's bytes in pieces.
   absl::Status ReadPieces(std::string_view uri, const std::function<absl::Status(std::string_view)>& take);
@@ -137,6 +146,9 @@ class BlobStore {
   const bool local_;
 
   LocalCopies copies_;
+  const std::unique_ptr<ConditionalPut> conditional_put_;  // of S3 alone
+  absl::Mutex choice_mutex_;
+  std::optional<bool> creates_conditionally_ ABSL_GUARDED_BY(choice_mutex_);
 };
 
 }  // namespace atl::storage
