@@ -69,6 +69,7 @@ struct TrainingSpec {
   PrecisionSpec precision;
   bool flip = false;
   double self_conditioning_rate = 0.5;  // of steps whose model sees its estimate, where it is self-conditioned
+  double explosion_factor = 10.0;       // times the median of the latest losses: training diverged; 0: never
   bool operator==(const TrainingSpec&) const = default;
 };
 
@@ -197,6 +198,7 @@ void Visit(V&& v, S& s) {
   v("precision", s.precision);
   v("flip", s.flip);
   v("self_conditioning_rate", s.self_conditioning_rate);
+  v("explosion_factor", s.explosion_factor);
 }
 
 template <typename V, typename S>

@@ -71,6 +71,14 @@ struct CommittedCheckpoint {
   bool operator==(const CommittedCheckpoint&) const = default;
 };
 
+// Batches that a training task never reads: those that it would read in steps [first_step, first_step + steps) if it
+// skipped nothing.
+struct SkippedWindow {
+  int64_t first_step = 0;
+  int64_t steps = 0;
+  bool operator==(const SkippedWindow&) const = default;
+};
+
 struct LeaseToken {
   std::string task_id;
   int64_t store_epoch = 0;
@@ -89,6 +97,7 @@ struct TaskGrant {
   std::string dataset_manifest_uri;
   std::vector<TaskInput> inputs;
   std::optional<CommittedCheckpoint> resume_from;
+  std::vector<SkippedWindow> skipped;
   std::string write_prefix;
   absl::Duration lease_duration = absl::Seconds(10);
 };

@@ -174,6 +174,11 @@ absl::Status ValidateTraining(const std::string& path, const TrainingSpec& train
   ATOLL_RETURN_IF_ERROR(RealRange(path + ".class_dropout", training.class_dropout, 0, 1, false, true));
   ATOLL_RETURN_IF_ERROR(
       RealRange(path + ".self_conditioning_rate", training.self_conditioning_rate, 0, 1, false, true));
+  const double factor = training.explosion_factor;
+  if (!(factor == 0 || (factor > 1 && factor <= 1e12))) {
+    return FieldError(path + ".explosion_factor", "OUT_OF_RANGE",
+                      fmt::format("expected 0 (never) or a number in (1, 1e12], found {}", factor));
+  }
   ATOLL_RETURN_IF_ERROR(Range(path + ".checkpoint_every", training.checkpoint_every, 1, kMaxInt));
   ATOLL_RETURN_IF_ERROR(Range(path + ".keep_checkpoints", training.keep_checkpoints, 1, 1'000'000));
   ATOLL_RETURN_IF_ERROR(Range(path + ".milestone_every", training.milestone_every, 0, kMaxInt));

@@ -111,6 +111,8 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.training.class_dropout = 1.5; }, "training.class_dropout", "OUT_OF_RANGE", "[0, 1]"},
       {[](JobSpec& s) { s.training.checkpoint_every = 0; }, "training.checkpoint_every", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.training.keep_checkpoints = 0; }, "training.keep_checkpoints", "OUT_OF_RANGE", ""},
+      {[](JobSpec& s) { s.training.explosion_factor = 1; }, "training.explosion_factor", "OUT_OF_RANGE", "expected 0"},
+      {[](JobSpec& s) { s.training.explosion_factor = std::nan(""); }, "training.explosion_factor", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.training.milestone_every = -1; }, "training.milestone_every", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.training.precision.compute = "bf16"; }, "training.precision.compute", "UNKNOWN_VALUE",
        "float32, bfloat16; found 'bf16'"},

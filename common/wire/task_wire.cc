@@ -82,6 +82,17 @@ spec::CommittedCheckpoint FromProto(const atlpb::island::v1::CommittedCheckpoint
           .milestone = proto.milestone()};
 }
 
+atlpb::island::v1::SkippedWindow ToProto(const spec::SkippedWindow& window) {
+  atlpb::island::v1::SkippedWindow proto;
+  proto.set_first_step(window.first_step);
+  proto.set_steps(window.steps);
+  return proto;
+}
+
+spec::SkippedWindow FromProto(const atlpb::island::v1::SkippedWindow& proto) {
+  return {.first_step = proto.first_step(), .steps = proto.steps()};
+}
+
 atlpb::island::v1::LeaseToken ToProto(const spec::LeaseToken& token) {
   atlpb::island::v1::LeaseToken proto;
   proto.set_task_id(token.task_id);
@@ -124,6 +135,7 @@ atlpb::island::v1::TaskGrant ToProto(const spec::TaskGrant& grant) {
   proto.set_dataset_manifest_uri(grant.dataset_manifest_uri);
   for (const spec::TaskInput& input : grant.inputs) *proto.add_inputs() = ToProto(input);
   if (grant.resume_from) *proto.mutable_resume_from() = ToProto(*grant.resume_from);
+  for (const spec::SkippedWindow& window : grant.skipped) *proto.add_skipped() = ToProto(window);
   proto.mutable_storage()->set_write_prefix(grant.write_prefix);
   *proto.mutable_lease_duration() = ToProto(grant.lease_duration);
   return proto;
@@ -142,6 +154,7 @@ absl::StatusOr<spec::TaskGrant> FromProto(const atlpb::island::v1::TaskGrant& pr
     grant.inputs.push_back(std::move(converted));
   }
   if (proto.has_resume_from()) grant.resume_from = FromProto(proto.resume_from());
+  for (const auto& window : proto.skipped()) grant.skipped.push_back(FromProto(window));
   grant.write_prefix = proto.storage().write_prefix();
   if (proto.has_lease_duration()) grant.lease_duration = FromProto(proto.lease_duration());
   return grant;

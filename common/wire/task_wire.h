@@ -22,6 +22,9 @@ spec::Progress FromProto(const atlpb::job::v1::Progress& proto);
 atlpb::island::v1::CommittedCheckpoint ToProto(const spec::CommittedCheckpoint& checkpoint);
 spec::CommittedCheckpoint FromProto(const atlpb::island::v1::CommittedCheckpoint& proto);
 
+atlpb::island::v1::SkippedWindow ToProto(const spec::SkippedWindow& window);
+spec::SkippedWindow FromProto(const atlpb::island::v1::SkippedWindow& proto);
+
 atlpb::island::v1::LeaseToken ToProto(const spec::LeaseToken& token);
 spec::LeaseToken FromProto(const atlpb::island::v1::LeaseToken& proto);
 

@@ -40,6 +40,7 @@ TEST(TaskWireTest, AGrantSurvivesTheRoundTrip) {
   grant.spec.router_training.steps = 9;
   grant.dataset_manifest_uri = "file:///d/manifest.json";
   grant.inputs = {{.task_id = "p", .kind = spec::TaskKind::kPartition, .index = 1, .artifacts = {Partition()}}};
+  grant.skipped = {{11, 2}, {40, 1}};
   grant.resume_from = {{.step = 100, .manifest_uri = "file:///m", .manifest_sha256 = "cd", .milestone = true}};
   grant.write_prefix = "file:///w/1-3";
   grant.lease_duration = absl::Milliseconds(12500);
@@ -53,6 +54,7 @@ TEST(TaskWireTest, AGrantSurvivesTheRoundTrip) {
   EXPECT_EQ(back->dataset_manifest_uri, grant.dataset_manifest_uri);
   EXPECT_EQ(back->inputs, grant.inputs);
   EXPECT_EQ(back->resume_from, grant.resume_from);
+  EXPECT_EQ(back->skipped, grant.skipped);
   EXPECT_EQ(back->write_prefix, grant.write_prefix);
   EXPECT_EQ(back->lease_duration, grant.lease_duration);
 
