@@ -28,7 +28,7 @@ class Clock {
   // `mutex` is held on call and on return, and released while waiting.
   virtual bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) = 0;
 
-  // The machine's clock. Never destroyed.
+  // The machine's clock, never destroyed. Tests set Now off by the seconds in the file ATOLL_CLOCK_OFFSET_FILE names.
   static Clock* Real();
 };
 

@@ -29,6 +29,18 @@ namespace {
 
 enum class Action { kKill, kError, kDelay };
 
+const char* NameOf(Action action) {
+  switch (action) {
+    case Action::kKill:
+      return "kill";
+    case Action::kError:
+      return "error";
+    case Action::kDelay:
+      return "delay";
+  }
+  return "";
+}
+
 struct Fault {
   std::string name;  // or "*"
   Action action = Action::kKill;
@@ -120,6 +132,7 @@ class Faults {
         if (fault.name != "*" && fault.name != name) continue;
         ++fault.reached;
         if (fault.reached < fault.first || (fault.reached > fault.first && !fault.on)) continue;
+        WriteLine(fmt::format("{}={}", name, NameOf(fault.action)));
         if (fault.action == Action::kKill) kill(getpid(), SIGKILL);
         if (fault.action == Action::kDelay) delay += fault.delay;
         if (fault.action == Action::kError && error.ok()) {
@@ -134,7 +147,11 @@ class Faults {
  private:
   void List(std::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (list_.empty() || !listed_.insert(std::string(name)).second) return;
-    std::ofstream(list_, std::ios::app) << fmt::format("{}\n", name) << std::flush;
+    WriteLine(name);
+  }
+
+  void WriteLine(std::string_view line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!list_.empty()) std::ofstream(list_, std::ios::app) << fmt::format("{}\n", line) << std::flush;
   }
 
   absl::Mutex mutex_;

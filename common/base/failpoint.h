@@ -16,7 +16,7 @@ namespace atl {
 //
 // CODE is a canonical code by name (UNAVAILABLE when not given), `*` any name, `@n` the n-th time that the place is
 // reached (every time when not given), `@n+` from the n-th on. ATOLL_FAILPOINT_LIST=FILE appends every name that is
-// reached, once per process. A text that cannot be read ends the process: a test must not believe in a fault that
+// reached, once per process, and "name=action" each time that one strikes. A text that cannot be read ends the process: a test must not believe in a fault that
 // never comes.
 absl::Status Failpoint(std::string_view name);
 

@@ -1,7 +1,12 @@
 #include "common/base/failpoint.h"
 
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/time/clock.h"
@@ -70,6 +75,22 @@ TEST(FailpointDeathTest, AKillIsSigkill) {
         (void)Failpoint("a");
       },
       testing::KilledBySignal(SIGKILL), "");
+}
+
+TEST(FailpointDeathTest, TheListHasEveryNameOnceAndEveryFaultThatStruck) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  // The death test runs this body again in another process: the name must be the same there.
+  const std::string list = testing::TempDir() + "failpoint_list_of_" + std::to_string(getuid());
+  const auto strike = [&] {
+    std::remove(list.c_str());
+    setenv("ATOLL_FAILPOINT_LIST", list.c_str(), 1);
+    setenv("ATOLL_FAILPOINTS", "a=error;b=delay:1ms@2;c=kill", 1);
+    for (const char* name : {"a", "b", "a", "b", "b", "d", "c"}) (void)Failpoint(name);
+  };
+  EXPECT_EXIT(strike(), testing::KilledBySignal(SIGKILL), "");
+  std::ifstream file(list);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "a\na=error\nb\na=error\nb=delay\nd\nc\nc=kill\n");
+  std::remove(list.c_str());
 }
 
 TEST(FailpointDeathTest, AnEnvironmentThatCannotBeReadEndsTheProcess) {

@@ -17,6 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -164,6 +165,7 @@ absl::StatusOr<WrittenFile> LocalWriter::Finish() {
 }
 
 absl::Status LocalWriter::MoveIntoPlace() {
+  ATOLL_RETURN_IF_ERROR(Failpoint("local.before_rename"));
   ATOLL_RETURN_IF_ERROR(CreateFolders(ParentOf(path_)));
   if (once_) {
     // link refuses an existing name, which rename does not.
@@ -172,6 +174,7 @@ absl::Status LocalWriter::MoveIntoPlace() {
   } else if (rename(part_.c_str(), path_.c_str()) != 0) {
     return FromErrno(errno, fmt::format("cannot write {}", uri_));
   }
+  ATOLL_RETURN_IF_ERROR(Failpoint("local.after_rename"));
   return SyncFolder(ParentOf(path_));
 }
 

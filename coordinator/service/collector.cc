@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/retention.h"
 #include "coordinator/service/epoch.h"
@@ -95,7 +96,9 @@ absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow
   for (const store::CheckpointRow& row : rows) {
     const std::string& manifest = row.checkpoint.manifest_uri;
     // Files first, then the row: a process that dies in between tries again.
+    ATOLL_RETURN_IF_ERROR(Failpoint("collector.before_files"));
     ATOLL_RETURN_IF_ERROR(blobs_.DeleteTree(jobs::FolderOf(manifest)));
+    ATOLL_RETURN_IF_ERROR(Failpoint("collector.after_files"));
     absl::Status forgotten = Stopped();
     if (!with_core_([&](Core& core) { forgotten = core.ForgetCheckpoint(manifest); })) return Stopped();
     ATOLL_RETURN_IF_ERROR(forgotten);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -28,8 +29,10 @@ int64_t EpochOf(std::string_view uri) {
 
 absl::Status TakeEpoch(storage::BlobStore& blobs, store::Store& store, int64_t epoch) {
   for (int race = 0; race < kMaxRaces; ++race, ++epoch) {
+    ATOLL_RETURN_IF_ERROR(Failpoint("epoch.before_create"));
     const auto written = blobs.CreateOnce(EpochUri(blobs, epoch), store.store_id());
     if (written.ok()) {
+      ATOLL_RETURN_IF_ERROR(Failpoint("epoch.after_create"));
       spdlog::info("store {} takes epoch {}", store.store_id(), epoch);
       return store.AdoptEpoch(epoch);
     }

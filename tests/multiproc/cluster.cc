@@ -37,13 +37,14 @@ std::string Program(const std::string& name) {
   return path;
 }
 
-// The address that a process wrote to its port file.
-std::string AwaitAddress(const std::string& path, Process* process) {
+// The address that a process wrote to its port file; `known`, where it had one before, if it ended first.
+std::string AwaitAddress(const std::string& path, Process* process, const std::string& known = "") {
   std::string address;
   const bool there = Await(absl::Seconds(30), [&] {
     std::ifstream(path) >> address;
     return !address.empty() || !process->Running();
   });
+  if (there && address.empty() && !known.empty()) return known;
   if (!there || address.empty()) Die(fmt::format("no address in {}; its process said:\n{}", path, process->Log()));
   return address;
 }
@@ -93,7 +94,7 @@ void Cluster::StartCoordinator(const std::vector<std::string>& environment) {
                                       store_->root()};
   command.insert(command.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   coordinator_ = std::make_unique<Process>(command, folder_ + "/logs/coordinator.log", environment);
-  coordinator_address_ = AwaitAddress(port_file, coordinator_.get());
+  coordinator_address_ = AwaitAddress(port_file, coordinator_.get(), coordinator_address_);
   if (jobs_ == nullptr) jobs_ = pb::JobService::NewStub(rpc::MakeChannel(coordinator_address_));
 }
 
@@ -122,13 +123,13 @@ std::vector<std::string> Cluster::RankCommand(int island, int rank) const {
   return command;
 }
 
-void Cluster::StartRank(int island, int rank) {
+void Cluster::StartRank(int island, int rank, const std::vector<std::string>& environment) {
   ranks_[island][rank].reset();
   const std::string port_file = fmt::format("{}/island-{}.address", folder_, island);
   if (rank == 0) std::filesystem::remove(port_file);
-  ranks_[island][rank] = std::make_unique<Process>(RankCommand(island, rank),
-                                                   fmt::format("{}/logs/island-{}-{}.log", folder_, island, rank));
-  if (rank == 0) leaders_[island] = AwaitAddress(port_file, ranks_[island][0].get());
+  ranks_[island][rank] = std::make_unique<Process>(
+      RankCommand(island, rank), fmt::format("{}/logs/island-{}-{}.log", folder_, island, rank), environment);
+  if (rank == 0) leaders_[island] = AwaitAddress(port_file, ranks_[island][0].get(), leaders_[island]);
 }
 
 void Cluster::StartIsland(int island) {

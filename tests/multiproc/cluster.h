@@ -37,9 +37,9 @@ class Cluster {
   Process& coordinator() { return *coordinator_; }
   Process& rank(int island, int rank) { return *ranks_[island][rank]; }
   // The same process again, at the same address, with the same state; the one before is killed. `environment`:
-  // "NAME=value", of this start only.
+  // "NAME=value", of this start only. Waits until it serves, or, started again, has ended.
   void StartCoordinator(const std::vector<std::string>& environment = {});
-  void StartRank(int island, int rank);
+  void StartRank(int island, int rank, const std::vector<std::string>& environment = {});
   void StartIsland(int island);
   void KillIsland(int island);
   // A router that serves what the coordinator says, at the returned address. The program must have been built.

@@ -1,12 +1,15 @@
 // A TCP proxy in the test's process that can lose what goes in one direction, as a network that drops packets does:
-// both ends keep their connection, and what was on its way arrives once the loss is over.
+// both ends keep their connection, and what was on its way arrives once the loss is over. It can also be slow.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <list>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "absl/time/time.h"
 
 namespace atl::testing_cluster {
 
@@ -16,25 +19,35 @@ enum class Direction { kToServer, kToClient };
 class OneWayProxy {
  public:
   // Forwards to "127.0.0.1:port".
-  explicit OneWayProxy(int port);
+  explicit OneWayProxy(int port) : OneWayProxy("127.0.0.1:0", "127.0.0.1", port) {}
+  // Listens at "address:port", of which port 0 is a free one, and forwards to a server that need not be there yet.
+  OneWayProxy(const std::string& listen, const std::string& server_address, int server_port);
   ~OneWayProxy();  // closes every connection
   OneWayProxy(const OneWayProxy&) = delete;
   OneWayProxy& operator=(const OneWayProxy&) = delete;
 
   // Where clients connect: "127.0.0.1:port".
-  std::string address() const;
+  std::string address() const { return address_; }
 
   // From now on nothing goes that way, on connections to come either. Both may be cut.
   void Cut(Direction direction);
+  // What arrives from now on is passed on that much later, in its order.
+  void Delay(absl::Duration delay);
+  // Neither cut nor slow any more.
   void Heal();
 
  private:
-  // Bytes of one direction of one connection, between a read and its write.
+  struct Chunk {
+    absl::Time due;  // before which it is not passed on
+    std::vector<char> bytes;
+  };
+  // One direction of one connection, between reads and their writes.
   struct Pipe {
     int from = -1;
     int to = -1;
     Direction direction = Direction::kToServer;
-    std::vector<char> waiting;
+    std::deque<Chunk> waiting;
+    size_t waiting_bytes = 0;
     bool ended = false;  // `from` closed its side
     bool broken = false;
   };
@@ -47,15 +60,19 @@ class OneWayProxy {
   void Accept();
   bool IsCut(const Pipe& pipe) const;
   void Read(Pipe* pipe);
-  void Write(Pipe* pipe);
+  static void Write(Pipe* pipe);
+  // Until a chunk that waits for its time is due; -1 without one. In milliseconds, rounded up.
+  int NextDue(absl::Time now) const;
   void Wake();
 
+  const std::string server_address_;
   const int server_port_;
   int listener_ = -1;
   int wake_ = -1;
-  int port_ = 0;
+  std::string address_;
   std::atomic<bool> cut_to_server_ = false;
   std::atomic<bool> cut_to_client_ = false;
+  std::atomic<int64_t> delay_ms_ = 0;
   std::atomic<bool> stop_ = false;
   std::list<Connection> connections_;  // of the loop alone
   std::thread loop_;

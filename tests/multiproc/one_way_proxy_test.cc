@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/time/clock.h"
+
 namespace atl::testing_cluster {
 namespace {
 
@@ -101,6 +103,19 @@ TEST_F(OneWayProxyTest, LosesTheOtherDirectionToo) {
   EXPECT_FALSE(Readable(server_, 0));
   proxy_->Heal();
   EXPECT_EQ(Receive(server_, 8), "question");
+}
+
+TEST_F(OneWayProxyTest, PassesOnLateAndInOrder) {
+  const absl::Duration delay = absl::Milliseconds(100);
+  proxy_->Delay(delay);
+  const absl::Time start = absl::Now();
+  Send(client_, "first");
+  Send(client_, "then");
+  EXPECT_EQ(Receive(server_, 9), "firstthen");
+  EXPECT_GE(absl::Now() - start, delay);
+  proxy_->Heal();
+  Send(client_, "soon");
+  EXPECT_EQ(Receive(server_, 4), "soon");
 }
 
 TEST_F(OneWayProxyTest, AnEndThatClosesIsSeenByTheOther) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 
 namespace atl::worker {
@@ -120,7 +121,9 @@ absl::StatusOr<storage::WrittenFile> CheckpointCommits::WriteManifest(storage::C
   const std::string json = storage::ToJson(manifest);
   const std::string uri =
       storage::CheckpointFolder(context_.write_prefix, manifest.step, context_.nonce) + "manifest.json";
+  ATOLL_RETURN_IF_ERROR(Failpoint("manifest.before_write"));
   absl::StatusOr<storage::WrittenFile> written = store_->CreateOnce(uri, json);
+  ATOLL_RETURN_IF_ERROR(Failpoint("manifest.after_write"));
   if (!absl::IsAlreadyExists(written.status())) return written;
   // An earlier try may have arrived although its answer did not: the folder's nonce is this attempt's alone.
   ATOLL_RETURN_IF_ERROR(store_->ReadVerified(uri, storage::Sha256(json)).status());

@@ -5,11 +5,23 @@
 
 #include <spdlog/spdlog.h>
 
+#include "common/base/failpoint.h"
+#include "common/base/status_macros.h"
+
 namespace atl::worker {
 namespace {
 
 // More than ever wait unless the store stands still.
 constexpr size_t kWaitingTraces = 4;
+
+absl::StatusOr<std::vector<storage::CheckpointFile>> WriteShard(trainer::Trainer::Snapshot* snapshot,
+                                                                storage::BlobStore* store, const std::string& folder) {
+  ATOLL_RETURN_IF_ERROR(Failpoint("shard.before_write"));
+  absl::StatusOr<std::vector<storage::CheckpointFile>> files = snapshot->Write(store, folder);
+  ATOLL_RETURN_IF_ERROR(files.status());
+  ATOLL_RETURN_IF_ERROR(Failpoint("shard.after_write"));
+  return files;
+}
 
 }  // namespace
 
@@ -82,18 +94,20 @@ void CheckpointWriter::Loop() {
 void CheckpointWriter::WriteOne(std::unique_ptr<trainer::Trainer::Snapshot> snapshot) {
   const absl::Duration start = clock_->Monotonic();
   const std::string folder = storage::CheckpointFolder(write_prefix_, snapshot->step(), nonce_);
-  absl::StatusOr<std::vector<storage::CheckpointFile>> files = snapshot->Write(store_, folder);
+  absl::StatusOr<std::vector<storage::CheckpointFile>> files = WriteShard(snapshot.get(), store_, folder);
+  absl::Status status = files.status();
   if (files.ok()) {
     WrittenStages stages{.manifest = snapshot->Manifest(), .took = clock_->Monotonic() - start};
     stages.manifest.files = *std::move(files);
     written_(stages);
+    status = Failpoint("shard.after_report");
   } else {
     written_(files.status());
   }
   // Its memory goes before the next snapshot is let in.
   snapshot.reset();
   absl::MutexLock lock(&mutex_);
-  last_ = files.status();
+  last_ = status;
 }
 
 void CheckpointWriter::WriteTrace(const TraceFile& trace) {

@@ -7,6 +7,8 @@
 #include <spdlog/spdlog.h>
 
 #include "absl/random/random.h"
+#include "common/base/failpoint.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/wire/task_wire.h"
@@ -44,11 +46,18 @@ absl::Status CoordinatorClient::Once(const UnaryCall& call, absl::Duration timeo
   return status;
 }
 
+absl::Status CoordinatorClient::Try(const char* what, const UnaryCall& call, absl::Duration timeout, Until until) {
+  ATOLL_RETURN_IF_ERROR(Failpoint(fmt::format("{}.before_call", what)));
+  ATOLL_RETURN_IF_ERROR(Once(call, timeout, until));
+  // An error here stands for an answer that was lost.
+  return Failpoint(fmt::format("{}.after_call", what));
+}
+
 absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
                                       const std::function<bool()>& give_up) {
   absl::BitGen random;
   for (int failures = 1;; ++failures) {
-    const absl::Status status = Once(call, timeout, until);
+    const absl::Status status = Try(what, call, timeout, until);
     if (status.ok()) {
       if (failures > 1) spdlog::info("{}: the coordinator answers again after {} failed calls", what, failures - 1);
       return status;

@@ -76,6 +76,8 @@ class CoordinatorClient {
   // Until it succeeds, fails for good, or `give_up` or `until` say so.
   absl::Status Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
                      const std::function<bool()>& give_up = nullptr);
+  // Once, between failpoints.
+  absl::Status Try(const char* what, const UnaryCall& call, absl::Duration timeout, Until until);
   absl::Status Once(const UnaryCall& call, absl::Duration timeout, Until until);
 
   const CoordinatorOptions options_;

@@ -10,6 +10,7 @@
 
 #include "absl/random/random.h"
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "common/planner/measured_profile.h"
 #include "common/storage/profile_file.h"
@@ -184,6 +185,9 @@ AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec:
                                    .report = [this](const spec::Progress& progress) { keeper_->Report(progress); },
                                    .cancelled = [this] { return Revoked() || Stopping(); }};
   absl::StatusOr<std::vector<spec::Artifact>> artifacts = options_.run_task(context);
+  if (artifacts.ok()) {
+    if (const absl::Status status = Failpoint("outputs.after_write"); !status.ok()) artifacts = status;
+  }
   if (artifacts.ok()) *outputs = *std::move(artifacts);
   return DecideTaskEnd(artifacts.status(), Revoked(), Stopping());
 }

@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/step_trace.h"
@@ -143,6 +144,7 @@ absl::Status TrainingAttempt::Connect(const std::string& secret, const std::vect
     transport_ = std::move(transport);
   }
   reports_.ready(transport_->Address());
+  ATOLL_RETURN_IF_ERROR(Failpoint("attempt.after_ready"));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AwaitAddresses());
   return transport_->Connect(addresses, lanes, parts_.connect_timeout);
 }
@@ -163,6 +165,7 @@ absl::Status TrainingAttempt::LoadCheckpoint() {
     ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointReader reader,
                            storage::CheckpointReader::Open(parts_.store, from.manifest_uri, from.manifest_sha256));
     ATOLL_RETURN_IF_ERROR(trainer_->Load(reader));
+    ATOLL_RETURN_IF_ERROR(Failpoint("checkpoint.after_load"));
     spdlog::info("task {} attempt {}: resumed at step {}", start_.grant.token.task_id, start_.grant.token.attempt,
                  trainer_->step());
   }

@@ -22,6 +22,7 @@ struct UcxOptions {
   // Network interface that TCP listens and connects on; nothing else is bound. "all" for every interface.
   std::string interface = "lo";
   // UCX's names of the transports that may be used. Shared memory (posix, cma) is chosen between ranks of one host.
+  // UCX_TLS in the environment wins.
   std::string transports = "tcp,posix,cma,self";
 };
 

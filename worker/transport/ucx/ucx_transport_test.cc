@@ -70,6 +70,14 @@ TEST(UcxTransportTest, AbortEndsConnect) {
   connecting.join();
 }
 
+TEST(UcxTransportTest, TheEnvironmentsTransportsWin) {
+  ASSERT_FALSE(MakeUcxTransport({.transports = "nosuch"}, 0, 2, {}).ok());
+  setenv("UCX_TLS", "tcp,self", 1);
+  const absl::Status status = MakeUcxTransport({.transports = "nosuch"}, 0, 2, {}).status();
+  unsetenv("UCX_TLS");
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(UcxTransportTest, UnknownInterfaceIsNamed) {
   const absl::Status status = MakeUcxTransport({.interface = "nosuch0", .transports = "tcp"}, 0, 2, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

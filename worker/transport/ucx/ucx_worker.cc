@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -80,7 +81,10 @@ absl::Status UcxWorker::StartContext(const UcxOptions& options) {
     return UcxError(rank_, "reading UCX's configuration", status);
   }
   ucs_status_t status = ucp_config_modify(config, "NET_DEVICES", options.interface.c_str());
-  if (status == UCS_OK) status = ucp_config_modify(config, "TLS", options.transports.c_str());
+  // What the environment asks for is in the configuration already.
+  if (status == UCS_OK && std::getenv("UCX_TLS") == nullptr) {
+    status = ucp_config_modify(config, "TLS", options.transports.c_str());
+  }
   if (status == UCS_OK) {
     ucp_params_t params = {};
     params.field_mask = UCP_PARAM_FIELD_FEATURES;

@@ -1,0 +1,396 @@
+// Every durable step of a coordinator, a leader and a rank is hit by SIGKILL, an error and a delay while small jobs
+// train: jobs succeed, no invariant is violated, and the weights are those of a run without faults.
+//
+// In CTest every place is hit once, by one of the three. ATOLL_FAILPOINT_REPEATS=N (tests/failpoints.sh) hits each by
+// all three, N times.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "common/rpc/channel.h"
+#include "common/storage/testing.h"
+#include "common/wire/spec_wire.h"
+#include "fmt/format.h"
+#include "gtest/gtest.h"
+#include "tests/invariants/invariants.h"
+#include "tests/multiproc/cluster.h"
+#include "tests/multiproc/coordinator_process.h"
+
+namespace atl::testing_cluster {
+namespace {
+
+namespace invariants = testing_invariants;
+namespace pb = atlpb::job::v1;
+
+enum class Role { kCoordinator, kLeader, kRank };
+constexpr Role kRoles[] = {Role::kCoordinator, Role::kLeader, Role::kRank};
+constexpr const char* kActions[] = {"kill", "error", "delay"};
+constexpr size_t kFaultsPerLife = 8;
+// A process none of whose faults strikes any more gets others.
+constexpr absl::Duration kLongestLife = absl::Seconds(15);
+constexpr absl::Duration kPatience = absl::Minutes(3);
+
+const char* NameOf(Role role) {
+  return role == Role::kCoordinator ? "coordinator" : role == Role::kLeader ? "leader" : "rank";
+}
+
+// Which faults must still strike, and which of them a process gets at its next start.
+class FaultList {
+ public:
+  // `repeats` 0: each place once, by one action.
+  explicit FaultList(int repeats) : repeats_(repeats) {}
+
+  void AddPlace(Role role, const std::string& place) {
+    if (!places_.insert({role, place}).second) return;
+    if (repeats_ == 0) {
+      left_[{role, place, kActions[places_.size() % std::size(kActions)]}] = 1;
+      return;
+    }
+    for (const char* action : kActions) left_[{role, place, action}] = repeats_;
+  }
+
+  // Places that are found from now on are those that only faults lead to: they are hit as often as they come.
+  void Close() { required_ = places_; }
+
+  // The text for ATOLL_FAILPOINTS: one kill at most, and some others.
+  std::string Next(Role role) {
+    std::vector<std::pair<int, const Fault*>> waiting;
+    for (const auto& [fault, left] : left_) {
+      if (fault.role == role && left > 0) waiting.emplace_back(left, &fault);
+    }
+    std::shuffle(waiting.begin(), waiting.end(), random_);
+    std::stable_sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string text;
+    size_t chosen = 0;
+    bool kills = false;
+    for (const auto& [left, fault] : waiting) {
+      const bool kill = fault->action == "kill";
+      if (chosen == kFaultsPerLife || (kill && kills)) continue;
+      kills |= kill;
+      ++chosen;
+      const char* action = fault->action == "delay" ? "delay:300ms" : fault->action.c_str();
+      const uint64_t at = repeats_ == 0 ? 1 : 1 + random_() % 2;
+      text += fmt::format("{}={}@{};", fault->place, action, at);
+    }
+    return text;
+  }
+
+  // A line of ATOLL_FAILPOINT_LIST: a place that was reached, or "place=action".
+  void Read(Role role, const std::string& line) {
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos) {
+      if (required_.empty() || repeats_ > 0) AddPlace(role, line);
+      return;
+    }
+    const auto it = left_.find({role, line.substr(0, equals), line.substr(equals + 1)});
+    if (it == left_.end()) return;
+    --it->second;
+    ++struck_;
+  }
+
+  size_t places() const { return places_.size(); }
+  int struck() const { return struck_; }
+  bool done() const { return left().empty(); }
+  std::vector<std::string> left() const {
+    std::vector<std::string> left;
+    for (const auto& [fault, count] : left_) {
+      if (count > 0 && required_.contains({fault.role, fault.place}))
+        left.push_back(fmt::format("{} {}={}", NameOf(fault.role), fault.place, fault.action));
+    }
+    return left;
+  }
+  bool HasLeft(Role role) const {
+    return std::any_of(left_.begin(), left_.end(), [&](const auto& entry) {
+      const Fault& fault = entry.first;
+      return fault.role == role && entry.second > 0 && required_.contains({fault.role, fault.place});
+    });
+  }
+
+ private:
+  struct Fault {
+    Role role;
+    std::string place;
+    std::string action;
+    auto operator<=>(const Fault&) const = default;
+  };
+
+  const int repeats_;
+  std::mt19937 random_{7};
+  std::set<std::pair<Role, std::string>> places_;
+  std::set<std::pair<Role, std::string>> required_;
+  std::map<Fault, int> left_;
+  int struck_ = 0;
+};
+
+// A cluster of one island of two ranks, whose processes are started again, each time with other faults.
+class FaultRun {
+ public:
+  FaultRun(Cluster* cluster, FaultList* faults) : cluster_(*cluster), faults_(*faults) {}
+
+  // Each process is started anew, with faults; to_the_end: without any.
+  void Begin(bool without_faults = false) {
+    without_faults_ = without_faults;
+    for (const Role role : kRoles) Start(role);
+  }
+
+  // What ended is started again. False when a process ended as no fault explains.
+  bool Watch() {
+    for (const Role role : kRoles) {
+      Life& life = lives_[role];
+      ReadList(role);
+      Process& process = ProcessOf(role);
+      if (!process.Running()) {
+        const int exit = *process.Wait(absl::ZeroDuration());
+        const bool expected = exit == -SIGKILL ? life.struck.contains("kill") : life.struck.contains("error");
+        if (!expected) {
+          ADD_FAILURE() << NameOf(role) << " ended with " << exit << " under \"" << life.faults << "\"";
+          return false;
+        }
+        ++ends_;
+        Start(role);
+      } else if (!without_faults_ && faults_.HasLeft(role) &&
+                 (life.struck_count >= life.fault_count || absl::Now() - life.start > kLongestLife)) {
+        Start(role);
+      }
+    }
+    return true;
+  }
+
+  int ends() const { return ends_; }
+
+ private:
+  struct Life {
+    std::string faults;
+    size_t fault_count = 0;
+    size_t struck_count = 0;
+    std::set<std::string> struck;  // actions
+    absl::Time start;
+    std::streamoff read = 0;  // of the list, which all lives share
+  };
+
+  Process& ProcessOf(Role role) {
+    return role == Role::kCoordinator ? cluster_.coordinator() : cluster_.rank(0, role == Role::kLeader ? 0 : 1);
+  }
+
+  std::string ListPath(Role role) const { return fmt::format("{}/places.{}", cluster_.folder(), NameOf(role)); }
+
+  void Start(Role role) {
+    Life& life = lives_[role];
+    life = Life{.faults = without_faults_ ? "" : faults_.Next(role), .start = absl::Now(), .read = life.read};
+    life.fault_count = static_cast<size_t>(std::count(life.faults.begin(), life.faults.end(), ';'));
+    const std::vector<std::string> environment = {"ATOLL_FAILPOINTS=" + life.faults,
+                                                  "ATOLL_FAILPOINT_LIST=" + ListPath(role)};
+    if (role == Role::kCoordinator) {
+      cluster_.StartCoordinator(environment);
+    } else {
+      cluster_.StartRank(0, role == Role::kLeader ? 0 : 1, environment);
+    }
+  }
+
+  void ReadList(Role role) {
+    Life& life = lives_[role];
+    std::ifstream file(ListPath(role));
+    file.seekg(life.read);
+    for (std::string line; std::getline(file, line);) {
+      if (file.eof()) break;  // no newline yet
+      life.read = file.tellg();
+      faults_.Read(role, line);
+      if (const size_t equals = line.find('='); equals != std::string::npos) {
+        ++life.struck_count;
+        life.struck.insert(line.substr(equals + 1));
+      }
+    }
+  }
+
+  Cluster& cluster_;
+  FaultList& faults_;
+  bool without_faults_ = false;
+  std::map<Role, Life> lives_;
+  int ends_ = 0;
+};
+
+std::string LocalPath(const std::string& uri) {
+  return uri.substr(std::string("file://").size());
+}
+
+int Repeats() {
+  const char* text = std::getenv("ATOLL_FAILPOINT_REPEATS");
+  int repeats = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &repeats) ? repeats : 0;
+}
+
+class FailpointTest : public testing::Test {
+ protected:
+  FailpointTest()
+      : cluster_({.islands = 1,
+                  .ranks = 2,
+                  .coordinator_flags = {"--lease", "3s", "--heartbeat", "500ms", "--collect-every", "300ms",
+                                        "--collect-age", "1s"},
+                  .worker_flags = {"--rejoin-seconds", "5"}}) {
+    cluster_.WriteDataset(1);
+  }
+
+  // Empty while the coordinator is away; the same number is the same job.
+  std::string TrySubmit(int number) {
+    spec::JobSpec spec = SmallJob(1, 24, 3);
+    spec.training.keep_checkpoints = 2;
+    spec.failure_budget = 100'000;
+    pb::SubmitJobRequest request;
+    wire::ToProto(spec, request.mutable_spec());
+    request.set_request_id(fmt::format("{:08x}-0000-4000-8000-000000000000", number));
+    pb::SubmitJobResponse response;
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(1));
+    if (!cluster_.jobs()->SubmitJob(&context, request, &response).ok()) return "";
+    acknowledged_.jobs.insert(response.job().job_id());
+    return response.job().job_id();
+  }
+
+  // STATE_UNSPECIFIED while the coordinator is away.
+  pb::Job::State TryState(const std::string& job_id) {
+    pb::GetJobRequest request;
+    request.set_job_id(job_id);
+    pb::GetJobResponse response;
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(1));
+    const bool answered = cluster_.jobs()->GetJob(&context, request, &response).ok();
+    return answered ? response.job().state() : pb::Job::STATE_UNSPECIFIED;
+  }
+
+  // Submits job `number` and waits for its end, while processes come and go. Empty when it did not succeed.
+  std::string RunJob(FaultRun* run, int number, absl::Time deadline) {
+    std::string job_id;
+    while (run->Watch()) {
+      if (job_id.empty()) job_id = TrySubmit(number);
+      const pb::Job::State state = job_id.empty() ? pb::Job::STATE_UNSPECIFIED : TryState(job_id);
+      if (state == pb::Job::STATE_SUCCEEDED) return job_id;
+      if (state == pb::Job::STATE_FAILED || absl::Now() > deadline) {
+        ADD_FAILURE() << "job " << number << " did not succeed: " << cluster_.GetJob(job_id).DebugString();
+        return "";
+      }
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return "";
+  }
+
+  // Final manifests of a job's training tasks.
+  std::vector<std::string> FinalManifests(const std::string& job_id) {
+    std::vector<std::string> paths;
+    const pb::Job job = cluster_.GetJob(job_id);
+    for (const auto kind : {pb::TASK_KIND_TRAIN_EXPERT, pb::TASK_KIND_TRAIN_ROUTER}) {
+      paths.push_back(LocalPath(TaskOf(job, kind).outputs(0).uri()));
+    }
+    return paths;
+  }
+
+  void CheckInvariants() {
+    std::ifstream log(cluster_.folder() + "/logs/island-0-0.log");
+    invariants::AddFromLog(std::string(std::istreambuf_iterator<char>(log), {}), &acknowledged_);
+    const auto violations = invariants::CheckInvariants({.store = cluster_.folder() + "/coordinator.db",
+                                                         .blobs = cluster_.store()->root(),
+                                                         .acknowledged = &acknowledged_,
+                                                         .references = references_});
+    EXPECT_EQ(invariants::ToString(violations), "");
+  }
+
+  Cluster cluster_;
+  invariants::Acknowledged acknowledged_;
+  std::vector<std::string> references_;
+};
+
+TEST_F(FailpointTest, EveryPlaceMayFailAndNothingIsLost) {
+  FaultList faults(Repeats());
+  FaultRun run(&cluster_, &faults);
+  run.Begin(/*without_faults=*/true);
+  const std::string reference = RunJob(&run, 0, absl::Now() + kPatience);
+  ASSERT_NE(reference, "");
+  references_ = FinalManifests(reference);
+  ASSERT_TRUE(run.Watch());
+  // What a run without faults does not reach.
+  for (const Role role : {Role::kLeader, Role::kRank}) faults.AddPlace(role, "checkpoint.after_load");
+  EXPECT_GE(faults.places(), 40u);
+  faults.Close();
+
+  const absl::Time start = absl::Now();
+  const absl::Time deadline = start + (Repeats() == 0 ? kPatience : absl::Hours(12));
+  run.Begin();
+  int jobs = 0;
+  absl::Time told = start;
+  while (!faults.done() && !HasFailure() && absl::Now() < deadline) {
+    RunJob(&run, ++jobs, absl::Now() + kPatience);
+    if (absl::Now() - told < absl::Minutes(1)) continue;
+    told = absl::Now();
+    CheckInvariants();
+    std::printf("%.0f s: %d jobs, %d faults struck, %zu kinds left\n", absl::ToDoubleSeconds(told - start), jobs,
+                faults.struck(), faults.left().size());
+    std::fflush(stdout);
+  }
+  if (HasFailure()) return;
+  run.Begin(/*without_faults=*/true);
+  EXPECT_NE(RunJob(&run, ++jobs, absl::Now() + kPatience), "");
+  CheckInvariants();
+  const std::vector<std::string> left = faults.left();
+  EXPECT_TRUE(left.empty()) << left.size() << " kinds of faults never struck: " << testing::PrintToString(left);
+  std::printf("%zu places, %d faults struck in %d jobs and %d ends of processes, %.0f s\n", faults.places(),
+              faults.struck(), jobs, run.ends(), absl::ToDoubleSeconds(absl::Now() - start));
+}
+
+// Whether the coordinator's process serves before it ends or `kPatience` is over.
+bool AwaitServing(multiproc::CoordinatorProcess* process) {
+  return Await(kPatience, [&] {
+    if (process->address().empty()) return false;
+    pb::ListJobsResponse response;
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(1));
+    return pb::JobService::NewStub(rpc::MakeChannel(process->address()))->ListJobs(&context, {}, &response).ok();
+  });
+}
+
+TEST(EpochFailpointTest, ARestoredStoreTakesAHigherEpochWhereverItStopped) {
+  const storage::TemporaryFolder folder;
+  multiproc::CoordinatorProcess process(folder.path());
+  process.Start();
+  ASSERT_TRUE(AwaitServing(&process)) << process.log();
+  process.Stop(SIGTERM);
+  const std::string store = folder.File("store.db");
+  int number = 0;
+  for (const char* place : {"epoch.before_create", "epoch.after_create", "store.adopt_epoch.before_commit",
+                            "store.adopt_epoch.after_commit"}) {
+    for (const std::string action : {"kill", "error", "delay:100ms"}) {
+      if (Repeats() == 0 && number++ % 4 != 0) continue;
+      SCOPED_TRACE(fmt::format("{}={}", place, action));
+      const auto before = invariants::ReadStoryOf(store);
+      ASSERT_TRUE(before.ok()) << before.status();
+      std::filesystem::remove(folder.File("address"));
+      process.Start(fmt::format("{}={}", place, action), {"--restored"});
+      if (action.starts_with("delay")) {
+        ASSERT_TRUE(AwaitServing(&process)) << process.log();
+        process.Stop(SIGTERM);
+      } else {
+        const std::optional<int> status = process.AwaitEnd(kPatience);
+        ASSERT_TRUE(status.has_value());
+        EXPECT_EQ(WIFSIGNALED(*status), action == "kill") << process.log();
+      }
+      // It is a restored one still, though nobody says so again.
+      std::filesystem::remove(folder.File("address"));
+      process.Start();
+      ASSERT_TRUE(AwaitServing(&process)) << process.log();
+      process.Stop(SIGTERM);
+      const auto after = invariants::ReadStoryOf(store);
+      ASSERT_TRUE(after.ok()) << after.status();
+      EXPECT_GT(after->epoch, before->epoch);
+      EXPECT_EQ(invariants::ToString(invariants::CheckInvariants({.store = store, .blobs = process.blob_root()})), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace atl::testing_cluster
