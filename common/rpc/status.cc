@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/errors.h"
+#include "fmt/format.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/error_details.h"
@@ -13,6 +14,20 @@ namespace {
 
 constexpr char kFieldKey[] = "field";
 constexpr size_t kMaxMessageBytes = 4096;
+
+// Names that strangers made up are in messages, and whoever logs one must not write lines of theirs.
+std::string OneLine(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7F) {
+      line += c;
+    } else {
+      line += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
+    }
+  }
+  return line;
+}
 
 std::string Shorten(std::string message) {
   if (message.size() <= kMaxMessageBytes) return message;
@@ -85,7 +100,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   if (const std::string field = ErrorField(status); !field.empty()) (*info.mutable_metadata())[kFieldKey] = field;
   google::rpc::Status wire;
   wire.set_code(static_cast<int>(status.code()));
-  wire.set_message(Shorten(std::string(status.message())));
+  wire.set_message(Shorten(OneLine({status.message().data(), status.message().size()})));
   wire.add_details()->PackFrom(info);
   grpc::Status result;
   grpc::SetErrorDetails(wire, &result);

@@ -11,7 +11,7 @@ namespace atl::rpc {
 
 inline constexpr char kErrorDomain[] = "atoll";
 
-// Cuts a message above 4 KiB: details ride in trailers, which are small.
+// Makes a message one line, and cuts it above 4 KiB: details ride in trailers, which are small.
 grpc::Status ToGrpc(const absl::Status& status);
 
 // A peer that sent no ErrorInfo gives a status whose reason is DefaultReason of its code.

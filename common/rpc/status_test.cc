@@ -64,6 +64,11 @@ TEST(RpcStatusTest, LongMessagesAreCutBetweenLetters) {
   EXPECT_EQ(wire.error_message().substr(4096), "…");
 }
 
+TEST(RpcStatusTest, NamesOfStrangersMakeNoLines) {
+  const grpc::Status wire = ToGrpc(absl::NotFoundError("there is no job 'a\nERROR: \x1b[2Jü'"));
+  EXPECT_EQ(wire.error_message(), "there is no job 'a\\nERROR: \\x1b[2Jü'");
+}
+
 TEST(RpcStatusTest, OnlyUnavailableIsRetryable) {
   EXPECT_TRUE(IsRetryable(absl::UnavailableError("")));
   EXPECT_FALSE(IsRetryable(absl::DeadlineExceededError("")));

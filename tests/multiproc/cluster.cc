@@ -99,9 +99,13 @@ void Cluster::StartCoordinator(const std::vector<std::string>& environment) {
 }
 
 std::vector<std::string> Cluster::RankCommand(int island, int rank) const {
+  const std::string coordinator =
+      options_.coordinator_of ? options_.coordinator_of(island, coordinator_address_) : coordinator_address_;
+  std::string leader = leaders_[island].empty() ? "127.0.0.1:0" : leaders_[island];
+  if (rank != 0 && options_.leader_of) leader = options_.leader_of(island, leader);
   std::vector<std::string> command = {Program("atoll-worker"),
                                       "--coordinator",
-                                      coordinator_address_,
+                                      coordinator,
                                       "--blob-store",
                                       store_->root(),
                                       "--island-id",
@@ -111,7 +115,7 @@ std::vector<std::string> Cluster::RankCommand(int island, int rank) const {
                                       "--ranks",
                                       fmt::format("{}", options_.ranks),
                                       "--leader",
-                                      leaders_[island].empty() ? "127.0.0.1:0" : leaders_[island],
+                                      leader,
                                       "--island-secret-file",
                                       folder_ + "/secret",
                                       "--threads",

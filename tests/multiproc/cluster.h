@@ -20,6 +20,10 @@ struct ClusterOptions {
   int ranks = 2;
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
+  // Addresses as an island uses them, for a proxy in between: of the coordinator, and of the leader as the other ranks
+  // see it. Empty: as they are.
+  std::function<std::string(int island, const std::string& address)> coordinator_of;
+  std::function<std::string(int island, const std::string& address)> leader_of;
 };
 
 // A failing step of the harness itself is a fatal error of the test process, with its reason. Logs stay in the folder

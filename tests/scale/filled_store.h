@@ -15,8 +15,8 @@ struct StoreShape {
   int jobs = 100;
   // A job has 12 tasks and one per expert.
   int experts_per_job = 8;
-  // That many experts, those of the first jobs, are leased to an island each, named "island-0", "island-1", …; the
-  // tasks before them are done.
+  // That many experts, those of the first jobs, are leased to an island each, named "island-0", "island-1", …; their
+  // jobs' other tasks are done.
   int leases = 0;
   // Each job's failure budget: a test that has leases run out again and again wants a high one.
   int failure_budget = 5;
