@@ -115,6 +115,7 @@ void AddCommands(CLI::App* app, Session* session) {
   AddPlanCommand(app, session);
   AddProfileCommand(app, session);
   AddReportCommand(app, session);
+  AddFsckCommand(app, session);
   AddCompletionCommand(app, session);
   AddVersionCommand(app, session);
 }

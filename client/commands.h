@@ -21,6 +21,7 @@ void AddBenchCommand(CLI::App* app, Session* session);
 void AddPlanCommand(CLI::App* app, Session* session);
 void AddProfileCommand(CLI::App* app, Session* session);
 void AddReportCommand(CLI::App* app, Session* session);
+void AddFsckCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
 void AddVersionCommand(CLI::App* app, Session* session);
 

@@ -106,7 +106,7 @@ std::string ToJson(const DatasetManifest& manifest) {
 }
 
 absl::StatusOr<DatasetManifest> ParseDatasetManifest(std::string_view json, std::string_view file_name) {
-  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, storage::ParseJsonObject(json, file_name));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, storage::ParseSealedObject(json, file_name));
   JsonReader reader(object, file_name);
   DatasetManifest manifest;
   reader.Read("format", &manifest.format);

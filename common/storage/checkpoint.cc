@@ -26,7 +26,7 @@ std::string ToJson(const CheckpointManifest& manifest) {
 }
 
 absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json, std::string_view file_name) {
-  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, file_name));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseSealedObject(json, file_name));
   JsonReader reader(object, file_name);
   CheckpointManifest manifest;
   reader.Read("format", &manifest.format);

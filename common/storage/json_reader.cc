@@ -4,12 +4,31 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/storage/sha256.h"
 #include "fmt/format.h"
 
 namespace atl::storage {
 namespace {
 
 using nlohmann::json;
+
+// The last line of what ToText writes: the hash of all text before it.
+constexpr std::string_view kEndOfObject = "\n}";
+constexpr std::string_view kSealStart = ",\n  \"sha256\": \"";
+constexpr std::string_view kSealEnd = "\"\n}\n";
+constexpr size_t kHashSize = 64;
+
+// The text's last line with what belongs to it, or "" when it is no hash.
+std::string_view SealOf(std::string_view text) {
+  constexpr size_t kSize = kSealStart.size() + kHashSize + kSealEnd.size();
+  if (text.size() < kSize) return "";
+  const std::string_view seal = text.substr(text.size() - kSize);
+  return seal.starts_with(kSealStart) && seal.ends_with(kSealEnd) ? seal : "";
+}
+
+std::string_view HashIn(std::string_view seal) {
+  return seal.substr(kSealStart.size(), kHashSize);
+}
 
 // What was found, short enough for a message.
 std::string Shown(const json& value) {
@@ -34,6 +53,23 @@ std::string NoJson(std::string_view text, size_t byte) {
 }
 
 }  // namespace
+
+bool IsSealed(std::string_view text) {
+  const std::string_view seal = SealOf(text);
+  return !seal.empty() && Sha256(text.substr(0, text.size() - seal.size())) == HashIn(seal);
+}
+
+absl::StatusOr<json> ParseSealedObject(std::string_view text, std::string_view file_name) {
+  if (const std::string_view seal = SealOf(text); !seal.empty()) {
+    const std::string found = Sha256(text.substr(0, text.size() - seal.size()));
+    if (found != HashIn(seal)) {
+      return MakeError(absl::StatusCode::kDataLoss, "HASH_MISMATCH",
+                       fmt::format("{}: expected SHA-256 {} of what stands above its last line, found {}", file_name,
+                                   Shown(std::string(HashIn(seal))), found));
+    }
+  }
+  return ParseJsonObject(text, file_name);
+}
 
 absl::StatusOr<json> ParseJsonObject(std::string_view text, std::string_view file_name) {
   // The library keeps the last of repeated keys; a manifest with one is not what its writer meant.
@@ -174,7 +210,10 @@ void JsonReader::Read(const char* name, std::map<std::string, std::string>* out)
 }
 
 std::string ToText(const nlohmann::ordered_json& value) {
-  return value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  std::string text = value.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.resize(text.size() - kEndOfObject.size());
+  const std::string hash = Sha256(text);
+  return fmt::format("{}{}{}{}", text, kSealStart, hash, kSealEnd);
 }
 
 bool IsSafeRelativeName(std::string_view name) {

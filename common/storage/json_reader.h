@@ -18,6 +18,12 @@ namespace atl::storage {
 // One JSON object. DATA_LOSS (FILE_MALFORMED) naming the file for text that is none, or that repeats a key.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view file_name);
 
+// Like ParseJsonObject, for what ToText wrote: DATA_LOSS (HASH_MISMATCH) where the text ends in a hash that is not its
+// own. One that ends in none passes: people write manifests too.
+absl::StatusOr<nlohmann::json> ParseSealedObject(std::string_view text, std::string_view file_name);
+// Whether the text ends in its own hash.
+bool IsSealed(std::string_view text);
+
 // Reads fields of one object; fields it is not asked for are ignored. After the first error every Read does nothing
 // and status() says what was wrong where. Borrows its object and file name.
 class JsonReader {
@@ -67,7 +73,8 @@ class JsonReader {
   absl::Status status_;
 };
 
-// Pretty JSON with a final newline; text that is not UTF-8 is written with replacement characters.
+// Pretty JSON with a final newline; text that is not UTF-8 is written with replacement characters. Its last field,
+// "sha256", is the hash of all text before it. `json` is an object that is not empty.
 std::string ToText(const nlohmann::ordered_json& json);
 
 // Whether `name` may be joined to a folder: relative, no empty, "." or ".." segment, no zero byte.

@@ -5,6 +5,8 @@
 
 #include "common/base/errors.h"
 #include "common/storage/checkpoint.h"
+#include "common/storage/hashed_bytes.h"
+#include "common/storage/json_reader.h"
 #include "common/storage/model_index.h"
 #include "common/storage/testing.h"
 #include "gmock/gmock.h"
@@ -47,6 +49,38 @@ TEST(CheckpointManifestTest, JsonReadsBackEqual) {
   const auto parsed = ParseManifest(ToJson(manifest), "manifest.json");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, manifest);
+}
+
+TEST(SealTest, AChangedByteIsNoticedAndAHandWrittenManifestPasses) {
+  const std::string text = ToJson(SomeManifest());
+  EXPECT_TRUE(IsSealed(text)) << text;
+  const size_t name = text.rfind("\"sha256\"") + 1;  // what it is called tells nothing of the content
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string changed = text;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    EXPECT_FALSE(IsSealed(changed)) << at;
+    if (at >= name && at < name + 6) continue;
+    const auto parsed = ParseManifest(changed, "m.json");
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kDataLoss) << at << ": " << parsed.status();
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("m.json"));
+  }
+  const std::string by_hand = json::parse(text).dump();
+  EXPECT_FALSE(IsSealed(by_hand));
+  EXPECT_EQ(ParseManifest(by_hand, "m.json").value(), SomeManifest());
+}
+
+TEST(HashedBytesTest, AreReadBackOrRefused) {
+  const std::string content = WithHash("abc");
+  EXPECT_EQ(WithoutHash(content, "x").value(), "abc");
+  EXPECT_EQ(WithoutHash(WithHash(""), "x").value(), "");
+  for (size_t at = 0; at < content.size(); ++at) {
+    std::string changed = content;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    const auto bytes = WithoutHash(changed, "x.bin");
+    EXPECT_EQ(bytes.status().code(), absl::StatusCode::kDataLoss) << at;
+    EXPECT_THAT(std::string(bytes.status().message()), HasSubstr("x.bin"));
+  }
+  for (const char* other : {"", "abc", "\n"}) EXPECT_FALSE(WithoutHash(other, "x").ok());
 }
 
 TEST(ModelIndexTest, JsonReadsBackEqual) {

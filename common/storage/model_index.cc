@@ -99,7 +99,7 @@ std::string ToJson(const ModelIndex& index) {
 }
 
 absl::StatusOr<ModelIndex> ParseModelIndex(std::string_view json, std::string_view file_name) {
-  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, file_name));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseSealedObject(json, file_name));
   JsonReader reader(object, file_name);
   ModelIndex index;
   reader.Read("format", &index.format);

@@ -117,7 +117,7 @@ std::string ToJson(const Profile& profile) {
 }
 
 absl::StatusOr<Profile> ParseProfile(std::string_view json, std::string_view file_name) {
-  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, file_name));
+  ATOLL_ASSIGN_OR_RETURN(const nlohmann::json object, ParseSealedObject(json, file_name));
   JsonReader reader(object, file_name);
   int32_t format = 0;
   reader.Read("format", &format);

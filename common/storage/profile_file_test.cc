@@ -33,6 +33,11 @@ planner::Profile SomeProfile() {
   return profile;
 }
 
+// As a person would leave it who edits the file.
+std::string Unsealed(std::string text) {
+  return text.erase(text.rfind(",\n  \"sha256\"")) + "\n}\n";
+}
+
 std::string Replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -46,7 +51,7 @@ TEST(ProfileFileTest, ReadsBackWhatItWrote) {
 }
 
 TEST(ProfileFileTest, RefusesWhatNoMeasurementSays) {
-  const std::string text = ToJson(SomeProfile());
+  const std::string text = Unsealed(ToJson(SomeProfile()));
   struct Case {
     std::string from, to, message;
   };

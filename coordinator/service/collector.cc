@@ -97,6 +97,8 @@ absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow
     const std::string& manifest = row.checkpoint.manifest_uri;
     // Files first, then the row: a process that dies in between tries again.
     ATOLL_RETURN_IF_ERROR(Failpoint("collector.before_files"));
+    // The manifest before the rest: without its files it would look like a damaged checkpoint.
+    ATOLL_RETURN_IF_ERROR(blobs_.Delete(manifest));
     ATOLL_RETURN_IF_ERROR(blobs_.DeleteTree(jobs::FolderOf(manifest)));
     ATOLL_RETURN_IF_ERROR(Failpoint("collector.after_files"));
     absl::Status forgotten = Stopped();

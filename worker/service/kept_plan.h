@@ -17,7 +17,7 @@ namespace atl::worker {
 absl::Status KeepPlan(storage::BlobStore* store, const spec::TaskGrant& grant, int32_t ranks,
                       const planner::Plan& plan);
 
-// NOT_FOUND when none was kept; DATA_LOSS (FILE_MALFORMED) for a file that is no plan.
+// NOT_FOUND when none was kept; DATA_LOSS (HASH_MISMATCH, FILE_MALFORMED) for a file that is damaged or no plan.
 absl::StatusOr<planner::Plan> ReadKeptPlan(storage::BlobStore* store, const spec::TaskGrant& grant, int32_t ranks);
 
 }  // namespace atl::worker

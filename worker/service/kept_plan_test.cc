@@ -36,6 +36,13 @@ TEST(KeptPlanTest, BelongsToATaskAndANumberOfRanks) {
 
   grant.token.task_id = "j/train_expert/0";
   for (const auto& entry : std::filesystem::directory_iterator(folder + "/plans")) {
+    const std::string uri = "file://" + entry.path().string();
+    std::string changed = store->Read(uri).value();
+    changed.back() = static_cast<char>(changed.back() ^ 1);
+    ASSERT_TRUE(store->Write(uri, changed).ok());
+  }
+  EXPECT_EQ(ErrorReason(ReadKeptPlan(store.get(), grant, 2).status()), "HASH_MISMATCH");
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/plans")) {
     ASSERT_TRUE(store->Write("file://" + entry.path().string(), "no plan").ok());
   }
   EXPECT_EQ(ErrorReason(ReadKeptPlan(store.get(), grant, 2).status()), "FILE_MALFORMED");

@@ -1,0 +1,46 @@
+// `atoll fsck`, over a store of the test and what its coordinator knows.
+#include "client/command_line_testing.h"
+#include "common/dataset/dataset.h"
+#include "common/storage/blob_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(CommandLineTest, FsckNamesBadFilesAndEndsWithDataLoss) {
+  auto store = storage::BlobStore::Open("file://" + folder_ + "/blobs").value();
+  dataset::DatasetManifest manifest{.name = "d", .channels = 1, .height = 1, .width = 1, .classes = {"0"}};
+  const auto shard = store->Write(store->UriOf("datasets/d/shards-1/train-0.parquet"), "shard");
+  ASSERT_TRUE(shard.ok());
+  manifest.shards.push_back({.uri = shard->uri, .split = "train", .rows = 1, .bytes = 5, .sha256 = shard->sha256});
+  ASSERT_TRUE(store->Write(dataset::DatasetManifestUri(*store, "d"), dataset::ToJson(manifest)).ok());
+
+  Outcome outcome = Run({"fsck", "--offline"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 files of "));
+  EXPECT_THAT(outcome.out, HasSubstr("checked, 0 bad; nothing names 0 files of 0 bytes"));
+
+  ASSERT_TRUE(store->Write(shard->uri, "Shard").ok());
+  outcome = Run({"fsck", "--offline"});
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.out, HasSubstr("damaged " + shard->uri + ": expected SHA-256 " + shard->sha256));
+  EXPECT_THAT(outcome.out, HasSubstr("(named by " + dataset::DatasetManifestUri(*store, "d") + ")\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("expected 2 whole files, found 1 bad [STORE_NOT_WHOLE]"));
+  const auto json = nlohmann::json::parse(Run({"fsck", "--offline", "--output", "json"}).out);
+  EXPECT_EQ(json.at("bad").at(0).at("problem"), "damaged");
+  EXPECT_EQ(json.at("bad").at(0).at("uri"), shard->uri);
+  EXPECT_EQ(json.at("files"), 2);
+
+  // What the coordinator knows is asked too, and it must answer.
+  outcome = Run({"fsck", "--below", "models/"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  EXPECT_EQ(Run({"fsck", "--coordinator", "127.0.0.1:1"}).code, 6);
+  EXPECT_EQ(Run({"fsck", "--threads", "0"}).code, 2);
+}
+
+}  // namespace
+}  // namespace atl::client
