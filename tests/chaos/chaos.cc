@@ -4,6 +4,7 @@
 // Started by run.sh, which gives it namespaces of its own. Exits with 1 when a job was lost, an invariant was violated,
 // a wrong image came, or a kill cost more than it may.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -40,6 +41,15 @@ constexpr absl::Duration kPoll = absl::Milliseconds(100);
 constexpr absl::Duration kAround = absl::Seconds(180);
 // What noticing a lost island or rank may take: the lease and two seconds; then 15 s until it trains again.
 constexpr absl::Duration kAfterDetection = absl::Seconds(15);
+
+// The signal that asks for the end. As the first process of its namespace the program must handle what is to end it.
+volatile std::sig_atomic_t interrupted = 0;
+
+void HandleSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { interrupted = signal; };
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+}
 
 struct Flags {
   std::string folder;
@@ -91,7 +101,10 @@ class Chaos {
     if (problems_.empty() && !AllDone()) problems_.push_back("the last job did not end");
     images_ = sampler_->counts();
     sampler_.reset();
-    for (const std::string& late : world_->Stop(absl::Seconds(30))) problems_.push_back(late + " did not stop");
+    const absl::Duration patience = interrupted != 0 ? absl::ZeroDuration() : absl::Seconds(30);
+    for (const std::string& late : world_->Stop(patience)) {
+      if (interrupted == 0) problems_.push_back(late + " did not stop");
+    }
     CheckInvariants();
     return Report();
   }
@@ -205,6 +218,7 @@ class Chaos {
   }
 
   void Supervise() {
+    if (interrupted != 0 && problems_.empty()) problems_.push_back("ended by a signal, before its time");
     for (const std::string& end : world_->Supervise()) {
       Say(fmt::format("  {}", end));
       ends_.push_back(end);
@@ -278,13 +292,14 @@ class Chaos {
     }
     for (const Fault& fault : watcher_.unanswered()) problems_.push_back("no new step after " + ToString(fault));
     if (!images_.wrong.empty()) problems_.push_back("the router: " + images_.wrong);
-    if (images_.answered == 0) problems_.push_back("the router never answered");
+    if (images_.answered == 0 && problems_.empty()) problems_.push_back("the router never answered");
     std::printf("%d jobs succeeded; goodput %.3f; repeated steps at most %lld; kill to first new step at most %.1f s\n",
                 succeeded_, watcher_.goodput(), static_cast<long long>(most_repeated), absl::ToDoubleSeconds(slowest));
     std::printf("images: %lld answered, %lld refused; processes that ended by themselves: %zu\n",
                 static_cast<long long>(images_.answered), static_cast<long long>(images_.refused), ends_.size());
     for (const std::string& problem : problems_) std::printf("PROBLEM %s\n", problem.c_str());
     std::printf("%s\n", problems_.empty() ? "nothing was lost" : "chaos: FAILED");
+    if (interrupted != 0) return 128 + interrupted;
     return problems_.empty() ? 0 : 1;
   }
 
@@ -321,5 +336,6 @@ int main(int argc, char** argv) {
   app.add_option("--seed", flags.seed, "Of the schedule");
   app.add_option("--steps", flags.steps, "Steps of each expert")->check(CLI::Range(1, 1'000'000));
   CLI11_PARSE(app, argc, argv);
+  atl::chaos::HandleSignals();
   return atl::chaos::Chaos(flags).Run();
 }

@@ -18,16 +18,8 @@
 namespace atl::chaos {
 namespace {
 
-// Runs a tool; what it printed is the error's text.
 absl::Status Run(const std::string& command) {
-  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return absl::ErrnoToStatus(errno, command);
-  std::string said;
-  char buffer[512];
-  while (fgets(buffer, sizeof(buffer), pipe) != nullptr) said += buffer;
-  const int status = pclose(pipe);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::UnavailableError(fmt::format("{}: {}", command, said));
+  return OutputOf(command).status();
 }
 
 // A new network namespace, which lives as long as the descriptor.
@@ -45,6 +37,17 @@ absl::StatusOr<int> NewNamespace() {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> OutputOf(const std::string& command) {
+  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return absl::ErrnoToStatus(errno, command);
+  std::string said;
+  char buffer[512];
+  while (fgets(buffer, sizeof(buffer), pipe) != nullptr) said += buffer;
+  const int status = pclose(pipe);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return said;
+  return absl::UnavailableError(fmt::format("{}: {}", command, said));
+}
 
 absl::StatusOr<Network> Network::Make() {
   ATOLL_RETURN_IF_ERROR(Run("ip link set lo up && ip link add bridge0 type bridge && ip address add " + address() +

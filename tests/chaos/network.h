@@ -15,6 +15,9 @@ namespace atl::chaos {
 
 enum class Loss { kNone, kAll, kIncoming, kOutgoing };
 
+// What a command printed; UNAVAILABLE, with that, when it failed.
+absl::StatusOr<std::string> OutputOf(const std::string& command);
+
 // Not thread-safe.
 class Network {
  public:

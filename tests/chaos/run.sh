@@ -31,6 +31,13 @@ for program in tests/chaos_run bin/atoll-coordinator bin/atoll-router bin/atoll-
 done
 folder=$(mktemp -d "${TMPDIR:-/tmp}/atoll-chaos-XXXXXX")
 code=0
-"${inside[@]}" "$build/tests/chaos_run" --folder "$folder" --programs "$build/bin" "$@" || code=$?
+"${inside[@]}" "$build/tests/chaos_run" --folder "$folder" --programs "$build/bin" "$@" &
+outer=$!
+# unshare does not pass signals on. chaos_run ends its world, reports, and exits.
+end() { kill -"$1" "$(tr -d ' ' <"/proc/$outer/task/$outer/children")" 2>/dev/null || true; }
+trap 'end TERM' TERM HUP
+trap 'end INT' INT
+wait "$outer" || code=$?
+while kill -0 "$outer" 2>/dev/null; do code=0; wait "$outer" || code=$?; done
 if [ "$code" = 0 ]; then rm -rf "$folder"; else echo "chaos: logs stay in $folder" >&2; fi
 exit "$code"

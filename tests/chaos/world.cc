@@ -64,12 +64,27 @@ absl::Status World::Prepare() {
   }
   proxy_ = std::make_unique<testing_cluster::OneWayProxy>(fmt::format("{}:{}", Network::address(), kCoordinatorPort),
                                                           addresses_.at("coordinator"), kCoordinatorPort);
+  // The bridge is a private network.
+  for (const char* program : {"atoll-coordinator", "atoll-router", "atoll-worker"}) {
+    ATOLL_ASSIGN_OR_RETURN(network_flags_[program],
+                           KnownFlags(program, {"--insecure-network", "--trusted-data-network"}));
+  }
   Start("coordinator");
   Start("router");
   for (int island = 0; island < options_.islands; ++island) {
     for (int rank = 0; rank < options_.ranks; ++rank) Start(RankName(island, rank));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> World::KnownFlags(const std::string& program,
+                                                           const std::vector<std::string>& wanted) const {
+  ATOLL_ASSIGN_OR_RETURN(const std::string help, OutputOf(options_.programs + "/" + program + " --help"));
+  std::vector<std::string> known;
+  for (const std::string& flag : wanted) {
+    if (help.find(flag) != std::string::npos) known.push_back(flag);
+  }
+  return known;
 }
 
 std::string World::MachineOf(const std::string& node) const {
@@ -87,11 +102,13 @@ std::vector<std::string> World::CommandOf(const std::string& node) const {
     add({options_.programs + "/atoll-coordinator", "--listen", at(address, kCoordinatorPort), "--store", store_path()});
     add({"--blob-store", blobs_->root(), "--lease", absl::FormatDuration(options_.lease), "--heartbeat",
          absl::FormatDuration(options_.lease / 3), "--collect-every", "5s", "--collect-age", "20s"});
+    add(network_flags_.at("atoll-coordinator"));
     return command;
   }
   if (node == "router") {
     add({options_.programs + "/atoll-router", "--listen", at(address, kRouterPort), "--coordinator",
          at(addresses_.at("coordinator"), kCoordinatorPort), "--blob-store", blobs_->root(), "--threads", "1"});
+    add(network_flags_.at("atoll-router"));
     return command;
   }
   const std::string island = node.substr(0, node.find('/'));
@@ -101,6 +118,7 @@ std::vector<std::string> World::CommandOf(const std::string& node) const {
        at(addresses_.at(MachineOf(island + "/0")), kLeaderPort)});
   add({"--island-secret-file", options_.folder + "/secret", "--threads", "1", "--interface", "eth0"});
   add({"--rejoin-seconds", "5", "--stop-seconds", "5"});
+  add(network_flags_.at("atoll-worker"));
   return command;
 }
 

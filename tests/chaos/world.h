@@ -60,6 +60,9 @@ class World {
 
   explicit World(WorldOptions options, Network network);
   absl::Status Prepare();
+  // The flags of `wanted` that a program knows: programs of other builds may be broken too.
+  absl::StatusOr<std::vector<std::string>> KnownFlags(const std::string& program,
+                                                      const std::vector<std::string>& wanted) const;
   std::string MachineOf(const std::string& node) const;
   std::vector<std::string> CommandOf(const std::string& node) const;
   void Start(const std::string& node);
@@ -69,6 +72,7 @@ class World {
   Network network_;
   std::map<std::string, std::string> addresses_;  // by machine
   std::unique_ptr<storage::BlobStore> blobs_;
+  std::map<std::string, std::vector<std::string>> network_flags_;  // by program
   // Between islands and coordinator.
   std::unique_ptr<testing_cluster::OneWayProxy> proxy_;
   std::map<std::string, Node> nodes_;
