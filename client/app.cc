@@ -9,6 +9,9 @@
 #include "common/base/errors.h"
 #include "common/base/flag_checks.h"
 #include "common/base/version.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/status.h"
+#include "common/rpc/tls_check.h"
 #include "common/spec/nearest_name.h"
 #include "fmt/format.h"
 
@@ -30,7 +33,8 @@ A first session, on this machine:
   atoll down                                            stop
 
 Addresses come from --coordinator and --router, then --cluster DIR, then the variables ATOLL_COORDINATOR, ATOLL_ROUTER
-and ATOLL_BLOB_STORE, then the local cluster of ATOLL_CLUSTER or of the default folder.
+and ATOLL_BLOB_STORE, then the local cluster of ATOLL_CLUSTER or of the default folder. Beside addresses that are not a
+local cluster's, ATOLL_TLS_DIR, ATOLL_CA and ATOLL_TOKEN_FILE stand for the flags of their names.
 
 )";
 
@@ -88,6 +92,7 @@ void AddGlobalFlags(CLI::App* app, Session* session) {
   app->add_option("--blob-store", session->blob_store_flag,
                   "Blob store, e.g. file:///data/atoll or s3://bucket/prefix");
   app->add_option("--cluster", session->cluster_flag, "Folder of a local cluster (atoll up --dir)");
+  rpc::AddSecurityFlags(*app, &session->security_flags, rpc::Side::kClient);
   app->add_option("--timeout", session->timeout_seconds, "Seconds that one call may take")
       ->check(Number(0.1, 86'400))
       ->each([session](const std::string&) { session->timeout_given = true; })
@@ -116,8 +121,19 @@ void AddCommands(CLI::App* app, Session* session) {
   AddProfileCommand(app, session);
   AddReportCommand(app, session);
   AddFsckCommand(app, session);
+  AddAuthCommand(app, session);
   AddCompletionCommand(app, session);
   AddVersionCommand(app, session);
+}
+
+// Where nobody answers for reasons of security, those.
+absl::Status Explain(const Session& session, const absl::Status& status) {
+  if (!absl::IsUnavailable(status) || ErrorReason(status) != rpc::DefaultReason(status.code())) return status;
+  for (const Session::Called& call : *session.called) {
+    const absl::Status why = rpc::ExplainConnection(call.security, call.address, absl::Seconds(5));
+    if (!why.ok()) return why;
+  }
+  return status;
 }
 
 int ReportError(const Session& session, const absl::Status& status) {
@@ -155,7 +171,7 @@ int RunAtoll(const std::vector<std::string>& arguments, Session session) {
   if (status.ok() && !*session.out && !(session.reader_gone != nullptr && session.reader_gone())) {
     status = absl::UnknownError("cannot write the output");
   }
-  return status.ok() ? kExitOk : ReportError(session, status);
+  return status.ok() ? kExitOk : ReportError(session, Explain(session, status));
 }
 
 }  // namespace atl::client

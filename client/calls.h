@@ -26,14 +26,18 @@ template <typename Service>
 absl::StatusOr<Peer<Service>> ConnectCoordinator(const Session& session) {
   absl::StatusOr<std::string> address = session.CoordinatorAddress();
   if (!address.ok()) return address.status();
-  return Peer<Service>{Service::NewStub(rpc::MakeChannel(*address)), "the coordinator at " + *address};
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = session.CoordinatorChannel();
+  if (!channel.ok()) return channel.status();
+  return Peer<Service>{Service::NewStub(*channel), "the coordinator at " + *address};
 }
 
 template <typename Service>
 absl::StatusOr<Peer<Service>> ConnectRouter(const Session& session) {
   absl::StatusOr<std::string> address = session.RouterAddress();
   if (!address.ok()) return address.status();
-  return Peer<Service>{Service::NewStub(rpc::MakeChannel(*address)), "the router at " + *address};
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = session.RouterChannel();
+  if (!channel.ok()) return channel.status();
+  return Peer<Service>{Service::NewStub(*channel), "the router at " + *address};
 }
 
 // The error of a call that had `timeout`, for people: an unreachable peer is named, with what to do.

@@ -22,6 +22,7 @@ void AddPlanCommand(CLI::App* app, Session* session);
 void AddProfileCommand(CLI::App* app, Session* session);
 void AddReportCommand(CLI::App* app, Session* session);
 void AddFsckCommand(CLI::App* app, Session* session);
+void AddAuthCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
 void AddVersionCommand(CLI::App* app, Session* session);
 

@@ -213,6 +213,11 @@ LocalCluster::Process* LocalCluster::AddProcess(const std::string& name, std::ve
   process->child.command = std::move(command);
   process->child.log_file = Path("logs/" + name + ".log");
   process->child.environment = {{"OMP_NUM_THREADS", fmt::format("{}", options_.threads)}};
+  // Meant for other clusters: this one speaks in the clear, on this machine alone.
+  for (const char* variable :
+       {"ATOLL_TLS_DIR", "ATOLL_CA", "ATOLL_TOKEN_FILE", "ATOLL_PRINCIPALS", "ATOLL_DENY_LIST"}) {
+    process->child.environment.emplace_back(variable, "");
+  }
   return process;
 }
 

@@ -3,6 +3,8 @@
 #include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/security.h"
 #include "fmt/format.h"
 
 namespace atl::client {
@@ -47,6 +49,39 @@ absl::StatusOr<std::string> Session::CoordinatorAddress() const {
 absl::StatusOr<std::string> Session::RouterAddress() const {
   return CheckAddress(Find(router_flag, "--router HOST:PORT", "ATOLL_ROUTER", &ClusterFile::router),
                       "address of the router");
+}
+
+bool Session::FromClusterFile(const std::string& flag, const std::string& variable) const {
+  return flag.empty() && (!cluster_flag.empty() || env(variable).empty());
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Session::ChannelTo(const std::string& address, bool local) const {
+  rpc::SecurityOptions options = security_flags;
+  const auto take = [&](std::string* value, const char* variable) {
+    if (value->empty()) *value = env(variable);
+  };
+  if (!local) {
+    // A flag for one says how the server is known: the variable for the other is for other servers.
+    if (options.tls_dir.empty() && options.ca.empty()) {
+      take(&options.tls_dir, "ATOLL_TLS_DIR");
+      take(&options.ca, "ATOLL_CA");
+    }
+    take(&options.token_file, "ATOLL_TOKEN_FILE");
+  }
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::Security> security, rpc::Security::Make(options));
+  ATOLL_RETURN_IF_ERROR(security->CheckTarget(address));
+  called->push_back({address, options});
+  return rpc::MakeChannel(address, security->channel_credentials());
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Session::CoordinatorChannel() const {
+  ATOLL_ASSIGN_OR_RETURN(const std::string address, CoordinatorAddress());
+  return ChannelTo(address, FromClusterFile(coordinator_flag, "ATOLL_COORDINATOR"));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Session::RouterChannel() const {
+  ATOLL_ASSIGN_OR_RETURN(const std::string address, RouterAddress());
+  return ChannelTo(address, FromClusterFile(router_flag, "ATOLL_ROUTER"));
 }
 
 absl::StatusOr<std::string> Session::BlobStoreUri() const {

@@ -43,7 +43,8 @@ class PrincipalsReader {
 
  private:
   static absl::Status Wrong(const std::string& path, const YamlNode& node, std::string_view expected) {
-    const std::string message = fmt::format("expected {}, found {} ({})", expected, spec::Describe(node), node.where);
+    const std::string found = node.kind == YamlNode::Kind::kScalar ? Quoted(node.text) : spec::Describe(node);
+    const std::string message = fmt::format("expected {}, found {} ({})", expected, found, node.where);
     if (!path.empty()) return FieldError(path, "INVALID_PRINCIPALS", message);
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_PRINCIPALS", message);
   }
@@ -54,7 +55,9 @@ class PrincipalsReader {
     for (const auto& [name, value] : node.fields) {
       if (std::ranges::find(known, name) != known.end()) continue;
       const std::string nearest = spec::NearestName(name, known);
-      return FieldError(path.empty() ? name : path + "." + name, "UNKNOWN_FIELD",
+      const std::string quoted = Quoted(name);
+      const std::string shown = quoted.substr(1, quoted.size() - 2);
+      return FieldError(path.empty() ? shown : path + "." + shown, "UNKNOWN_FIELD",
                         fmt::format("unknown field; {} ({})",
                                     nearest.empty() ? fmt::format("known are {}", fmt::join(known, ", "))
                                                     : fmt::format("did you mean '{}'?", nearest),

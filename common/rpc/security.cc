@@ -247,4 +247,14 @@ absl::Status Security::CheckTarget(std::string_view address) const {
                                options_.token_file, address));
 }
 
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(const Security* security,
+                                                                             std::string_view listen) {
+  if (security == nullptr) return nullptr;
+  return security->ServerCredentials(listen);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Security* security) {
+  return security == nullptr ? nullptr : security->channel_credentials();
+}
+
 }  // namespace atl::rpc

@@ -8,32 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/guard.h"
+#include "common/rpc/security_options.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 
 namespace atl::rpc {
-
-struct SecurityOptions {
-  // Folder with tls.crt, tls.key and ca.crt (the names of Kubernetes' secrets), to be replaced as one: by a link that
-  // is swapped. Empty: no TLS.
-  std::string tls_dir;
-  // A client's: certificates to trust where it has none of its own, in place of tls_dir's ca.crt.
-  std::string ca;
-  // A client's: file with the token that it shows.
-  std::string token_file;
-  // A server's: who callers are. Empty: a port without TLS lets everybody call everything, a port with TLS everybody
-  // who has a certificate of the authority.
-  std::string principals;
-  std::string deny_list;
-  bool require_client_certificate = false;
-  // Serve in the clear beyond this machine.
-  bool insecure_network = false;
-  // How often files are looked at.
-  absl::Duration reload = absl::Seconds(2);
-};
 
 // Thread-safe. Whatever it made outlives it.
 class Security {
@@ -73,5 +54,10 @@ class Security {
   std::shared_ptr<Guard> guard_;
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials_;
 };
+
+// The same where a process has none, as in tests: in the clear, for everybody.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(const Security* security,
+                                                                             std::string_view listen);
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Security* security);
 
 }  // namespace atl::rpc

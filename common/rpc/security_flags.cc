@@ -1,23 +1,25 @@
 #include "common/rpc/security_flags.h"
 
+#include <string>
+
 namespace atl::rpc {
 
 void AddSecurityFlags(CLI::App& app, SecurityOptions* options, Side side) {
-  app.add_option("--tls-dir", options->tls_dir,
-                 "Folder with tls.crt, tls.key and ca.crt: speak TLS; read again when they change")
-      ->envname("ATOLL_TLS_DIR");
+  const auto add = [&](const char* flag, std::string* value, const char* variable, const char* what) {
+    CLI::Option* const option = app.add_option(flag, *value, what);
+    if (side != Side::kClient) option->envname(variable);
+  };
+  add("--tls-dir", &options->tls_dir, "ATOLL_TLS_DIR",
+      "Folder with tls.crt, tls.key and ca.crt: speak TLS; read again when they change");
   if (side != Side::kServer) {
-    app.add_option("--ca", options->ca, "Certificates of the authorities to trust, in place of the folder's ca.crt")
-        ->envname("ATOLL_CA");
-    app.add_option("--token-file", options->token_file, "File with the token to show to servers")
-        ->envname("ATOLL_TOKEN_FILE");
+    add("--ca", &options->ca, "ATOLL_CA", "Certificates of the authorities to trust, in place of the folder's ca.crt");
+    add("--token-file", &options->token_file, "ATOLL_TOKEN_FILE", "File with the token to show to servers");
   }
   if (side == Side::kClient) return;
-  app.add_option("--principals", options->principals,
-                 "YAML file of who may call, by token, certificate or JWT, in which roles; read again when it changes")
-      ->envname("ATOLL_PRINCIPALS");
-  app.add_option("--deny-list", options->deny_list, "File of revoked subjects and tokens; read again when it changes")
-      ->envname("ATOLL_DENY_LIST");
+  add("--principals", &options->principals, "ATOLL_PRINCIPALS",
+      "YAML file of who may call, by token, certificate or JWT, in which roles; read again when it changes");
+  add("--deny-list", &options->deny_list, "ATOLL_DENY_LIST",
+      "File of revoked subjects and tokens; read again when it changes");
   app.add_flag("--require-client-certificate", options->require_client_certificate,
                "Refuse connections without a certificate of ca.crt's authority, also where a token would do");
   app.add_flag("--insecure-network", options->insecure_network,

@@ -14,6 +14,7 @@
 #include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "common/rpc/status.h"
+#include "common/rpc/tls_check.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -99,6 +100,10 @@ principals:
     return name.ok() ? *name : ErrorReason(name.status());
   }
 
+  std::string Explained() const {
+    return ErrorReason(ExplainConnection(client_, running_->address(), absl::Seconds(5)));
+  }
+
   std::string folder_;
   const testing::CertificateAuthority authority_;
   SecurityOptions server_;
@@ -155,15 +160,19 @@ TEST_F(SecurityTest, MutualTlsAloneLetsCertificatesIn) {
   Start();
   client_.tls_dir = Folder("client", authority_.IssueClient("eu-1"));
   EXPECT_EQ(Asked(), "eu-1");
+  EXPECT_EQ(Explained(), "");
   // Without a certificate, with one of a stranger, in the clear: no connection.
   client_ = {.ca = Write("ca.crt", authority_.certificate())};
   EXPECT_EQ(Asked(), "UNAVAILABLE");
+  EXPECT_EQ(Explained(), "CERTIFICATE_REFUSED");
   const testing::CertificateAuthority other("other");
   WriteTlsFolder(Path("other"), other.IssueClient("eu-1"), authority_.certificate());
   client_ = {.tls_dir = Path("other")};
   EXPECT_EQ(Asked(), "UNAVAILABLE");
+  EXPECT_EQ(Explained(), "CERTIFICATE_REFUSED");
   client_ = {};
   EXPECT_EQ(Asked(), "UNAVAILABLE");
+  EXPECT_EQ(Explained(), "TLS_EXPECTED");
 }
 
 TEST_F(SecurityTest, AServerOfAnotherAuthorityIsNotTrusted) {
@@ -173,6 +182,7 @@ TEST_F(SecurityTest, AServerOfAnotherAuthorityIsNotTrusted) {
   WriteTlsFolder(Path("client"), authority_.IssueClient("eu-1"), other.certificate());
   client_.tls_dir = Path("client");
   EXPECT_EQ(Asked(), "UNAVAILABLE");
+  EXPECT_EQ(Explained(), "SERVER_NOT_TRUSTED");
 }
 
 TEST_F(SecurityTest, AServersNameHasToFit) {
@@ -180,6 +190,17 @@ TEST_F(SecurityTest, AServersNameHasToFit) {
   Start();
   client_.tls_dir = Folder("client", authority_.IssueClient("eu-1"));
   EXPECT_EQ(Asked(), "UNAVAILABLE");
+  EXPECT_THAT(std::string(ExplainConnection(client_, running_->address(), absl::Seconds(5)).message()),
+              HasSubstr("is not trusted: its certificate: IP address mismatch"));
+}
+
+TEST_F(SecurityTest, AServerWithoutTlsIsNamedAsOne) {
+  Start();
+  EXPECT_EQ(Explained(), "");
+  client_.ca = Write("ca.crt", authority_.certificate());
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+  EXPECT_EQ(Explained(), "TLS_NOT_SPOKEN");
+  EXPECT_TRUE(ExplainConnection(client_, "127.0.0.1:1", absl::Seconds(5)).ok());
 }
 
 TEST_F(SecurityTest, OverTlsATokenOrACertificateSaysWhoItIs) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 
 namespace atl::coordinator {
 
@@ -44,11 +45,14 @@ grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackSer
   return reactor;
 }
 
-std::string CallerOf(const grpc::CallbackServerContext& call) {
-  const auto auth = call.auth_context();
-  if (auth == nullptr || !auth->IsPeerAuthenticated()) return "anonymous";
-  const auto identity = auth->GetPeerIdentity();
-  return identity.empty() ? "anonymous" : std::string(identity[0].data(), identity[0].size());
+absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grpc::CallbackServerContext& call) {
+  return rpc::CallerOf(context.guard, call);
+}
+
+absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                         const std::string& island_id) {
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+  return rpc::CheckIsland(caller, island_id);
 }
 
 }  // namespace atl::coordinator

@@ -8,8 +8,10 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/guard.h"
 #include "common/rpc/status.h"
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"
@@ -24,6 +26,7 @@ struct ServiceContext {
   Executor* core_thread = nullptr;
   Clock* clock = nullptr;
   metrics::Registry* registry = nullptr;
+  const rpc::Guard* guard = nullptr;  // null: everybody may call everything
 };
 
 // Times one call and counts it when it ends, with its code.
@@ -47,7 +50,11 @@ absl::Status Busy();
 grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call,
                                 std::string_view method, std::function<absl::Status(Core&)> body);
 
-// Who calls: the authenticated identity, or "anonymous" where there is none.
-std::string CallerOf(const grpc::CallbackServerContext& call);
+// Who calls; errors as in rpc::Guard::Who.
+absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grpc::CallbackServerContext& call);
+
+// OK where the caller may act for the island; PERMISSION_DENIED (ISLAND_NOT_YOURS).
+absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                         const std::string& island_id);
 
 }  // namespace atl::coordinator

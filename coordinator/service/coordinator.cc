@@ -41,6 +41,7 @@ std::string RandomBytes(size_t size) {
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
   // First: a second coordinator on a port that is taken must leave no store behind.
+  ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
   ATOLL_RETURN_IF_ERROR(rpc::ProbeListen(options.listen));
   std::unique_ptr<Coordinator> coordinator(new Coordinator);
   ATOLL_RETURN_IF_ERROR(coordinator->Open(options, clock));
@@ -103,13 +104,16 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
   blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
 
-  const ServiceContext context{core, core_thread_.get(), clock, registry_.get()};
+  security_ = options.security;
+  const rpc::Guard* const guard = security_ == nullptr ? nullptr : security_->guard().get();
+  const ServiceContext context{core, core_thread_.get(), clock, registry_.get(), guard};
   job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
   island_service_ = std::make_unique<IslandServiceImpl>(context);
   model_service_ = std::make_unique<ModelServiceImpl>(context);
   serving_service_ = std::make_unique<ServingServiceImpl>(context, experts_.get());
   rpc::ServerOptions server;
   server.listen = options.listen;
+  ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(security_.get(), options.listen));
   server.services = {{atlpb::job::v1::JobService::service_full_name(), job_service_.get()},
                      {atlpb::island::v1::IslandService::service_full_name(), island_service_.get()},
                      {atlpb::model::v1::ModelService::service_full_name(), model_service_.get()},

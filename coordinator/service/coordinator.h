@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/security.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
 #include "coordinator/service/collector.h"
@@ -30,6 +31,8 @@ struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";
   // Empty: no metrics over HTTP.
   std::string metrics_listen;
+  // Null: in the clear, for everybody.
+  std::shared_ptr<const rpc::Security> security;
   std::string store_path;
   std::string blob_store;
   // The store is a restored copy, also where the file does not say so: take a higher epoch and hold collection.
@@ -87,6 +90,7 @@ class Coordinator {
   std::unique_ptr<ExpertRegistry> experts_;
   std::unique_ptr<Executor> core_thread_;
   std::unique_ptr<Executor> blob_thread_;
+  std::shared_ptr<const rpc::Security> security_;
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<IslandServiceImpl> island_service_;
   std::unique_ptr<ModelServiceImpl> model_service_;

@@ -22,8 +22,10 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
   ClaimReactor(const ServiceContext& context, pb::ClaimTaskResponse* response)
       : context_(context), timer_(context, "ClaimTask"), response_(response) {}
 
-  void Start(const pb::ClaimTaskRequest& request) {
+  // `own`: whether the island is the caller's.
+  void Start(const pb::ClaimTaskRequest& request, const absl::Status& own) {
     self_ = shared_from_this();
+    if (!own.ok()) return FinishOnce(own, nullptr);
     ClaimRequest claim;
     claim.island_id = request.island_id();
     claim.incarnation = request.incarnation();
@@ -81,7 +83,9 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
 grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServerContext* call,
                                                             const pb::RegisterIslandRequest* request,
                                                             pb::RegisterIslandResponse* response) {
-  return Serve(context_, call, "RegisterIsland", [request, response](Core& core) -> absl::Status {
+  const absl::Status own = CheckIsland(context_, *call, request->island_id());
+  return Serve(context_, call, "RegisterIsland", [own, request, response](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(own);
     ATOLL_ASSIGN_OR_RETURN(const Registration registration,
                            core.RegisterIsland(request->island_id(), request->request_id(),
                                                CapabilitiesFromProto(request->capabilities())));
@@ -96,7 +100,9 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServer
 grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
                                                        const pb::HeartbeatRequest* request,
                                                        pb::HeartbeatResponse* response) {
-  return Serve(context_, call, "Heartbeat", [request, response](Core& core) -> absl::Status {
+  const absl::Status own = CheckIsland(context_, *call, request->island_id());
+  return Serve(context_, call, "Heartbeat", [own, request, response](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(own);
     std::vector<spec::LeaseToken> tokens;
     for (const pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
     ATOLL_ASSIGN_OR_RETURN(const std::vector<LeaseVerdict> revoked,
@@ -110,11 +116,11 @@ grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerConte
   });
 }
 
-grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerContext* call,
                                                        const pb::ClaimTaskRequest* request,
                                                        pb::ClaimTaskResponse* response) {
   const auto reactor = std::make_shared<ClaimReactor>(context_, response);
-  reactor->Start(*request);
+  reactor->Start(*request, CheckIsland(context_, *call, request->island_id()));
   return reactor.get();
 }
 

@@ -18,8 +18,10 @@ namespace {
 namespace pb = atlpb::job::v1;
 
 template <typename Request>
-CallKey KeyOf(const grpc::CallbackServerContext& call, std::string_view method, const Request& request) {
-  CallKey key{CallerOf(call), std::string(method), request.request_id(), ""};
+absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                              std::string_view method, const Request& request) {
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+  CallKey key{caller.subject, std::string(method), request.request_id(), ""};
   if (!key.request_id.empty()) key.payload_hash = PayloadHash(request);
   return key;
 }
@@ -70,7 +72,12 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
     timer->End(status);
     reactor->Finish(rpc::ToGrpc(status));
   };
-  const CallKey key = KeyOf(*call, "SubmitJob", *request);
+  const absl::StatusOr<CallKey> keyed = KeyOf(context_, *call, "SubmitJob", *request);
+  if (!keyed.ok()) {
+    finish(keyed.status());
+    return reactor;
+  }
+  const CallKey key = *keyed;
   const bool posted = blob_thread_.Post([this, finish, key, request, response] {
     const spec::JobSpec spec = wire::FromProto(request->spec());
     const absl::StatusOr<DatasetInfo> dataset = DatasetOf(blobs_, spec);
@@ -111,20 +118,22 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext* call,
                                                     const pb::CancelJobRequest* request,
                                                     pb::CancelJobResponse* response) {
-  const CallKey key = KeyOf(*call, "CancelJob", *request);
+  const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "CancelJob", *request);
   return Serve(context_, call, "CancelJob", [key, request, response](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
-    return Decode(core.CancelJob(key, request->job_id(), request->reason(), EncodeJobAs<pb::CancelJobResponse>),
+    return Decode(core.CancelJob(*key, request->job_id(), request->reason(), EncodeJobAs<pb::CancelJobResponse>),
                   response);
   });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext* call,
                                                     const pb::DeleteJobRequest* request, pb::DeleteJobResponse*) {
-  const CallKey key = KeyOf(*call, "DeleteJob", *request);
+  const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "DeleteJob", *request);
   return Serve(context_, call, "DeleteJob", [key, request](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
-    return core.DeleteJob(key, request->job_id());
+    return core.DeleteJob(*key, request->job_id());
   });
 }
 

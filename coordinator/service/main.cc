@@ -10,6 +10,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
+#include "common/rpc/security.h"
+#include "common/rpc/security_flags.h"
 #include "coordinator/service/coordinator.h"
 #include "coordinator/store/sqlite_backup.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -19,6 +21,7 @@ namespace {
 
 struct Flags {
   atl::coordinator::CoordinatorOptions options;
+  atl::rpc::SecurityOptions security;
   std::string port_file;
   std::string log_level = "info";
   std::string lease = "10s";
@@ -57,6 +60,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "store, which may take long, and let collection go on");
   app.add_option("--metrics-listen", flags.options.metrics_listen, "Address of /metrics and /healthz; none by default")
       ->envname("ATOLL_METRICS_LISTEN");
+  atl::rpc::AddSecurityFlags(app, &flags.security, atl::rpc::Side::kServer);
   app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often islands send heartbeats")->capture_default_str();
   app.add_option("--restart-grace", flags.restart_grace, "How long leases live on after a restart")
@@ -154,6 +158,9 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   const sigset_t stop_signals = BlockStopSignals();
 
+  auto security = atl::rpc::Security::Make(flags.security);
+  if (!security.ok()) return Fail(security.status());
+  flags.options.security = *std::move(security);
   auto coordinator = atl::coordinator::Coordinator::Start(flags.options);
   if (!coordinator.ok()) return Fail(coordinator.status());
   const std::string& address = (*coordinator)->address();

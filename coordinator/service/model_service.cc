@@ -51,9 +51,11 @@ grpc::ServerUnaryReactor* ModelServiceImpl::GetModel(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServerContext* call,
                                                               const pb::SetServingVersionRequest* request,
                                                               pb::SetServingVersionResponse* response) {
-  CallKey key{CallerOf(*call), "SetServingVersion", request->request_id(), ""};
-  if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
-  return Serve(context_, call, "SetServingVersion", [key, request, response](Core& core) -> absl::Status {
+  const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
+  return Serve(context_, call, "SetServingVersion", [caller, request, response](Core& core) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(caller.status());
+    CallKey key{caller->subject, "SetServingVersion", request->request_id(), ""};
+    if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
     ATOLL_ASSIGN_OR_RETURN(const std::string bytes,
                            core.SetServingVersion(key, request->name(), request->version(),
                                                   request->expected_generation(), EncodeServing));

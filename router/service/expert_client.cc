@@ -309,7 +309,7 @@ void RemoteLane::Run() {
 
 absl::Status RemoteLane::Connect(bool* steady) {
   // A new channel: the old one would hold back for as long as it failed before.
-  const std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(options_.address);
+  const std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(options_.address, options_.credentials);
   const std::unique_ptr<Stub> stub = pb::ExpertService::NewStub(channel);
   ATOLL_ASSIGN_OR_RETURN(const pb::ListNetworksResponse hosting, List(stub.get(), nullptr));
   Stream stream(this, channel);

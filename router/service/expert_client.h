@@ -15,14 +15,16 @@
 #include "absl/time/time.h"
 #include "atoll/expert/v1/expert_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "router/engine/lane.h"
 
 namespace atl::router {
 
 struct RemoteLaneOptions {
-  std::string address;  // "host:port"
-  std::string name;     // of the lane, unique in the engine; empty: the address
+  std::string address;                                    // "host:port"
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
+  std::string name;                                       // of the lane, unique in the engine; empty: the address
   // What the server hosts is asked this often; one that takes longer than the timeout is out of reach.
   absl::Duration list_interval = absl::Seconds(1);
   absl::Duration list_timeout = absl::Seconds(3);

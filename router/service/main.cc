@@ -10,6 +10,8 @@
 #include "common/base/byte_size.h"
 #include "common/base/flag_checks.h"
 #include "common/base/version.h"
+#include "common/rpc/security.h"
+#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "router/service/router_server.h"
 #include "spdlog/spdlog.h"
@@ -54,6 +56,8 @@ int main(int argc, char** argv) {
       ->check(atl::Number(0, 86'400))
       ->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
+  atl::rpc::SecurityOptions security_flags;
+  atl::rpc::AddSecurityFlags(app, &security_flags, atl::rpc::Side::kBoth);
   app.add_option("--port-file", port_file, "Write the bound port to this file");
   app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
   app.add_option("--rest-listen", options.rest.listen,
@@ -139,6 +143,14 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  const auto security = atl::rpc::Security::Make(security_flags);
+  absl::Status trusted = security.status();
+  if (trusted.ok() && !options.coordinator.empty()) trusted = (*security)->CheckTarget(options.coordinator);
+  if (!trusted.ok()) {
+    std::fprintf(stderr, "atoll-router: %s\n", std::string(trusted.message()).c_str());
+    return trusted.code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
+  }
+  options.security = *security;
   absl::StatusOr<std::unique_ptr<atl::router::RouterServer>> router;
   try {
     router = atl::router::RouterServer::Start(options);

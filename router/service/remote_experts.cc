@@ -34,10 +34,13 @@ struct RemoteExperts::Shared {
   }
 };
 
-RemoteExperts::MakeLane RemoteExperts::Connect(Clock* clock) {
-  return [clock](const std::string& name, const std::string& address, std::function<void()> hosting) {
+RemoteExperts::MakeLane RemoteExperts::Connect(Clock* clock, std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  return [clock, credentials = std::move(credentials)](const std::string& name, const std::string& address,
+                                                       std::function<void()> hosting) {
     return std::make_shared<RemoteLane>(
-        RemoteLaneOptions{.address = address, .name = name, .on_hosting = std::move(hosting)}, clock);
+        RemoteLaneOptions{
+            .address = address, .credentials = credentials, .name = name, .on_hosting = std::move(hosting)},
+        clock);
   };
 }
 

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "grpcpp/security/credentials.h"
 #include "router/engine/engine.h"
 #include "router/engine/lane.h"
 #include "router/engine/watchers.h"
@@ -50,7 +51,7 @@ class RemoteExperts {
   using MakeLane = std::function<std::shared_ptr<ExpertLane>(const std::string& name, const std::string& address,
                                                              std::function<void()> hosting)>;
   // RemoteLanes of the clock, which must outlive them.
-  static MakeLane Connect(Clock* clock);
+  static MakeLane Connect(Clock* clock, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
   struct Options {
     std::vector<std::string> addresses;  // of servers that the router was told of

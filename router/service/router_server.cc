@@ -83,6 +83,7 @@ RouterServer::RouterServer(const RouterOptions& options)
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  ATOLL_ASSIGN_OR_RETURN(const auto credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
   ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.device = options.device,
                                                                  .threads = options.threads,
@@ -91,15 +92,17 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   router->metrics_.WatchMemory([experts = router->experts_.get()] { return experts->stats(); });
   for (const auto& lane : router->experts_->lanes()) router->engine_.AddLane(lane);
   router->own_networks_ = options.own_networks;
-  router->remote_ =
-      std::make_unique<RemoteExperts>(RemoteExperts::Options{.addresses = options.expert_servers},
-                                      RemoteExperts::Connect(Clock::Real()), &router->engine_, Clock::Real());
+  router->remote_ = std::make_unique<RemoteExperts>(
+      RemoteExperts::Options{.addresses = options.expert_servers},
+      RemoteExperts::Connect(Clock::Real(), rpc::ChannelCredentialsOf(options.security.get())), &router->engine_,
+      Clock::Real());
   // A folder's servers are the named ones.
   if (options.coordinator.empty()) router->remote_->TakeList({});
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
-  ATOLL_ASSIGN_OR_RETURN(
-      router->server_, rpc::Server::Start({.listen = options.listen, .services = {{kServiceName, &router->service_}}}));
+  ATOLL_ASSIGN_OR_RETURN(router->server_, rpc::Server::Start({.listen = options.listen,
+                                                              .services = {{kServiceName, &router->service_}},
+                                                              .credentials = credentials}));
   if (!options.rest.listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(
         router->rest_,
@@ -194,7 +197,8 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
 absl::Status RouterServer::Follow(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckStore(options.blob_store));
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open(options.blob_store));
-  const std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(options.coordinator);
+  const std::shared_ptr<grpc::Channel> channel =
+      rpc::MakeChannel(options.coordinator, rpc::ChannelCredentialsOf(options.security.get()));
   directory_ = std::make_unique<ExpertDirectory>(DirectoryOptions{}, channel, remote_.get(), Clock::Real());
   ModelFollower::Callbacks callbacks{
       .server_needs =

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/security.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
 #include "router/engine/engine.h"
@@ -41,6 +42,8 @@ struct RouterOptions {
   std::map<std::string, std::vector<std::string>> pinned;
   absl::Duration version_drain_deadline = absl::Minutes(10);
   std::string listen = "127.0.0.1:0";
+  // Of its own port, and of its calls; null: in the clear, for everybody.
+  std::shared_ptr<const rpc::Security> security;
   std::string metrics_listen;         // empty: none
   RestOptions rest = {.listen = ""};  // no address: none
   int threads = 1;

@@ -95,7 +95,7 @@ void Cluster::StartCoordinator(const std::vector<std::string>& environment) {
   command.insert(command.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   coordinator_ = std::make_unique<Process>(command, folder_ + "/logs/coordinator.log", environment);
   coordinator_address_ = AwaitAddress(port_file, coordinator_.get(), coordinator_address_);
-  if (jobs_ == nullptr) jobs_ = pb::JobService::NewStub(rpc::MakeChannel(coordinator_address_));
+  if (jobs_ == nullptr) jobs_ = pb::JobService::NewStub(rpc::MakeChannel(coordinator_address_, options_.credentials));
 }
 
 std::vector<std::string> Cluster::RankCommand(int island, int rank) const {
@@ -147,10 +147,19 @@ void Cluster::KillIsland(int island) {
 
 std::string Cluster::StartRouter() {
   const std::string port_file = folder_ + "/router.address";
-  router_ = std::make_unique<Process>(
-      std::vector<std::string>{Program("atoll-router"), "--coordinator", coordinator_address_, "--blob-store",
-                               store_->root(), "--listen", "127.0.0.1:0", "--port-file", port_file, "--threads", "1"},
-      folder_ + "/logs/router.log");
+  std::vector<std::string> command = {Program("atoll-router"),
+                                      "--coordinator",
+                                      coordinator_address_,
+                                      "--blob-store",
+                                      store_->root(),
+                                      "--listen",
+                                      "127.0.0.1:0",
+                                      "--port-file",
+                                      port_file,
+                                      "--threads",
+                                      "1"};
+  command.insert(command.end(), options_.router_flags.begin(), options_.router_flags.end());
+  router_ = std::make_unique<Process>(command, folder_ + "/logs/router.log");
   return "127.0.0.1:" + AwaitAddress(port_file, router_.get());  // the file holds a port alone
 }
 

@@ -11,6 +11,7 @@
 #include "common/spec/spec.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/checkpoint.h"
+#include "grpcpp/security/credentials.h"
 #include "tests/multiproc/process.h"
 
 namespace atl::testing_cluster {
@@ -24,6 +25,9 @@ struct ClusterOptions {
   // see it. Empty: as they are.
   std::function<std::string(int island, const std::string& address)> coordinator_of;
   std::function<std::string(int island, const std::string& address)> leader_of;
+  std::vector<std::string> router_flags;
+  // Of the harness's own calls; null: in the clear.
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
 };
 
 // A failing step of the harness itself is a fatal error of the test process, with its reason. Logs stay in the folder

@@ -28,7 +28,7 @@ CoordinatorClient::CoordinatorClient(CoordinatorOptions options, Clock* clock, W
     : options_(std::move(options)),
       clock_(clock),
       metrics_(metrics),
-      stub_(pb::IslandService::NewStub(rpc::MakeChannel(options_.address))) {}
+      stub_(pb::IslandService::NewStub(rpc::MakeChannel(options_.address, options_.credentials))) {}
 
 absl::Status CoordinatorClient::Once(const UnaryCall& call, absl::Duration timeout, Until until) {
   grpc::ClientContext context;
@@ -65,7 +65,10 @@ absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, a
     // Away, too slow, or too busy.
     const bool away = rpc::IsRetryable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
     if (!away || (give_up != nullptr && give_up())) return status;
-    if (failures == 1) spdlog::warn("{}: {}; trying on", what, status.ToString());
+    if (failures == 1) {
+      const absl::Status why = rpc::IsRetryable(status) && options_.explain ? options_.explain() : absl::OkStatus();
+      spdlog::warn("{}: {}; trying on", what, (why.ok() ? status : why).ToString());
+    }
     absl::MutexLock lock(&mutex_);
     const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopped_ || (drained_ && until == Until::kDrain);

@@ -18,6 +18,7 @@
 #include "atoll/island/v1/island_service.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/spec/task.h"
+#include "grpcpp/security/credentials.h"
 #include "worker/service/worker_metrics.h"
 
 namespace atl::worker {
@@ -29,7 +30,11 @@ absl::Duration RetryDelay(int failures, double jitter);
 struct CoordinatorOptions {
   std::string address;  // "host:port"
   std::string island_id;
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
   absl::Duration call_timeout = absl::Seconds(5);
+  // Asked once when nobody answers: what gRPC cannot say of the connection, or OK. Null: nothing is known. It may block
+  // for a moment.
+  std::function<absl::Status()> explain;
 };
 
 struct Registration {

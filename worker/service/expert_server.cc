@@ -88,7 +88,10 @@ absl::Status ExpertServer::FollowCoordinator(const ExpertServerOptions& options)
                          AdvertisedAddress(options.listen, options.advertise, server_->port()));
   server_id_ = options.server_id.empty() ? address : options.server_id;
   heartbeat_ = std::make_unique<ServingHeartbeat>(
-      ServingHeartbeatOptions{.coordinator = options.coordinator, .server_id = server_id_, .address = address},
+      ServingHeartbeatOptions{.coordinator = options.coordinator,
+                              .server_id = server_id_,
+                              .credentials = rpc::ChannelCredentialsOf(options.security.get()),
+                              .address = address},
       ServingHeartbeat::Calls{
           .hosting = [this] { return ToProto(hosting(), service_->slots()); },
           .assign = [this](std::vector<AssignedNetwork> assigned) { keeper_->Assign(std::move(assigned)); },
@@ -103,8 +106,10 @@ absl::Status ExpertServer::FollowCoordinator(const ExpertServerOptions& options)
 }
 
 absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
-  ATOLL_ASSIGN_OR_RETURN(server_,
-                         rpc::Server::Start({.listen = options.listen, .services = {{kServiceName, service_.get()}}}));
+  ATOLL_ASSIGN_OR_RETURN(const auto credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
+  ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start({.listen = options.listen,
+                                                      .services = {{kServiceName, service_.get()}},
+                                                      .credentials = credentials}));
   if (options.metrics_listen.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{},
                                                            [this] { Refresh(); }));

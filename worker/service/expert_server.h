@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/security.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
 #include "router/engine/local_experts.h"
@@ -28,6 +29,8 @@ namespace atl::worker {
 struct ExpertServerOptions {
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen;  // empty: none
+  // Null: in the clear, for everybody.
+  std::shared_ptr<const rpc::Security> security;
   router::LocalExpertsOptions local;
 
   // Either: a folder with one published model, and which of its networks to host: numbers of experts, or

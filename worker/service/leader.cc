@@ -49,8 +49,11 @@ std::string RandomName() {
 absl::StatusOr<std::unique_ptr<Leader>> Leader::Start(LeaderOptions options) {
   std::unique_ptr<Leader> leader(new Leader(std::move(options)));
   const std::string service = atlpb::island::v1::RendezvousService::service_full_name();
-  ATOLL_ASSIGN_OR_RETURN(leader->server_, rpc::Server::Start({.listen = leader->options_.listen,
-                                                              .services = {{service, leader->island_.get()}}}));
+  const LeaderOptions& given = leader->options_;
+  ATOLL_ASSIGN_OR_RETURN(const auto credentials, rpc::ServerCredentialsOf(given.security.get(), given.listen));
+  ATOLL_ASSIGN_OR_RETURN(leader->server_, rpc::Server::Start({.listen = given.listen,
+                                                              .services = {{service, leader->island_.get()}},
+                                                              .credentials = credentials}));
   leader->server_->SetServing(true);
   return leader;
 }

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/rpc/security.h"
 #include "common/rpc/server.h"
 #include "worker/service/attempt_end.h"
 #include "worker/service/checkpoint_commits.h"
@@ -34,6 +35,8 @@ namespace atl::worker {
 struct LeaderOptions {
   IslandSettings island;
   std::string listen;  // "host:port" of the rendezvous; port 0 takes a free one
+  // Of the rendezvous; null: in the clear.
+  std::shared_ptr<const rpc::Security> security;
   CoordinatorOptions coordinator;
   // ranks is filled in with those that are there.
   atlpb::island::v1::Capabilities capabilities;

@@ -23,6 +23,9 @@
 #include "common/base/version.h"
 #include "common/metrics/exposer.h"
 #include "common/model/device.h"
+#include "common/rpc/security.h"
+#include "common/rpc/security_flags.h"
+#include "common/rpc/tls_check.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/checkpoint.h"
 #include "fmt/format.h"
@@ -66,6 +69,7 @@ struct Flags {
   double stop_seconds = 20;
   std::string log_level = "info";
   LocalProfileOptions profile;
+  rpc::SecurityOptions security;
   bool serve = false;
   std::vector<std::string> experts;
   ExpertServerOptions expert_server;
@@ -102,6 +106,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
       "--interface", flags.interface,
       "Network interface of the ucx transport, or 'all' (default: 'lo' when the leader is local, else 'all')");
+  rpc::AddSecurityFlags(app, &flags.security, rpc::Side::kBoth);
   app.add_option("--port-file", flags.port_file,
                  "Rank 0: write the rendezvous' HOST:PORT to this file; with --serve the server's");
   app.add_option("--rejoin-seconds", flags.rejoin_seconds,
@@ -169,6 +174,13 @@ absl::StatusOr<std::string> IslandSecret(const Flags& flags, const RankIdentity&
   if (!secret.empty()) return secret;
   return MakeError(absl::StatusCode::kInvalidArgument, "ISLAND_SECRET_REQUIRED",
                    fmt::format("--island-secret-file: expected a secret in {}, found none", flags.island_secret_file));
+}
+
+// For what calls `coordinator`.
+absl::StatusOr<std::shared_ptr<const rpc::Security>> SecurityOf(const Flags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const rpc::Security> security, rpc::Security::Make(flags.security));
+  if (!flags.coordinator.empty()) ATOLL_RETURN_IF_ERROR(security->CheckTarget(flags.coordinator));
+  return security;
 }
 
 // The device's, which a rank has to itself; on the processor the rank's share of the host's.
@@ -284,7 +296,13 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   LeaderOptions options;
   options.island = {.state = {.ranks = identity.ranks, .build = build}, .secret = secret};
   options.listen = ListenAddress(identity.leader);
-  options.coordinator = {.address = flags.coordinator, .island_id = flags.island_id};
+  ATOLL_ASSIGN_OR_RETURN(options.security, SecurityOf(flags));
+  options.coordinator = {.address = flags.coordinator,
+                         .island_id = flags.island_id,
+                         .credentials = options.security->channel_credentials()};
+  options.coordinator.explain = [security = options.security, address = flags.coordinator] {
+    return rpc::ExplainConnection(security->options(), address, absl::Seconds(2));
+  };
   ATOLL_ASSIGN_OR_RETURN(options.capabilities, CapabilitiesOf(flags, identity, environment, build));
   options.parts = std::move(parts);
   options.run_task = tasks::RunTask;
@@ -306,7 +324,10 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   WorkerMetrics* const metrics = parts.metrics;
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::Security> security, SecurityOf(flags));
+  ATOLL_RETURN_IF_ERROR(security->CheckTarget(identity.leader));
   RendezvousClient client({.leader = identity.leader,
+                           .credentials = security->channel_credentials(),
                            .rank = identity.rank,
                            .secret = secret,
                            .build = build,
@@ -355,6 +376,8 @@ absl::Status RunExpertServer(const Flags& flags) {
   options.metrics_listen = flags.metrics_listen;
   options.coordinator = flags.coordinator;
   options.blob_store = flags.blob_store;
+  ATOLL_ASSIGN_OR_RETURN(options.security, SecurityOf(flags));
+  ATOLL_RETURN_IF_ERROR(options.security->ServerCredentials(options.listen).status());
   ATOLL_ASSIGN_OR_RETURN(options.networks, ParseNetworks(flags.experts));
   // What ended it first: a signal, or another process with its name.
   struct End {

@@ -89,7 +89,7 @@ RendezvousClient::RendezvousClient(RendezvousOptions options, Clock* clock, Work
     : options_(std::move(options)),
       clock_(clock),
       metrics_(metrics),
-      stub_(atlpb::island::v1::RendezvousService::NewStub(rpc::MakeChannel(options_.leader))) {}
+      stub_(atlpb::island::v1::RendezvousService::NewStub(rpc::MakeChannel(options_.leader, options_.credentials))) {}
 
 RendezvousClient::~RendezvousClient() = default;
 

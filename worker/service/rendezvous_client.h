@@ -15,13 +15,15 @@
 #include "absl/time/time.h"
 #include "atoll/island/v1/rendezvous_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "grpcpp/security/credentials.h"
 #include "worker/service/rank_runner.h"
 #include "worker/service/worker_metrics.h"
 
 namespace atl::worker {
 
 struct RendezvousOptions {
-  std::string leader;  // "host:port"
+  std::string leader;                                     // "host:port"
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
   int32_t rank = 1;
   std::string secret;
   std::string build;

@@ -81,7 +81,7 @@ ServingHeartbeat::ServingHeartbeat(ServingHeartbeatOptions options, Calls calls,
     : options_(std::move(options)),
       calls_(std::move(calls)),
       clock_(clock),
-      stub_(pb::ServingService::NewStub(rpc::MakeChannel(options_.coordinator))),
+      stub_(pb::ServingService::NewStub(rpc::MakeChannel(options_.coordinator, options_.credentials))),
       incarnation_(NewIncarnation()),
       interval_(options_.interval) {}
 

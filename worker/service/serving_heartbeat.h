@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "grpcpp/security/credentials.h"
 #include "worker/service/hosting_keeper.h"
 
 namespace atl::worker {
@@ -41,8 +42,9 @@ absl::StatusOr<std::string> AdvertisedAddress(const std::string& listen, const s
 struct ServingHeartbeatOptions {
   std::string coordinator;  // "host:port"
   std::string server_id;
-  std::string address;                         // as routers reach this process
-  absl::Duration interval = absl::Seconds(2);  // until the coordinator says another one
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
+  std::string address;                                    // as routers reach this process
+  absl::Duration interval = absl::Seconds(2);             // until the coordinator says another one
   // Shorter than the silence after which a coordinator forgets a server, so that one lost call costs nothing.
   absl::Duration call_timeout = absl::Seconds(3);
   absl::Duration leave_timeout = absl::Seconds(1);

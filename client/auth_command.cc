@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "client/commands.h"
+#include "common/base/errors.h"
+#include "common/rpc/principals.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::client {
+namespace {
+
+struct NewTokenFlags {
+  std::string subject;
+  std::vector<std::string> roles;
+  std::vector<std::string> islands;
+};
+
+// A name as YAML reads it back, whatever is in it: JSON is YAML.
+std::string Text(const std::string& name) {
+  return nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string Texts(const std::vector<std::string>& names) {
+  std::vector<std::string> texts;
+  for (const std::string& name : names) texts.push_back(Text(name));
+  return fmt::format("[{}]", fmt::join(texts, ", "));
+}
+
+absl::Status PrintNewToken(const Session& session, const NewTokenFlags& flags) {
+  const bool island = std::ranges::find(flags.roles, "island") != flags.roles.end();
+  if (island && flags.islands.empty()) {
+    return FieldError("--island", "FIELD_REQUIRED",
+                      "expected names of islands beside --role island, as eu-*, found none");
+  }
+  const rpc::NewToken made = rpc::MakeToken();
+  if (session.format == OutputFormat::kJson) {
+    const nlohmann::ordered_json json = {{"token", made.token},
+                                         {"subject", flags.subject},
+                                         {"roles", flags.roles},
+                                         {"islands", flags.islands},
+                                         {"token_sha256", made.sha256}};
+    *session.out << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    return absl::OkStatus();
+  }
+  std::string entry = fmt::format("- subject: {}\n  roles: {}\n", Text(flags.subject), Texts(flags.roles));
+  if (!flags.islands.empty()) entry += fmt::format("  islands: {}\n", Texts(flags.islands));
+  entry += fmt::format("  token_sha256: {}\n", made.sha256);
+  *session.out << made.token << "\n";
+  // Apart, so that `> alice.token` holds the token alone.
+  *session.err << "The token is shown once. Under 'principals:' in the servers' file belongs:\n" << entry;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddAuthCommand(CLI::App* app, Session* session) {
+  auto flags = std::make_shared<NewTokenFlags>();
+  CLI::App* auth = app->add_subcommand("auth", "Makes credentials");
+  auth->require_subcommand(1);
+  CLI::App* token = auth->add_subcommand(
+      "new-token",
+      "Makes a random token: prints it, and beside it the entry for --principals, which holds its hash alone");
+  token->add_option("--subject", flags->subject, "Whose it is, as logs and audit will name it")->required();
+  token->add_option("--role", flags->roles, "What its holder may do; may be repeated")
+      ->required()
+      ->check(CLI::IsMember({"admin", "submitter", "sampler", "island", "expert", "router", "reader"}));
+  token->add_option("--island", flags->islands, "With role island: its name, or a pattern as eu-*; may be repeated");
+  token->callback([=] { session->run = [=] { return PrintNewToken(*session, *flags); }; });
+  auth->footer(R"(
+Examples:
+  atoll auth new-token --subject alice --role submitter --role reader > alice.token
+  atoll auth new-token --subject eu --role island --island 'eu-*' > eu.token
+)");
+}
+
+}  // namespace atl::client
