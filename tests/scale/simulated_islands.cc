@@ -25,7 +25,7 @@ std::shared_ptr<grpc::Channel> OwnChannel(const IslandsOptions& options) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, options.credentials != nullptr ? 10'000 : 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5'000);
   return grpc::CreateCustomChannel(
       options.coordinator, options.credentials ? options.credentials : grpc::InsecureChannelCredentials(), arguments);
