@@ -87,7 +87,8 @@ std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 void AddGlobalFlags(CLI::App* app, Session* session) {
-  app->add_option("--coordinator", session->coordinator_flag, "Coordinator's address, HOST:PORT");
+  app->add_option("--coordinator", session->coordinator_flag,
+                  "Coordinator's address, HOST:PORT; of several, HOST:PORT,HOST:PORT");
   app->add_option("--router", session->router_flag, "Router's address, HOST:PORT");
   app->add_option("--blob-store", session->blob_store_flag,
                   "Blob store, e.g. file:///data/atoll or s3://bucket/prefix");

@@ -11,7 +11,7 @@ namespace atl::client {
 namespace {
 
 absl::StatusOr<std::string> CheckAddress(absl::StatusOr<std::string> address, std::string_view what) {
-  if (!address.ok() || IsAddress(*address)) return address;
+  if (!address.ok() || IsAddressList(*address)) return address;
   return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
                    fmt::format("{}: expected HOST:PORT with a port from 1 to 65535, found '{}'", what, *address));
 }

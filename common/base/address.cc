@@ -1,5 +1,6 @@
 #include "common/base/address.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace atl {
@@ -14,6 +15,23 @@ bool IsAddress(std::string_view text) {
   const char* const end = text.data() + text.size();
   const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);
   return error == std::errc() && parsed == end && port >= 1 && port <= 65535;
+}
+
+std::vector<std::string> SplitAddresses(std::string_view list) {
+  std::vector<std::string> addresses;
+  while (true) {
+    const size_t comma = list.find(',');
+    addresses.emplace_back(list.substr(0, comma));
+    if (comma == std::string_view::npos) return addresses;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+bool IsAddressList(std::string_view list) {
+  constexpr std::string_view kOneName = "dns:///";
+  if (list.starts_with(kOneName)) return IsAddress(list.substr(kOneName.size()));
+  const std::vector<std::string> addresses = SplitAddresses(list);
+  return std::all_of(addresses.begin(), addresses.end(), [](const std::string& address) { return IsAddress(address); });
 }
 
 bool IsLoopback(std::string_view address) {

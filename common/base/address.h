@@ -1,13 +1,20 @@
 // Network addresses as people write them. Pure.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace atl {
 
 // HOST:PORT with a port from 1 to 65535; a host that is an IPv6 address stands in brackets. gRPC would take a port
 // modulo 65536, and ask the network for a name that has none.
 bool IsAddress(std::string_view text);
+
+// The addresses of a list "HOST:PORT,HOST:PORT": of servers of which one serves.
+std::vector<std::string> SplitAddresses(std::string_view list);
+// Whether every one is an address, or the whole is "dns:///HOST:PORT", a name of all servers.
+bool IsAddressList(std::string_view list);
 
 // Whether nobody but this machine reaches HOST:PORT: 127.x.x.x, [::1] or localhost.
 bool IsLoopback(std::string_view address);

@@ -1,13 +1,56 @@
 #include "common/rpc/channel.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
+#include <string_view>
+#include <vector>
 
+#include "absl/strings/str_join.h"
+#include "common/base/address.h"
 #include "common/base/errors.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace atl::rpc {
+namespace {
+
+// Calls go to those that say that they serve.
+constexpr char kHealthyOnes[] =
+    R"({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})";
+
+// Every address of "host:port", as gRPC's schemes ipv4 and ipv6 want it.
+void LookUp(const std::string& address, std::vector<std::string>* ipv4, std::vector<std::string>* ipv6) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return;
+  std::string host = address.substr(0, colon);
+  if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    char text[NI_MAXHOST];
+    if (getnameinfo(at->ai_addr, at->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    if (at->ai_family == AF_INET) ipv4->push_back(text + address.substr(colon));
+    if (at->ai_family == AF_INET6) ipv6->push_back("[" + std::string(text) + "]" + address.substr(colon));
+  }
+  freeaddrinfo(found);
+}
+
+// gRPC takes several addresses of one kind. Where no name is known the list itself is the target, of which gRPC says
+// so.
+std::string TargetOf(const std::vector<std::string>& addresses) {
+  std::vector<std::string> ipv4;
+  std::vector<std::string> ipv6;
+  for (const std::string& address : addresses) LookUp(address, &ipv4, &ipv6);
+  if (!ipv4.empty()) return "ipv4:" + absl::StrJoin(ipv4, ",");
+  return ipv6.empty() ? absl::StrJoin(addresses, ",") : "ipv6:" + absl::StrJoin(ipv6, ",");
+}
+
+}  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
@@ -23,7 +66,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, credentials != nullptr ? credentials : grpc::InsecureChannelCredentials(),
+  const std::vector<std::string> addresses = SplitAddresses(address);
+  std::string target = address;
+  if (addresses.size() > 1) {
+    target = TargetOf(addresses);
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, addresses[0]);
+  }
+  if (addresses.size() > 1 || address.starts_with("dns:")) arguments.SetServiceConfigJSON(kHealthyOnes);
+  return grpc::CreateCustomChannel(target, credentials != nullptr ? credentials : grpc::InsecureChannelCredentials(),
                                    arguments);
 }
 

@@ -19,6 +19,11 @@ inline constexpr int kMaxMessageBytes = 64 << 20;
 // A channel to "host:port" that connects when first used: pings an idle connection every 20 s, and tries again after
 // 0.2 s growing to at most 5 s (gRPC adds 20 % of jitter). Thread-safe; it dies with its last reference, which a
 // reactor must not hold. Null credentials: in the clear.
+//
+// Of a list "host:port,host:port" each call goes to a server that says by its health (the name "") that it serves: to
+// the active coordinator and no standby. Names in a list are looked up now, once, which blocks; their certificates must
+// bear the first one's name, and they are called by IPv4 where any has such an address. "dns:///host:port" is such a
+// list too: of every address that the name has, looked up again when connections break.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr);
 

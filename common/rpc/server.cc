@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddListeningPort(
       options.listen, options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);
   for (const NamedService& service : options.services) builder.RegisterService(service.service);
+  if (options.other_calls != nullptr) builder.RegisterCallbackGenericService(options.other_calls);
 
   std::unique_ptr<Server> server(new Server);
   // What gRPC would print of an address that is taken is said below.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 
@@ -25,6 +26,8 @@ struct ServerOptions {
   std::vector<NamedService> services;
   // What the port asks of its callers; null: in the clear, anybody.
   std::shared_ptr<grpc::ServerCredentials> credentials;
+  // Takes the calls of methods that no service has; null: UNIMPLEMENTED. Borrowed; must outlive the server.
+  grpc::CallbackGenericService* other_calls = nullptr;
 };
 
 // Writes "<port>\n" for whoever started the process with port 0; a reader sees all of it or no file.

@@ -174,7 +174,7 @@ TEST_F(AdoptionTest, TheStoreThatWasReplacedFindsOut) {
   std::filesystem::copy_file(folder_.File("replaced.db"), folder_.File("store.db"),
                              std::filesystem::copy_options::overwrite_existing);
   CoordinatorOptions options;
-  options.store_path = folder_.File("store.db");
+  options.store = folder_.File("store.db");
   options.blob_store = "file://" + folder_.File("blobs");
   EXPECT_EQ(ErrorReason(Coordinator::Start(options).status()), "STORE_SUPERSEDED");
 }

@@ -12,7 +12,9 @@
 #include "coordinator/service/adoption.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/service/weights_lookup.h"
+#include "coordinator/store/pg_store.h"
 #include "coordinator/store/sqlite_store.h"
+#include "fmt/format.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::coordinator {
@@ -52,9 +54,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
 absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) {
   registry_ = metrics::Registry::Create("coordinator");
   metrics_ = std::make_unique<CoreMetrics>(registry_.get());
-  ATOLL_ASSIGN_OR_RETURN(
-      store_, store::SqliteStore::Open(
-                  {.path = options.store_path, .on_lost = options.on_store_lost ? options.on_store_lost : EndProcess}));
+  ATOLL_RETURN_IF_ERROR(OpenStore(options));
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
   CoreOptions core;
@@ -65,6 +65,42 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
   if (options.adopt) ATOLL_RETURN_IF_ERROR(AdoptCheckpoints(*blobs_, *core_, clock).status());
   return OpenExperts(options, clock);
+}
+
+absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
+  const store::OnStoreLost on_lost = options.on_store_lost ? options.on_store_lost : EndProcess;
+  if (!store::IsPgUri(options.store)) {
+    ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store, .on_lost = on_lost}));
+    return absl::OkStatus();
+  }
+  store::PgStoreOptions store;
+  store.uri = options.store;
+  store.holder = HolderName(options.listen);
+  store.lease_duration = options.store_lease;
+  store.on_lost = on_lost;
+  absl::Status standby;
+  if (options.keep_waiting) {
+    store.keep_waiting = [&](const std::string& holder) {
+      standby = StandBy(options, holder);
+      return standby.ok() && options.keep_waiting(std::min(options.store_lease / 5, absl::Seconds(1)));
+    };
+  }
+  absl::StatusOr<std::unique_ptr<store::PgStore>> opened = store::PgStore::Open(std::move(store));
+  ATOLL_RETURN_IF_ERROR(standby);
+  ATOLL_RETURN_IF_ERROR(opened.status());
+  store_ = *std::move(opened);
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::string& holder) {
+  if (standby_ != nullptr) return absl::OkStatus();
+  rpc::ServerOptions server;
+  server.listen = options.listen;
+  ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
+  ATOLL_ASSIGN_OR_RETURN(standby_, Standby::Start(std::move(server), options.metrics_listen, registry_.get()));
+  spdlog::info("standby at {}: the coordinator {} has the store", standby_->address(), holder);
+  if (options.on_standby) options.on_standby(standby_->address());
+  return absl::OkStatus();
 }
 
 absl::Status Coordinator::OpenExperts(const CoordinatorOptions& options, Clock* clock) {
@@ -114,6 +150,11 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   rpc::ServerOptions server;
   server.listen = options.listen;
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(security_.get(), options.listen));
+  if (standby_ != nullptr) {
+    // Where callers found the standby.
+    server.listen = fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), standby_->port());
+    standby_.reset();
+  }
   server.services = {{atlpb::job::v1::JobService::service_full_name(), job_service_.get()},
                      {atlpb::island::v1::IslandService::service_full_name(), island_service_.get()},
                      {atlpb::model::v1::ModelService::service_full_name(), model_service_.get()},
@@ -126,6 +167,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
     ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(registry_.get(), options.metrics_listen));
   }
   server_->SetServing(true);
+  metrics_->active->Set(1);
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@
 #include "coordinator/service/job_service.h"
 #include "coordinator/service/model_service.h"
 #include "coordinator/service/serving_service.h"
+#include "coordinator/service/standby.h"
 #include "coordinator/store/store.h"
 
 namespace atl::coordinator {
@@ -33,7 +34,10 @@ struct CoordinatorOptions {
   std::string metrics_listen;
   // Null: in the clear, for everybody.
   std::shared_ptr<const rpc::Security> security;
-  std::string store_path;
+  // An SQLite file, or postgres://…
+  std::string store;
+  // How long a PostgreSQL store is kept for a coordinator that does not answer.
+  absl::Duration store_lease = absl::Seconds(10);
   std::string blob_store;
   // The store is a restored copy, also where the file does not say so: take a higher epoch and hold collection.
   bool restored = false;
@@ -47,6 +51,10 @@ struct CoordinatorOptions {
   // Called when this process may not go on with the store: nobody can say whether its last transaction is durable, or
   // another coordinator has the store. Empty: the process ends at once with kExitStoreLost. For tests.
   std::function<void(const absl::Status& why)> on_store_lost;
+  // Called while another coordinator has the PostgreSQL store: once with the address at which this one listens as
+  // standby, then again and again to wait for `poll`; false gives up. Empty: does not wait.
+  std::function<void(const std::string& address)> on_standby;
+  std::function<bool(absl::Duration poll)> keep_waiting;
 };
 
 inline constexpr int kExitStoreLost = 3;
@@ -54,8 +62,9 @@ inline constexpr int kExitStoreLost = 3;
 // Thread-safe.
 class Coordinator {
  public:
-  // Opens store and blob store, loads, listens, and serves. Errors as in SqliteStore, BlobStore, EstablishEpoch and
-  // rpc::Server.
+  // Opens store and blob store, loads, listens, and serves. While another coordinator has a PostgreSQL store it waits,
+  // as Standby; UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up. Else errors as in SqliteStore, PgStore,
+  // BlobStore, EstablishEpoch and rpc::Server.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options, Clock* clock = Clock::Real());
   ~Coordinator();  // Stop without grace
 
@@ -76,6 +85,8 @@ class Coordinator {
  private:
   Coordinator() = default;
   absl::Status Open(const CoordinatorOptions& options, Clock* clock);
+  absl::Status OpenStore(const CoordinatorOptions& options);
+  absl::Status StandBy(const CoordinatorOptions& options, const std::string& holder);
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
   bool ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done);
@@ -83,6 +94,7 @@ class Coordinator {
   // In order of construction; destroyed in reverse.
   std::unique_ptr<metrics::Registry> registry_;
   std::unique_ptr<CoreMetrics> metrics_;
+  std::unique_ptr<Standby> standby_;  // null once this one serves
   std::unique_ptr<storage::BlobStore> blobs_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<Core> core_;

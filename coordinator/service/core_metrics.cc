@@ -56,6 +56,7 @@ CoreMetrics::CoreMetrics(metrics::Registry* registry) {
       registry->AddGauge("atoll_coordinator_last_collection_timestamp_seconds", "When collection last finished.");
   collection_held = registry->AddGauge("atoll_coordinator_collection_held",
                                        "1 while nothing is deleted, from a restore until --adopt.");
+  active = registry->AddGauge("atoll_coordinator_active", "1 once it serves, 0 while it waits for the store.");
 }
 
 }  // namespace atl::coordinator

@@ -37,6 +37,7 @@ struct CoreMetrics {
   metrics::Counter* collection_failures;
   metrics::Gauge* last_collection_time;
   metrics::Gauge* collection_held;
+  metrics::Gauge* active;
 };
 
 }  // namespace atl::coordinator

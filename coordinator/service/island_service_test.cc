@@ -147,10 +147,10 @@ TEST_F(IslandServiceTest, CollectionDeletesWhatNothingNeedsAndNothingElse) {
 TEST_F(IslandServiceTest, ASecondCoordinatorOnATakenPortLeavesNoStore) {
   CoordinatorOptions options;
   options.listen = coordinator_->address();
-  options.store_path = folder_.File("second.db");
+  options.store = folder_.File("second.db");
   options.blob_store = "file://" + folder_.File("second_blobs");
   EXPECT_EQ(ErrorReason(Coordinator::Start(options).status()), "CANNOT_LISTEN");
-  EXPECT_FALSE(std::filesystem::exists(options.store_path));
+  EXPECT_FALSE(std::filesystem::exists(options.store));
   EXPECT_FALSE(std::filesystem::exists(folder_.File("second_blobs")));
 }
 

@@ -1,18 +1,21 @@
-// atoll-coordinator: jobs, islands, models and expert servers; durable state in one SQLite file.
+// atoll-coordinator: jobs, islands, models and expert servers; durable state in one SQLite file, or in PostgreSQL.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
+#include "common/base/errors.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
 #include "coordinator/service/coordinator.h"
+#include "coordinator/store/pg_database.h"
 #include "coordinator/store/sqlite_backup.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -30,24 +33,34 @@ struct Flags {
   std::string collect_every = "10m";
   std::string collect_age = "24h";
   std::string stop_grace = "2s";
+  std::string store_lease = "10s";
   std::string backup;
   std::string restore;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
-  app.description("Coordinates jobs, islands, models and expert servers. Durable state lies in one SQLite file.");
+  app.description(
+      "Coordinates jobs, islands, models and expert servers. Durable state lies in one SQLite file, "
+      "or in PostgreSQL, where several coordinators take over from each other.");
   app.add_option("--listen", flags.options.listen, "Address to serve gRPC at; port 0 takes a free one")
       ->envname("ATOLL_LISTEN")
       ->capture_default_str();
   app.add_option("--port-file", flags.port_file, "Write the bound address to this file once it serves");
-  app.add_option("--store", flags.options.store_path, "SQLite file with the coordinator's state")
+  app.add_option("--store", flags.options.store,
+                 "Where the coordinator's state lies: an SQLite file, or postgres://USER@HOST:PORT/DATABASE without a "
+                 "password (PGPASSFILE)")
       ->envname("ATOLL_STORE")
       ->required();
+  app.add_option("--store-lease", flags.store_lease,
+                 "PostgreSQL: how long the store is kept for a coordinator that does not answer, before another takes "
+                 "over")
+      ->capture_default_str();
   app.add_option("--blob-store", flags.options.blob_store,
                  "Root of the blob store: file:///path, s3://bucket/prefix, …; required but for --backup")
       ->envname("ATOLL_BLOB_STORE");
-  CLI::Option* const backup = app.add_option(
-      "--backup", flags.backup, "Copy the store to this file and end; a coordinator may run on the store meanwhile");
+  CLI::Option* const backup =
+      app.add_option("--backup", flags.backup,
+                     "Copy the SQLite store to this file and end; a coordinator may run on the store meanwhile");
   app.add_option(
          "--restore", flags.restore,
          "First make the store, which must not exist, from this backup; it takes a higher epoch, and nothing is "
@@ -88,6 +101,7 @@ bool ParseDurations(Flags& flags, absl::Duration* stop_grace) {
       !Parse("--restart-grace", flags.restart_grace, &lease.restart_grace) ||
       !Parse("--collect-every", flags.collect_every, &flags.options.collector.interval) ||
       !Parse("--collect-age", flags.collect_age, &flags.options.collector.min_age) ||
+      !Parse("--store-lease", flags.store_lease, &flags.options.store_lease) ||
       !Parse("--stop-grace", flags.stop_grace, stop_grace)) {
     return false;
   }
@@ -124,6 +138,30 @@ void Say(const char* what, const std::string& from, const std::string& to, const
               static_cast<long long>(facts.bytes));
 }
 
+// Another coordinator has the store: listens, and waits for `poll` at a time until a signal comes.
+void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
+  flags.options.on_standby = [&flags](const std::string& address) {
+    if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {
+      std::fprintf(stderr, "atoll-coordinator: cannot write %s\n", flags.port_file.c_str());
+    }
+    std::printf("atoll-coordinator waits at %s for the store, which another one has\n", address.c_str());
+    std::fflush(stdout);
+  };
+  flags.options.keep_waiting = [&stop_signals](absl::Duration poll) {
+    const timespec wait = absl::ToTimespec(poll);
+    return sigtimedwait(&stop_signals, nullptr, &wait) < 0;
+  };
+}
+
+int RefuseCopies(const Flags& flags) {
+  std::fprintf(stderr,
+               "%s copies SQLite stores; a PostgreSQL store is copied with pg_dump and pg_restore, and a coordinator "
+               "that finds itself in a copy takes a higher epoch and deletes nothing until --adopt "
+               "(docs/operations.md)\n",
+               flags.backup.empty() ? "--restore" : "--backup");
+  return 2;
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(status.message()).c_str());
   return 1;
@@ -138,10 +176,12 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   absl::Duration stop_grace;
   if (!ParseDurations(flags, &stop_grace)) return 2;
+  const bool copies = !flags.backup.empty() || !flags.restore.empty();
+  if (copies && atl::store::IsPgUri(flags.options.store)) return RefuseCopies(flags);
   if (!flags.backup.empty()) {
-    const auto facts = atl::store::BackUpStore(flags.options.store_path, flags.backup);
+    const auto facts = atl::store::BackUpStore(flags.options.store, flags.backup);
     if (!facts.ok()) return Fail(facts.status());
-    Say("backed up", flags.options.store_path, flags.backup, *facts);
+    Say("backed up", flags.options.store, flags.backup, *facts);
     return 0;
   }
   if (flags.options.blob_store.empty()) {
@@ -149,9 +189,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (!flags.restore.empty()) {
-    const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store_path);
+    const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store);
     if (!facts.ok()) return Fail(facts.status());
-    Say("restored", flags.restore, flags.options.store_path, *facts);
+    Say("restored", flags.restore, flags.options.store, *facts);
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
@@ -161,7 +201,10 @@ int main(int argc, char** argv) {
   auto security = atl::rpc::Security::Make(flags.security);
   if (!security.ok()) return Fail(security.status());
   flags.options.security = *std::move(security);
+  WaitAsStandby(flags, stop_signals);
   auto coordinator = atl::coordinator::Coordinator::Start(flags.options);
+  // Asked to end before it was its turn.
+  if (atl::ErrorReason(coordinator.status()) == "COORDINATOR_STOPPING") return 0;
   if (!coordinator.ok()) return Fail(coordinator.status());
   const std::string& address = (*coordinator)->address();
   if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {

@@ -72,7 +72,7 @@ class ServingServiceTest : public testing::Test {
   void Start(int32_t replicas = 2) {
     reader_.reset();
     CoordinatorOptions options;
-    options.store_path = folder_.File("store.db");
+    options.store = folder_.File("store.db");
     options.blob_store = "file://" + folder_.File("blobs");
     options.watch_interval = absl::ZeroDuration();
     options.experts.placement.replicas = replicas;

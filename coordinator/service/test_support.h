@@ -24,7 +24,7 @@ class CoordinatorFixture : public testing::Test {
 
   void StartCoordinator(bool restored = false, bool adopt = false) {
     CoordinatorOptions options;
-    options.store_path = folder_.File("store.db");
+    options.store = folder_.File("store.db");
     options.blob_store = "file://" + folder_.File("blobs");
     options.collector.min_age = absl::ZeroDuration();
     options.watch_interval = absl::Milliseconds(1);

@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
       "atoll-router samples images from published models: it follows a coordinator's serving versions, or\n"
       "serves one model folder.");
   app.set_version_flag("--version", std::string(atl::kVersion));
-  app.add_option("--coordinator", options.coordinator, "Coordinator to follow, HOST:PORT")
+  app.add_option("--coordinator", options.coordinator,
+                 "Coordinator to follow, HOST:PORT; several, of which one serves: HOST:PORT,HOST:PORT")
       ->envname("ATOLL_COORDINATOR");
   app.add_option("--blob-store", options.blob_store, "URI of the coordinator's blob store")
       ->envname("ATOLL_BLOB_STORE");

@@ -53,7 +53,9 @@ absl::Status CheckOptions(const RouterOptions& options) {
   for (const std::string& address : options.expert_servers) {
     ATOLL_RETURN_IF_ERROR(CheckAddress("--expert-server", address));
   }
-  if (!options.coordinator.empty()) return CheckAddress("--coordinator", options.coordinator);
+  if (!options.coordinator.empty()) {
+    return IsAddressList(options.coordinator) ? absl::OkStatus() : CheckAddress("--coordinator", options.coordinator);
+  }
   if (!options.models.empty() || !options.pinned.empty()) {
     return FieldError(options.models.empty() ? "--pin" : "--model", "COORDINATOR_REQUIRED",
                       "expected a --coordinator beside it, found --model-dir, which holds one version");

@@ -196,7 +196,7 @@ class Servers {
 
   void StartCoordinator() {
     coordinator::CoordinatorOptions options;
-    options.store_path = folder_ + "/store.db";
+    options.store = folder_ + "/store.db";
     options.blob_store = "file://" + folder_ + "/blobs";
     options.watch_interval = absl::Milliseconds(1);
     options.lease.lease_duration = absl::Hours(10);

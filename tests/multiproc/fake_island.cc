@@ -93,7 +93,10 @@ absl::Status FakeIsland::Call(const std::function<grpc::Status(pb::IslandService
 
 void FakeIsland::Run() {
   absl::Status status = Register();
-  while (status.ok() && !stopping_) status = ClaimAndWork();
+  while (status.ok() && !stopping_) {
+    status = ClaimAndWork();
+    if (absl::IsAborted(status) && claims_again_) status = absl::OkStatus();
+  }
   if (status.ok() || stopping_) return;
   absl::MutexLock lock(&mutex_);
   complaint_ = status.ToString();

@@ -41,6 +41,8 @@ class FakeIsland {
   // Holds every training task before its first commit, heartbeats going on, until called with false.
   void HoldTraining(bool hold) { hold_training_ = hold; }
   bool training() const { return training_; }
+  // Claims again when its attempt was taken away, which is a complaint otherwise.
+  void ClaimAgainWhenStale() { claims_again_ = true; }
   void Stop();
 
   Acknowledged acknowledged() const;
@@ -64,6 +66,7 @@ class FakeIsland {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> hold_training_{false};
   std::atomic<bool> training_{false};
+  std::atomic<bool> claims_again_{false};
   int64_t incarnation_ = 0;
   int64_t sequence_ = 0;
   mutable absl::Mutex mutex_;

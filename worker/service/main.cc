@@ -82,7 +82,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "With --serve it serves experts of published models to routers.");
   app.set_version_flag("--version", std::string(kVersion));
   app.add_option("--coordinator", flags.coordinator,
-                 "Coordinator, HOST:PORT: of rank 0, or of a --serve that hosts what it is assigned")
+                 "Coordinator, HOST:PORT, or of several HOST:PORT,HOST:PORT: of rank 0, or of a --serve that hosts "
+                 "what it is assigned")
       ->envname("ATOLL_COORDINATOR");
   app.add_option("--blob-store", flags.blob_store, "URI of the blob store: file:///path, s3://bucket/prefix, ...")
       ->envname("ATOLL_BLOB_STORE");
