@@ -114,6 +114,7 @@ void AddCommands(CLI::App* app, Session* session) {
   AddDatasetCommand(app, session);
   AddSubmitCommand(app, session);
   AddJobsCommand(app, session);
+  AddIslandsCommand(app, session);
   AddModelsCommand(app, session);
   AddServersCommand(app, session);
   AddSampleCommand(app, session);

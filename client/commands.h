@@ -14,6 +14,7 @@ void AddSubmitCommand(CLI::App* app, Session* session);
 void AddJobsCommand(CLI::App* app, Session* session);
 // Below `jobs`.
 void AddTraceCommand(CLI::App* jobs, Session* session);
+void AddIslandsCommand(CLI::App* app, Session* session);
 void AddModelsCommand(CLI::App* app, Session* session);
 void AddServersCommand(CLI::App* app, Session* session);
 void AddSampleCommand(CLI::App* app, Session* session);

@@ -1,3 +1,4 @@
+#include "atoll/admin/v1/admin_service.grpc.pb.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "client/calls.h"
 #include "client/commands.h"
@@ -18,6 +19,8 @@ struct JobsFlags {
   std::string id;
   std::string reason;
   int limit = 50;
+  std::string task_id;
+  std::string to_island;
 };
 
 absl::Status List(const Session& session, const JobsFlags& flags) {
@@ -95,6 +98,29 @@ absl::Status Delete(const Session& session, const JobsFlags& flags) {
   return absl::OkStatus();
 }
 
+absl::Status Move(const Session& session, const JobsFlags& flags) {
+  using atlpb::admin::v1::AdminService;
+  ATOLL_ASSIGN_OR_RETURN(const Peer<AdminService> peer, ConnectCoordinator<AdminService>(session));
+  atlpb::admin::v1::MoveTaskRequest request;
+  request.set_task_id(flags.task_id);
+  request.set_to_island_id(flags.to_island);
+  request.set_request_id(NewRequestId());
+  atlpb::admin::v1::MoveTaskResponse response;
+  ATOLL_RETURN_IF_ERROR(Call(session, peer, &AdminService::Stub::MoveTask, request, &response));
+  if (session.format == OutputFormat::kJson) {
+    *session.out << ToJson(response.task());
+    return absl::OkStatus();
+  }
+  const std::string to = flags.to_island.empty() ? "another island" : "island " + flags.to_island;
+  if (response.task().state() == Task::STATE_LEASED) {
+    *session.out << fmt::format("island {} gives back {} with a checkpoint; for ten minutes it is kept for {}\n",
+                                response.task().island_id(), flags.task_id, to);
+  } else {
+    *session.out << fmt::format("{} is kept for {} for ten minutes\n", flags.task_id, to);
+  }
+  return absl::OkStatus();
+}
+
 using Action = absl::Status (*)(const Session&, const JobsFlags&);
 
 CLI::App* AddAction(CLI::App* parent, Session* session, const std::shared_ptr<JobsFlags>& flags, const char* name,
@@ -109,7 +135,7 @@ CLI::App* AddAction(CLI::App* parent, Session* session, const std::shared_ptr<Jo
 
 void AddJobsCommand(CLI::App* app, Session* session) {
   auto flags = std::make_shared<JobsFlags>();
-  CLI::App* jobs = app->add_subcommand("jobs", "Lists, shows, watches, traces, cancels and deletes jobs");
+  CLI::App* jobs = app->add_subcommand("jobs", "Lists, shows, watches, traces, moves, cancels and deletes jobs");
   jobs->require_subcommand(1);
   AddAction(jobs, session, flags, "list", "Jobs, newest first", List, false)
       ->add_option("--limit", flags->limit, "At most this many")
@@ -124,6 +150,10 @@ void AddJobsCommand(CLI::App* app, Session* session) {
   AddAction(jobs, session, flags, "cancel", "Ends a job; what it published stays", Cancel, true)
       ->add_option("--reason", flags->reason, "Kept with the job, for people");
   AddAction(jobs, session, flags, "delete", "Forgets a job that has ended", Delete, true);
+  CLI::App* move = AddAction(jobs, session, flags, "move",
+                             "Has a task go on elsewhere, from a checkpoint that its island leaves", Move, false);
+  move->add_option("TASK", flags->task_id, "Task id, as printed by islands list")->required();
+  move->add_option("--to", flags->to_island, "Island that is to go on with it (default: any other one)");
   AddTraceCommand(jobs, session);
   jobs->footer(R"(
 Examples:
@@ -131,6 +161,7 @@ Examples:
   atoll jobs get ID --output json
   atoll jobs watch ID
   atoll jobs trace ID
+  atoll jobs move ID/train_expert-0 --to eu-3
   atoll jobs cancel ID --reason "wrong dataset"
 )");
 }

@@ -39,6 +39,15 @@ std::string_view ToString(AttemptOutcome outcome);
 bool IsFinal(JobState state);
 bool IsFinal(TaskState state);
 
+// An operator's wish that a task goes on elsewhere. Nobody but `to` is granted it before `until`, or, where `to` is
+// empty, everybody but `from`.
+struct TaskMove {
+  std::string from;  // the island that held it; empty: none did
+  std::string to;
+  absl::Time until = absl::InfinitePast();  // InfinitePast: not moved
+  bool operator==(const TaskMove&) const = default;
+};
+
 struct Task {
   std::string task_id;
   spec::TaskKind kind = spec::TaskKind::kFeaturize;
@@ -56,6 +65,8 @@ struct Task {
   int32_t failures = 0;
   // Why the task failed or lost its last attempt.
   std::string message;
+  // Until the task is granted again.
+  TaskMove move;
   std::vector<std::string> depends_on;
   std::vector<spec::Artifact> outputs;
   bool operator==(const Task&) const = default;

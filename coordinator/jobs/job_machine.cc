@@ -98,9 +98,10 @@ void UnblockDependents(JobRecord& record, Effect& effect) {
   }
 }
 
-bool CountsAgainstBudget(const Task& task, AttemptOutcome outcome) {
-  if (outcome == AttemptOutcome::kRestored) return false;
-  return outcome == AttemptOutcome::kFailed || !task.attempt_committed;
+bool CountsAgainstBudget(const Task& task, const AttemptEnd& end) {
+  if (end.outcome == AttemptOutcome::kRestored) return false;
+  if (end.outcome == AttemptOutcome::kReleased && end.asked_for) return false;
+  return end.outcome == AttemptOutcome::kFailed || !task.attempt_committed;
 }
 
 }  // namespace
@@ -127,6 +128,7 @@ absl::StatusOr<Effect> Grant(JobRecord& record, std::string_view task_id, int64_
   task->attempt = attempt;
   task->island_id = island_id;
   task->attempt_committed = false;
+  task->move = {};
   if (record.job.state == JobState::kPending) Move(record.job, JobState::kRunning, effect);
   effect.reason = fmt::format("attempt {} of task {} granted to island {}", attempt, task_id, island_id);
   return effect;
@@ -168,7 +170,7 @@ absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, c
   ATOLL_ASSIGN_OR_RETURN(Task * task, LeasedTask(record, task_id));
   Effect effect;
   effect.ended_attempts.push_back({task->task_id, task->attempt, end.outcome, end.message});
-  const bool counts = CountsAgainstBudget(*task, end.outcome);
+  const bool counts = CountsAgainstBudget(*task, end);
   if (counts) ++task->failures;
   task->message = end.message;
   const int32_t budget = std::max(1, record.job.spec.failure_budget);
@@ -183,6 +185,29 @@ absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, c
       end.permanent ? std::string("permanently") : fmt::format("{} times of {} allowed", task->failures, budget);
   effect.reason = fmt::format("task {} failed {}: {}", task_id, why, end.message);
   CloseJob(record, JobState::kFailed, effect.reason, now, effect);
+  return effect;
+}
+
+absl::StatusOr<Effect> MoveTask(JobRecord& record, std::string_view task_id, std::string_view to, absl::Time until) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, OpenTask(record, task_id));
+  const bool leased = task->state == TaskState::kLeased;
+  if (!leased && task->state != TaskState::kReady) {
+    return NotAllowed("TASK_NOT_CLAIMABLE",
+                      fmt::format("task {} is {}, expected LEASED or READY", task_id, ToString(task->state)));
+  }
+  if (!leased && to.empty()) {
+    return NotAllowed(
+        "TASK_NOT_LEASED",
+        fmt::format("task {}: expected an island to move it from, or one to keep it for; found it READY", task_id));
+  }
+  if (leased && task->island_id == to) {
+    return NotAllowed("TASK_ALREADY_THERE", fmt::format("task {} is with island {} already", task_id, to));
+  }
+  task->move = {leased ? task->island_id : "", std::string(to), until};
+  Effect effect;
+  effect.changed_tasks.insert(task->task_id);
+  effect.reason = fmt::format("task {} moves from {} to {}", task_id, leased ? "island " + task->island_id : "nowhere",
+                              to.empty() ? "any other island" : fmt::format("island {}", to));
   return effect;
 }
 

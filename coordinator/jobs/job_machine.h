@@ -55,12 +55,19 @@ struct AttemptEnd {
   // The same input would fail again: the budget is not asked.
   bool permanent = false;
   std::string message;
+  // The coordinator had asked the island for it.
+  bool asked_for = false;
 };
 
 // The active attempt ended without finishing the task. It counts against the failure budget when the island reported an
-// error of the task, or when the attempt committed no checkpoint; a restored store is nobody's failure. Within the
-// budget the task is READY again; beyond it task and job have FAILED and every other task is CANCELLED.
+// error of the task, or when the attempt committed no checkpoint; a restored store, and a task that was asked back, are
+// nobody's failure. Within the budget the task is READY again; beyond it task and job have FAILED and every other task
+// is CANCELLED.
 absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, const AttemptEnd& end, absl::Time now);
+
+// Another island than its own, or `to`, is to go on with the task. A READY task needs a `to` (TASK_NOT_LEASED without);
+// TASK_ALREADY_THERE when `to` holds it.
+absl::StatusOr<Effect> MoveTask(JobRecord& record, std::string_view task_id, std::string_view to, absl::Time until);
 
 // A READY task goes on from `step`, that of the newest whole checkpoint in the blob store; 0 is the start. `attempt` is
 // the newest attempt that is known to have written for the task; later ones count on from it.

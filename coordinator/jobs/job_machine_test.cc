@@ -105,6 +105,41 @@ TEST(JobMachineTest, OnlyAttemptsWithoutProgressOrWithAnErrorCount) {
   }
 }
 
+TEST(JobMachineTest, WhatTheCoordinatorAskedForDoesNotCount) {
+  JobRecord record = NewJob(1);
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "i").ok());
+  ASSERT_TRUE(EndAttempt(record, "j/featurize-0", {AttemptOutcome::kReleased, false, "moved", true}, kNow).ok());
+  EXPECT_EQ(FindTask(record, "j/featurize-0")->failures, 0);
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 2, "i").ok());
+  ASSERT_TRUE(EndAttempt(record, "j/featurize-0", {AttemptOutcome::kFailed, false, "disk", true}, kNow).ok());
+  EXPECT_EQ(record.job.state, JobState::kFailed) << "an error is an error";
+}
+
+TEST(JobMachineTest, ATaskMovesUntilItIsGrantedAgain) {
+  JobRecord record = NewJob();
+  const absl::Time until = kNow + absl::Minutes(10);
+  const auto reason = [&](std::string_view task_id, std::string_view to) {
+    const JobRecord before = record;
+    const auto effect = MoveTask(record, task_id, to, until);
+    if (effect.ok()) return std::string("ok");
+    EXPECT_EQ(record, before);
+    return ErrorReason(effect.status());
+  };
+  EXPECT_EQ(reason("j/featurize-0", ""), "TASK_NOT_LEASED");
+  EXPECT_EQ(reason("j/cluster", "b"), "TASK_NOT_CLAIMABLE");
+  EXPECT_EQ(reason("j/none", "b"), "TASK_UNKNOWN");
+  EXPECT_EQ(reason("j/featurize-0", "b"), "ok");
+  EXPECT_EQ(FindTask(record, "j/featurize-0")->move, (TaskMove{"", "b", until}));
+  ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "a").ok());
+  EXPECT_EQ(FindTask(record, "j/featurize-0")->move, TaskMove());
+  EXPECT_EQ(reason("j/featurize-0", "a"), "TASK_ALREADY_THERE");
+  EXPECT_EQ(reason("j/featurize-0", ""), "ok");
+  EXPECT_EQ(FindTask(record, "j/featurize-0")->move, (TaskMove{"a", "", until}));
+  EXPECT_EQ(reason("j/featurize-0", "b"), "ok");
+  ASSERT_TRUE(Succeed(record, "j/featurize-0", {}, kNow).ok());
+  EXPECT_EQ(reason("j/featurize-0", "b"), "TASK_ENDED");
+}
+
 TEST(JobMachineTest, SpentBudgetFailsTaskAndJobAndCancelsTheRest) {
   JobRecord record = NewJob(2);
   for (int64_t attempt = 1; attempt <= 2; ++attempt) {

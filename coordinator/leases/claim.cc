@@ -1,6 +1,7 @@
 #include "coordinator/leases/claim.h"
 
 #include <algorithm>
+#include <compare>
 
 #include "coordinator/jobs/task_graph.h"
 #include "fmt/format.h"
@@ -25,9 +26,23 @@ bool HoldsInput(const Candidate& candidate, const std::set<std::string>& cached_
                                              [&](const std::string& uri) { return cached_uris.contains(uri); });
 }
 
+// Higher is granted first.
+struct Rank {
+  bool moved_here = false;
+  int32_t priority = 0;
+  bool cached = false;
+  auto operator<=>(const Rank&) const = default;
+};
+
 }  // namespace
 
 std::string UnmetRequirement(const Island& island, const Candidate& candidate) {
+  if (!candidate.wanted_island.empty() && candidate.wanted_island != island.island_id) {
+    return fmt::format("{} is kept for island {}", candidate.task_id, candidate.wanted_island);
+  }
+  if (!candidate.avoided_island.empty() && candidate.avoided_island == island.island_id) {
+    return fmt::format("{} was moved away from this island", candidate.task_id);
+  }
   const Capabilities& has = island.capabilities;
   const spec::Requirements& needs = candidate.requirements;
   if (!Overlap(has.format, candidate.format)) {
@@ -51,18 +66,17 @@ ClaimDecision DecideClaim(const Island& island, const std::vector<Candidate>& ca
                           const std::set<std::string>& cached_uris) {
   ClaimDecision decision;
   size_t unmet_count = 0;
-  bool best_cached = false;
+  Rank best;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (std::string unmet = UnmetRequirement(island, candidates[i]); !unmet.empty()) {
       if (++unmet_count <= kMaxUnmet) decision.unmet.push_back(std::move(unmet));
       continue;
     }
-    const bool cached = HoldsInput(candidates[i], cached_uris);
-    const bool better = !decision.candidate || candidates[i].priority > candidates[*decision.candidate].priority ||
-                        (candidates[i].priority == candidates[*decision.candidate].priority && cached && !best_cached);
-    if (!better) continue;
+    const Rank rank{!candidates[i].wanted_island.empty(), candidates[i].priority,
+                    HoldsInput(candidates[i], cached_uris)};
+    if (decision.candidate && rank <= best) continue;
     decision.candidate = i;
-    best_cached = cached;
+    best = rank;
   }
   if (!decision.candidate) {
     if (unmet_count > kMaxUnmet) decision.unmet.push_back(fmt::format("and {} more", unmet_count - kMaxUnmet));
@@ -74,7 +88,7 @@ ClaimDecision DecideClaim(const Island& island, const std::vector<Candidate>& ca
   const Candidate& chosen = candidates[*decision.candidate];
   decision.unmet.clear();
   decision.reason = fmt::format("{} has the highest priority ({}) of what fits{}{}", chosen.task_id, chosen.priority,
-                                best_cached ? ", and the island holds its input" : "",
+                                best.cached ? ", and the island holds its input" : "",
                                 chosen.expired_island.empty()
                                     ? std::string()
                                     : fmt::format("; the lease of island {} ran out", chosen.expired_island));

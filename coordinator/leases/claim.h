@@ -25,6 +25,9 @@ struct Candidate {
   std::vector<std::string> input_uris;
   // Island whose lease ran out; empty for a READY task.
   std::string expired_island;
+  // Moved by an operator: only the one is granted it, or everybody but the other. Empty: neither.
+  std::string wanted_island;
+  std::string avoided_island;
 };
 
 struct ClaimDecision {
@@ -38,12 +41,12 @@ struct ClaimDecision {
 
 inline constexpr size_t kMaxUnmet = 16;
 
-// Why the island cannot run the task; empty when it can. Ranks, device and memory are asked of tasks that train on
-// every rank; labels and format of all.
+// Why the island cannot run the task, or is not to; empty when it can. Ranks, device and memory are asked of tasks that
+// train on every rank; labels and format of all.
 std::string UnmetRequirement(const Island& island, const Candidate& candidate);
 
-// Among the candidates that fit: highest priority first, then those that read a URI the island holds, then the first in
-// the order given (oldest job, graph order).
+// Among the candidates that fit: those that were moved to this island first, then highest priority, then those that
+// read a URI the island holds, then the first in the order given (oldest job, graph order).
 ClaimDecision DecideClaim(const Island& island, const std::vector<Candidate>& candidates,
                           const std::set<std::string>& cached_uris);
 

@@ -84,6 +84,23 @@ TEST(ClaimTest, NothingThatFitsIsExplainedWithinABound) {
   EXPECT_THAT(granted.unmet, IsEmpty());
 }
 
+TEST(ClaimTest, AMovedTaskIsKeptForOneIslandOrFromOne) {
+  Island a = IslandWith({});
+  Island b = IslandWith({});
+  b.island_id = "b";
+  Candidate urgent = Training("j/urgent");
+  urgent.priority = 5;
+  Candidate moved = Training("j/moved");
+  moved.wanted_island = "b";
+  moved.avoided_island = "a";
+  EXPECT_EQ(DecideClaim(a, {moved, urgent}, {}).candidate, 1u);
+  EXPECT_EQ(DecideClaim(b, {urgent, moved}, {}).candidate, 1u) << "before what is more urgent";
+  EXPECT_THAT(DecideClaim(a, {moved}, {}).unmet, ElementsAre("j/moved is kept for island b"));
+  moved.wanted_island.clear();
+  EXPECT_THAT(DecideClaim(a, {moved}, {}).unmet, ElementsAre("j/moved was moved away from this island"));
+  EXPECT_EQ(DecideClaim(b, {moved, urgent}, {}).candidate, 1u) << "anybody's now, and less urgent";
+}
+
 TEST(ClaimTest, AnExpiredLeaseIsGrantedToTheNextRequester) {
   Candidate candidate = Training("j/t");
   candidate.expired_island = "b";

@@ -53,6 +53,13 @@ bool Overlap(const VersionRange& a, const VersionRange& b) {
   return a.min <= b.max && b.min <= a.max;
 }
 
+IslandActivity ActivityOf(const Island& island, bool holds_lease, absl::Duration now, absl::Duration lease_duration) {
+  const bool heard = island.last_seen > absl::ZeroDuration() && now - island.last_seen <= lease_duration;
+  if (!heard) return IslandActivity::kLost;
+  if (!island.drain_reason.empty()) return holds_lease ? IslandActivity::kDraining : IslandActivity::kDrained;
+  return holds_lease ? IslandActivity::kBusy : IslandActivity::kIdle;
+}
+
 absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string_view island_id,
                                                 std::string_view request_id, const Capabilities& capabilities,
                                                 absl::Duration now, const MembershipOptions& options) {
@@ -72,12 +79,13 @@ absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string
                     options.protocol.min, options.protocol.max, capabilities.protocol.min, capabilities.protocol.max));
   }
   RegisterDecision decision;
-  decision.island = Island{std::string(island_id), 1, std::string(request_id), capabilities, now, 0};
+  decision.island = Island{std::string(island_id), 1, std::string(request_id), capabilities, now, 0, ""};
   if (known == nullptr) {
     decision.durable_change = true;
     decision.reason = fmt::format("island {} is new", island_id);
     return decision;
   }
+  decision.island.drain_reason = known->drain_reason;
   if (known->request_id == request_id) {
     decision.island.incarnation = known->incarnation;
     decision.island.heartbeat_sequence = known->heartbeat_sequence;

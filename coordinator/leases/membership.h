@@ -44,7 +44,20 @@ struct Island {
   // Volatile: when the island last called, and the newest heartbeat's sequence number.
   absl::Duration last_seen = absl::ZeroDuration();
   int64_t heartbeat_sequence = 0;
+  // Why it is granted nothing; empty: it is not drained. Durable, whatever incarnation.
+  std::string drain_reason;
 };
+
+// What an island is at, for people.
+enum class IslandActivity : uint8_t {
+  kIdle = 1,
+  kBusy,
+  kDraining,  // drained, and still at its task
+  kDrained,
+  kLost,  // not heard for a lease's duration, or not yet since the coordinator started
+};
+
+IslandActivity ActivityOf(const Island& island, bool holds_lease, absl::Duration now, absl::Duration lease_duration);
 
 struct MembershipOptions {
   // What this coordinator speaks and what its tasks' files need.

@@ -68,6 +68,40 @@ TEST(MembershipTest, OnlyTheNewestIncarnationIsObeyed) {
   EXPECT_EQ(ErrorReason(CheckIncarnation(nullptr, "a", 1)), "ISLAND_UNKNOWN");
 }
 
+TEST(MembershipTest, WhatAnIslandIsAt) {
+  struct Case {
+    const char* name;
+    double last_seen;  // 0: never
+    const char* drain_reason;
+    bool holds_lease;
+    IslandActivity activity;
+  };
+  const Case cases[] = {
+      {"never heard", 0, "", false, IslandActivity::kLost},
+      {"never heard since a restart, with a lease", 0, "", true, IslandActivity::kLost},
+      {"heard a lease's duration ago", 90, "", true, IslandActivity::kBusy},
+      {"heard a moment before", 89.9, "", true, IslandActivity::kLost},
+      {"nothing to do", 99, "", false, IslandActivity::kIdle},
+      {"drained at work", 99, "disk", true, IslandActivity::kDraining},
+      {"drained", 99, "disk", false, IslandActivity::kDrained},
+      {"drained and gone", 80, "disk", false, IslandActivity::kLost},
+  };
+  for (const Case& test : cases) {
+    Island island{"a", 1, "r", {}, absl::Seconds(test.last_seen), 0, test.drain_reason};
+    EXPECT_EQ(ActivityOf(island, test.holds_lease, absl::Seconds(100), absl::Seconds(10)), test.activity) << test.name;
+  }
+}
+
+TEST(MembershipTest, ADrainedIslandStaysDrainedWhenItStartsAgain) {
+  Island known = kKnown;
+  known.drain_reason = "disk";
+  for (const char* start : {"again", known.request_id.c_str()}) {
+    const auto decision = DecideRegister(&known, "a", start, known.capabilities, absl::Seconds(1), {});
+    ASSERT_TRUE(decision.ok()) << decision.status();
+    EXPECT_EQ(decision->island.drain_reason, "disk") << start;
+  }
+}
+
 TEST(MembershipTest, RangesOverlapWhenTheyShareAVersion) {
   EXPECT_TRUE(Overlap({1, 2}, {2, 3}));
   EXPECT_TRUE(Overlap({1, 5}, {2, 3}));

@@ -146,6 +146,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
   island_service_ = std::make_unique<IslandServiceImpl>(context);
   model_service_ = std::make_unique<ModelServiceImpl>(context);
+  admin_service_ = std::make_unique<AdminServiceImpl>(context);
   serving_service_ = std::make_unique<ServingServiceImpl>(context, experts_.get());
   rpc::ServerOptions server;
   server.listen = options.listen;
@@ -158,6 +159,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   server.services = {{atlpb::job::v1::JobService::service_full_name(), job_service_.get()},
                      {atlpb::island::v1::IslandService::service_full_name(), island_service_.get()},
                      {atlpb::model::v1::ModelService::service_full_name(), model_service_.get()},
+                     {atlpb::admin::v1::AdminService::service_full_name(), admin_service_.get()},
                      {atlpb::serving::v1::ServingService::service_full_name(), serving_service_.get()}};
   ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server));
   collector_ = std::make_unique<Collector>(

@@ -15,6 +15,7 @@
 #include "common/rpc/security.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
+#include "coordinator/service/admin_service.h"
 #include "coordinator/service/collector.h"
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"
@@ -106,6 +107,7 @@ class Coordinator {
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<IslandServiceImpl> island_service_;
   std::unique_ptr<ModelServiceImpl> model_service_;
+  std::unique_ptr<AdminServiceImpl> admin_service_;
   std::unique_ptr<ServingServiceImpl> serving_service_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<Collector> collector_;

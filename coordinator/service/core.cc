@@ -188,6 +188,8 @@ absl::Duration Core::NextWake() const {
   for (const auto& [ticket, claim] : claims_) next = std::min(next, claim.deadline);
   // A lease that runs out makes its task claimable for those who wait.
   if (!claims_.empty()) next = std::min(next, leases_.NextExpiry(Now()));
+  // So does the end of a move.
+  if (!claims_.empty() && next_move_end_ > Now()) next = std::min(next, next_move_end_);
   return next;
 }
 
@@ -203,6 +205,7 @@ void Core::Deliver() {
 void Core::UpdateGauges() {
   const absl::Duration now = Now();
   gauges_due_ = now + kGaugeInterval;
+  JudgeIslands();
   std::array<int, 6> by_job_state{};
   std::array<int, 7> by_task_state{};
   for (const auto& [job_id, record] : active_) {
@@ -216,6 +219,9 @@ void Core::UpdateGauges() {
            now - entry.second.last_seen <= options_.lease.lease_duration;
   });
   metrics_.islands_live->Set(static_cast<double>(live));
+  const auto drained = std::count_if(islands_.begin(), islands_.end(),
+                                     [](const auto& entry) { return !entry.second.drain_reason.empty(); });
+  metrics_.islands_drained->Set(static_cast<double>(drained));
   const size_t expired = leases_.CountExpired(now);
   metrics_.leases_expired->Set(static_cast<double>(expired));
   metrics_.leases_live->Set(static_cast<double>(leases_.size() - expired));

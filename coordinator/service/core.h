@@ -28,6 +28,7 @@
 #include "coordinator/leases/claim.h"
 #include "coordinator/leases/lease.h"
 #include "coordinator/leases/membership.h"
+#include "coordinator/leases/slow_islands.h"
 #include "coordinator/service/core_metrics.h"
 #include "coordinator/service/watch_list.h"
 #include "coordinator/store/store.h"
@@ -37,6 +38,9 @@ namespace atl::coordinator {
 struct CoreOptions {
   leases::LeaseOptions lease;
   leases::MembershipOptions membership;
+  leases::SlowIslandOptions slow_islands;
+  // How long a task that was moved is kept for others than the island it was moved from.
+  absl::Duration move_preference = absl::Minutes(10);
   // Root of the blob store, without a trailing '/'.
   std::string blob_root;
   // How long answers to creating calls are kept for their repetition.
@@ -94,6 +98,28 @@ struct LeaseVerdict {
   std::string reason;
 };
 
+struct HeartbeatAnswer {
+  // Leases that are not valid any more.
+  std::vector<LeaseVerdict> revoked;
+  // Leases that are to be given back soon, with a checkpoint.
+  std::vector<LeaseVerdict> stopping;
+  // Why the island is drained; empty: it is not.
+  std::string drain_reason;
+};
+
+// An island for people.
+struct IslandView {
+  leases::Island island;
+  leases::IslandActivity activity = leases::IslandActivity::kLost;
+  absl::Time last_heard = absl::InfinitePast();  // InfinitePast: not since the coordinator started
+  // Of its lease; the task of an island without one is empty.
+  jobs::Task task;
+  std::string job_id;
+  int64_t step = 0;
+  absl::Duration step_time;
+  leases::StepJudgement judgement;
+};
+
 class Core {
  public:
   using ClaimCallback = std::function<void(absl::StatusOr<ClaimAnswer>)>;
@@ -102,6 +128,8 @@ class Core {
   using ModelCallback = std::function<void(absl::StatusOr<store::Model>, bool last)>;
   // Makes the answer that a repeated call gets, byte for byte.
   using EncodeJob = std::function<std::string(const JobView&)>;
+  using EncodeIsland = std::function<std::string(const IslandView&)>;
+  using EncodeTask = std::function<std::string(const jobs::Task&)>;
   using EncodeModel = std::function<std::string(const store::Model&)>;
 
   // Loads the store. Attempts of an earlier store epoch end; all others live on with a period of grace. `store`,
@@ -123,13 +151,26 @@ class Core {
   // Islands (core_islands.cc).
   absl::StatusOr<Registration> RegisterIsland(std::string_view island_id, std::string_view request_id,
                                               const leases::Capabilities& capabilities);
-  absl::StatusOr<std::vector<LeaseVerdict>> Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
-                                                      const std::vector<spec::LeaseToken>& leases);
+  // `step_time`: of the task that it holds; zero when it does not say.
+  absl::StatusOr<HeartbeatAnswer> Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
+                                            const std::vector<spec::LeaseToken>& leases,
+                                            absl::Duration step_time = absl::ZeroDuration());
   // Answers through `done`: at the next Deliver when something fits or nothing is waited for, else when something fits
   // or the wait is over. Returns a ticket for CancelClaim. A second claim of the same island ends the first.
   int64_t ClaimTask(const ClaimRequest& request, ClaimCallback done);
   // Forgets the claim, which is then never answered. Unknown tickets are fine.
   void CancelClaim(int64_t ticket);
+
+  // What operators do with islands (core_admin.cc). NOT_FOUND (ISLAND_UNKNOWN); the strings are encoded answers.
+  //
+  // Those heard since the start, drained, or with a lease; by name.
+  std::vector<IslandView> ListIslands();
+  // An empty reason undrains.
+  absl::StatusOr<std::string> DrainIsland(const CallKey& key, std::string_view island_id, std::string_view reason,
+                                          const EncodeIsland& encode);
+  // FAILED_PRECONDITION: ISLAND_DRAINED, ISLAND_LOST and ISLAND_UNFIT for `to`, and what jobs::MoveTask says.
+  absl::StatusOr<std::string> MoveTask(const CallKey& key, std::string_view task_id, std::string_view to,
+                                       const EncodeTask& encode);
 
   // Attempts (core_attempts.cc). All are safe to repeat with the same arguments.
   absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
@@ -210,6 +251,12 @@ class Core {
     int64_t sequence = 0;
     spec::Progress progress;
   };
+  struct StepTime {
+    std::string task_id;
+    int64_t attempt = 0;
+    absl::Duration step_time;
+    leases::StepJudgement judgement;
+  };
   using TransactionBody = std::function<absl::Status(store::Transaction&)>;
 
   Core(store::Store* store, Clock* clock, CoreOptions options, CoreMetrics* metrics);
@@ -241,6 +288,7 @@ class Core {
   absl::StatusOr<std::optional<ClaimAnswer>> TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet);
   absl::StatusOr<std::optional<spec::TaskGrant>> GrantTask(const leases::Island& island, std::string_view task_id);
   absl::StatusOr<spec::TaskGrant> GrantOf(const leases::Lease& lease);
+  leases::Candidate CandidateOf(const jobs::JobRecord& record, const jobs::Task& task) const;
   const std::vector<leases::Candidate>& Candidates();
   void ServeWaitingClaims();
   void AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer);
@@ -252,6 +300,14 @@ class Core {
   absl::Status Publish(store::Transaction& transaction, const jobs::JobRecord& record,
                        const std::vector<spec::Artifact>& outputs);
   std::string VerdictOf(const spec::LeaseToken& token) const;
+
+  // Whether an operator wants the island to give the task back.
+  bool IsAskedFor(const jobs::Task& task) const;
+  void TakeStepTime(const std::string& island_id, const spec::LeaseToken& token, absl::Duration step_time);
+  void JudgeIslands();
+  // Whether the island `to` can go on with the task.
+  absl::Status CheckTarget(const jobs::JobRecord& record, const jobs::Task& task, std::string_view to);
+  IslandView ViewOf(const leases::Island& island);
 
   void JobChanged(std::string_view job_id) { job_watches_.MarkDirty(job_id); }
   void SendDueWatches();
@@ -274,6 +330,8 @@ class Core {
   std::vector<leases::Candidate> candidates_;
   bool candidates_stale_ = true;
   absl::Duration candidates_until_ = absl::InfiniteDuration();
+  absl::Duration next_move_end_ = absl::InfiniteDuration();  // of tasks that wait for the island they were moved to
+  std::map<std::string, StepTime, std::less<>> step_times_;  // by island
 
   int64_t next_ticket_ = 1;
   std::map<int64_t, WaitingClaim> claims_;

@@ -217,9 +217,11 @@ absl::Status Core::FailTask(const spec::LeaseToken& token, std::string_view code
 }
 
 absl::Status Core::ReleaseTask(const spec::LeaseToken& token, std::string_view reason) {
-  return EndAttempt(
-      "release_task", token,
-      {jobs::AttemptOutcome::kReleased, false, fmt::format("released: {}", reason.substr(0, kMaxMessage))});
+  const jobs::JobRecord* record = Active(jobs::JobIdOf(token.task_id));
+  const jobs::Task* task = record == nullptr ? nullptr : jobs::FindTask(*record, token.task_id);
+  return EndAttempt("release_task", token,
+                    {jobs::AttemptOutcome::kReleased, false, fmt::format("released: {}", reason.substr(0, kMaxMessage)),
+                     task != nullptr && IsAskedFor(*task)});
 }
 
 }  // namespace atl::coordinator

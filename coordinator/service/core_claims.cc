@@ -23,27 +23,38 @@ const std::vector<leases::Candidate>& Core::Candidates() {
   const absl::Duration now = Now();
   if (!candidates_stale_ && now < candidates_until_) return candidates_;
   candidates_.clear();
+  next_move_end_ = absl::InfiniteDuration();
   for (const std::string& job_id : active_order_) {
     const jobs::JobRecord& record = active_.at(job_id);
     for (const jobs::Task& task : record.tasks) {
       const bool expired = task.state == jobs::TaskState::kLeased && leases_.Expired(task.task_id, now);
       if (task.state != jobs::TaskState::kReady && !expired) continue;
-      leases::Candidate& candidate = candidates_.emplace_back();
-      candidate.task_id = task.task_id;
-      candidate.kind = task.kind;
-      candidate.priority = record.job.spec.priority;
-      candidate.requirements = record.job.spec.requirements;
-      candidate.format = options_.membership.format;
+      leases::Candidate& candidate = candidates_.emplace_back(CandidateOf(record, task));
       if (expired) candidate.expired_island = task.island_id;
-      if (!jobs::IsTraining(task.kind)) continue;
-      for (const spec::TaskInput& input : jobs::InputsOf(record, task)) {
-        for (const spec::Artifact& artifact : input.artifacts) candidate.input_uris.push_back(artifact.uri);
-      }
+      const absl::Duration move_left = task.move.until - clock_.Now();
+      if (move_left <= absl::ZeroDuration()) continue;
+      candidate.wanted_island = task.move.to;
+      candidate.avoided_island = task.move.from;
+      next_move_end_ = std::min(next_move_end_, now + move_left);
     }
   }
   candidates_stale_ = false;
-  candidates_until_ = leases_.NextExpiry(now);
+  candidates_until_ = std::min(leases_.NextExpiry(now), next_move_end_);
   return candidates_;
+}
+
+leases::Candidate Core::CandidateOf(const jobs::JobRecord& record, const jobs::Task& task) const {
+  leases::Candidate candidate;
+  candidate.task_id = task.task_id;
+  candidate.kind = task.kind;
+  candidate.priority = record.job.spec.priority;
+  candidate.requirements = record.job.spec.requirements;
+  candidate.format = options_.membership.format;
+  if (!jobs::IsTraining(task.kind)) return candidate;
+  for (const spec::TaskInput& input : jobs::InputsOf(record, task)) {
+    for (const spec::Artifact& artifact : input.artifacts) candidate.input_uris.push_back(artifact.uri);
+  }
+  return candidate;
 }
 
 absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
@@ -118,6 +129,10 @@ absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& re
     leases_.Renew(held->task_id, Now());
     ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*held));
     return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
+  }
+  if (!it->second.drain_reason.empty()) {
+    *unmet = {fmt::format("island {} is drained: {}", request.island_id, it->second.drain_reason)};
+    return std::optional<ClaimAnswer>();
   }
   // Each turn either grants, finds nothing that fits, or takes a task out of the candidates for good.
   while (true) {

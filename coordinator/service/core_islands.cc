@@ -38,13 +38,13 @@ absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, st
   return Registration{decision.island.incarnation, store_.epoch(), options_.lease};
 }
 
-absl::StatusOr<std::vector<LeaseVerdict>> Core::Heartbeat(std::string_view island_id, int64_t incarnation,
-                                                          int64_t sequence,
-                                                          const std::vector<spec::LeaseToken>& tokens) {
+absl::StatusOr<HeartbeatAnswer> Core::Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
+                                                const std::vector<spec::LeaseToken>& tokens, absl::Duration step_time) {
   const auto it = islands_.find(island_id);
   ATOLL_RETURN_IF_ERROR(leases::CheckIncarnation(it == islands_.end() ? nullptr : &it->second, island_id, incarnation));
   leases::Island& island = it->second;
-  std::vector<LeaseVerdict> revoked;
+  HeartbeatAnswer answer;
+  answer.drain_reason = island.drain_reason;
   // An older heartbeat that was overtaken says nothing about now.
   const bool current = sequence > island.heartbeat_sequence;
   if (current) {
@@ -53,13 +53,17 @@ absl::StatusOr<std::vector<LeaseVerdict>> Core::Heartbeat(std::string_view islan
   }
   for (const spec::LeaseToken& token : tokens) {
     if (!leases_.Check(token, store_.epoch()).ok()) {
-      revoked.push_back({token.task_id, VerdictOf(token)});
-    } else if (current) {
-      if (leases_.Expired(token.task_id, Now())) candidates_stale_ = true;
-      leases_.Renew(token.task_id, Now());
+      answer.revoked.push_back({token.task_id, VerdictOf(token)});
+      continue;
     }
+    const jobs::Task* task = jobs::FindTask(*Active(leases_.Find(token.task_id)->job_id), token.task_id);
+    if (island.drain_reason.empty() && IsAskedFor(*task)) answer.stopping.push_back({token.task_id, "MOVED"});
+    if (!current) continue;
+    if (leases_.Expired(token.task_id, Now())) candidates_stale_ = true;
+    leases_.Renew(token.task_id, Now());
+    TakeStepTime(island.island_id, token, step_time);
   }
-  return revoked;
+  return answer;
 }
 
 std::string Core::VerdictOf(const spec::LeaseToken& token) const {

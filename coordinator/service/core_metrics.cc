@@ -40,6 +40,9 @@ CoreMetrics::CoreMetrics(metrics::Registry* registry) {
   stale_attempts = registry->AddCounter("atoll_coordinator_stale_attempts_total", "Calls refused with STALE_ATTEMPT.");
   models_published = registry->AddCounter("atoll_coordinator_models_published_total", "Model versions published.");
   islands_live = registry->AddGauge("atoll_coordinator_islands_live", "Islands heard of within one lease duration.");
+  islands_slow = registry->AddGauge("atoll_coordinator_islands_slow",
+                                    "Islands whose steps take more than twice as long as others' for over a minute.");
+  islands_drained = registry->AddGauge("atoll_coordinator_islands_drained", "Islands that an operator drained.");
   leases_live = registry->AddGauge("atoll_coordinator_leases_live", "Leases that have not run out.");
   leases_expired = registry->AddGauge("atoll_coordinator_leases_expired", "Leases that ran out and are claimable.");
   waiting_claims = registry->AddGauge("atoll_coordinator_waiting_claims", "Claims that wait for a task that fits.");

@@ -26,6 +26,8 @@ struct CoreMetrics {
   metrics::Gauge* jobs[6] = {};
   metrics::Gauge* tasks[7] = {};
   metrics::Gauge* islands_live;
+  metrics::Gauge* islands_slow;
+  metrics::Gauge* islands_drained;
   metrics::Gauge* leases_live;
   metrics::Gauge* leases_expired;
   metrics::Gauge* waiting_claims;

@@ -90,9 +90,9 @@ void ExpertRegistry::TakeModel(const store::Model& model) {
   news_ = true;
 }
 
-absl::StatusOr<HeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::ExpertServer& server, int64_t sequence,
-                                                          bool leaving) {
-  HeartbeatAnswer answer{.interval = options_.servers.heartbeat_interval};
+absl::StatusOr<ServerHeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::ExpertServer& server, int64_t sequence,
+                                                                bool leaving) {
+  ServerHeartbeatAnswer answer{.interval = options_.servers.heartbeat_interval};
   if (leaving) {
     if (servers_.Leave(server.server_id, server.incarnation)) {
       spdlog::info("expert server '{}' leaves", server.server_id);

@@ -66,7 +66,7 @@ struct AssignedNetwork {
   std::string uri;  // folder that holds the version's model_index.json
 };
 
-struct HeartbeatAnswer {
+struct ServerHeartbeatAnswer {
   std::vector<AssignedNetwork> assigned;
   absl::Duration interval;
   // Nothing is decided yet for this server: it keeps what it hosts.
@@ -96,7 +96,7 @@ class ExpertRegistry {
   void TakeModel(const store::Model& model);
 
   // As ExpertServers::TakeHeartbeat, and what the server is to host from now on.
-  absl::StatusOr<HeartbeatAnswer> Heartbeat(const serving::ExpertServer& server, int64_t sequence, bool leaving);
+  absl::StatusOr<ServerHeartbeatAnswer> Heartbeat(const serving::ExpertServer& server, int64_t sequence, bool leaving);
   // As RouterReports::Take; returns when the next report is expected.
   absl::StatusOr<absl::Duration> ReportRouting(const serving::RoutingReport& report);
 

@@ -15,6 +15,12 @@ namespace {
 
 namespace pb = atlpb::island::v1;
 
+// Nobody's step takes longer than a day; what is no time is taken as none.
+absl::Duration StepTimeOf(const pb::HeartbeatRequest& request) {
+  const double seconds = request.step_seconds();
+  return seconds > 0 && seconds < 86'400 ? absl::Seconds(seconds) : absl::ZeroDuration();
+}
+
 // A long poll. The core answers it from its own thread, or the caller gives up, whichever comes first; only then does
 // gRPC let go of request and response.
 class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
@@ -105,13 +111,16 @@ grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerConte
     ATOLL_RETURN_IF_ERROR(own);
     std::vector<spec::LeaseToken> tokens;
     for (const pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
-    ATOLL_ASSIGN_OR_RETURN(const std::vector<LeaseVerdict> revoked,
-                           core.Heartbeat(request->island_id(), request->incarnation(), request->sequence(), tokens));
-    for (const LeaseVerdict& verdict : revoked) {
-      pb::LeaseVerdict* added = response->add_revoked();
-      added->set_task_id(verdict.task_id);
-      added->set_reason(verdict.reason);
-    }
+    ATOLL_ASSIGN_OR_RETURN(const HeartbeatAnswer answer,
+                           core.Heartbeat(request->island_id(), request->incarnation(), request->sequence(), tokens,
+                                          StepTimeOf(*request)));
+    const auto to_proto = [](const LeaseVerdict& verdict, pb::LeaseVerdict* proto) {
+      proto->set_task_id(verdict.task_id);
+      proto->set_reason(verdict.reason);
+    };
+    for (const LeaseVerdict& verdict : answer.revoked) to_proto(verdict, response->add_revoked());
+    for (const LeaseVerdict& verdict : answer.stopping) to_proto(verdict, response->add_stopping());
+    response->set_drain_reason(answer.drain_reason);
     return absl::OkStatus();
   });
 }

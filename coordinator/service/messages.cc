@@ -19,6 +19,20 @@ namespace {
 constexpr int32_t kDefaultPage = 50;
 constexpr int32_t kLargestPage = 1000;
 
+// One entry by one, so that equal messages have equal bytes.
+std::string DeterministicBytes(const google::protobuf::Message& message) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&coded);
+  }
+  return bytes;
+}
+
+}  // namespace
+
 atlpb::job::v1::Task TaskToProto(const jobs::Task& task) {
   atlpb::job::v1::Task proto;
   proto.set_task_id(task.task_id);
@@ -34,19 +48,30 @@ atlpb::job::v1::Task TaskToProto(const jobs::Task& task) {
   return proto;
 }
 
-// One entry by one, so that equal messages have equal bytes.
-std::string DeterministicBytes(const google::protobuf::Message& message) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    message.SerializeToCodedStream(&coded);
-  }
-  return bytes;
+atlpb::admin::v1::Island IslandToProto(const IslandView& view) {
+  atlpb::admin::v1::Island proto;
+  proto.set_island_id(view.island.island_id);
+  proto.set_incarnation(view.island.incarnation);
+  proto.set_state(static_cast<atlpb::admin::v1::Island::State>(view.activity));
+  const leases::Capabilities& capabilities = view.island.capabilities;
+  proto.set_ranks(capabilities.ranks);
+  proto.set_device_kind(capabilities.device_kind);
+  proto.set_device_name(capabilities.device_name);
+  proto.set_build(capabilities.build);
+  if (view.last_heard != absl::InfinitePast()) *proto.mutable_last_heard_time() = wire::ToProto(view.last_heard);
+  proto.set_drain_reason(view.island.drain_reason);
+  if (view.task.task_id.empty()) return proto;
+  proto.set_task_id(view.task.task_id);
+  proto.set_job_id(view.job_id);
+  proto.set_task_kind(wire::ToProto(view.task.kind));
+  proto.set_task_index(view.task.index);
+  proto.set_attempt(view.task.attempt);
+  proto.set_step(view.step);
+  proto.set_step_seconds(absl::ToDoubleSeconds(view.step_time));
+  proto.set_slowdown(view.judgement.slowdown);
+  proto.set_slow(view.judgement.slow);
+  return proto;
 }
-
-}  // namespace
 
 atlpb::job::v1::Job JobToProto(const jobs::Job& job) {
   atlpb::job::v1::Job proto;

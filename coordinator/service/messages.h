@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "atoll/admin/v1/admin_service.pb.h"
 #include "atoll/island/v1/island_service.pb.h"
 #include "atoll/job/v1/job_service.pb.h"
 #include "atoll/model/v1/model_service.pb.h"
@@ -18,6 +19,8 @@ namespace atl::coordinator {
 // Without tasks.
 atlpb::job::v1::Job JobToProto(const jobs::Job& job);
 atlpb::job::v1::Job JobToProto(const JobView& view);
+atlpb::job::v1::Task TaskToProto(const jobs::Task& task);
+atlpb::admin::v1::Island IslandToProto(const IslandView& view);
 atlpb::model::v1::Model ModelToProto(const store::Model& model);
 leases::Capabilities CapabilitiesFromProto(const atlpb::island::v1::Capabilities& proto);
 

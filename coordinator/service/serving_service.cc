@@ -148,7 +148,7 @@ grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerCont
                                                         pb::HeartbeatResponse* response) {
   return Serve(context_, call, "ExpertHeartbeat", [registry = registry_, request, response](Core&) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const serving::ExpertServer server, ServerFromProto(request->server()));
-    ATOLL_ASSIGN_OR_RETURN(const HeartbeatAnswer answer,
+    ATOLL_ASSIGN_OR_RETURN(const ServerHeartbeatAnswer answer,
                            registry->Heartbeat(server, request->sequence(), request->leaving()));
     for (const AssignedNetwork& assigned : answer.assigned) {
       pb::AssignedNetwork* proto = response->add_assigned();

@@ -142,6 +142,13 @@ INSERT OR IGNORE INTO meta
   SELECT 'restored_epoch', CASE WHEN CAST(value AS INTEGER) > 1 THEN value ELSE '0' END
   FROM meta WHERE key = 'store_epoch';
 )sql",
+    // 4: what operators ask for: tasks that go on elsewhere, islands that are granted nothing.
+    R"sql(
+ALTER TABLE tasks ADD COLUMN move_from TEXT NOT NULL DEFAULT '';
+ALTER TABLE tasks ADD COLUMN move_to TEXT NOT NULL DEFAULT '';
+ALTER TABLE tasks ADD COLUMN move_until INTEGER;
+ALTER TABLE islands ADD COLUMN drain_reason TEXT NOT NULL DEFAULT '';
+)sql",
 };
 
 absl::StatusOr<int64_t> TableCount(Database& database, std::string_view name) {

@@ -16,7 +16,7 @@ namespace {
 // In the order in which ReadTask and ReadArtifact read them.
 constexpr std::string_view kTaskColumns =
     "task_id, kind, task_index, state, attempt, island_id, committed_step, attempt_committed, failures, message, "
-    "depends_on";
+    "move_from, move_to, move_until, depends_on";
 constexpr std::string_view kArtifactColumns = "name, uri, bytes, sha256, rows";
 constexpr std::string_view kUnfinished = "SELECT job_id FROM jobs WHERE state IN (1, 2)";
 
@@ -54,6 +54,9 @@ jobs::Task ReadTask(Statement& row) {
   task.attempt_committed = row.Int() != 0;
   task.failures = static_cast<int32_t>(row.Int());
   task.message = row.Text();
+  task.move.from = row.Text();
+  task.move.to = row.Text();
+  task.move.until = row.Time();
   task.depends_on = SplitLines(row.Text());
   return task;
 }

@@ -75,10 +75,10 @@ absl::Status SqlTransaction::UpdateJob(const jobs::Job& job) {
 absl::Status SqlTransaction::UpdateTask(const jobs::Task& task) {
   Statement update = database_.Prepare(
       "UPDATE tasks SET state = ?, attempt = ?, island_id = ?, committed_step = ?, attempt_committed = ?, failures = "
-      "?, "
-      "message = ? WHERE task_id = ?");
+      "?, message = ?, move_from = ?, move_to = ?, move_until = ? WHERE task_id = ?");
   update.Bind(static_cast<int64_t>(task.state)).Bind(task.attempt).Bind(task.island_id).Bind(task.committed_step);
-  update.Bind(int64_t{task.attempt_committed}).Bind(int64_t{task.failures}).Bind(task.message).Bind(task.task_id);
+  update.Bind(int64_t{task.attempt_committed}).Bind(int64_t{task.failures}).Bind(task.message);
+  update.Bind(task.move.from).Bind(task.move.to).Bind(task.move.until).Bind(task.task_id);
   ATOLL_RETURN_IF_ERROR(ChangeOne(update, "updating task " + task.task_id));
   return WriteOutputs(task);
 }
@@ -170,6 +170,12 @@ absl::Status SqlTransaction::PutIsland(const leases::Island& island, absl::Time 
       "capabilities = excluded.capabilities, register_time = excluded.register_time");
   put.Bind(island.island_id).Bind(island.incarnation).Bind(island.request_id);
   return put.Bind(CapabilitiesToJson(island.capabilities)).Bind(now).Run();
+}
+
+absl::Status SqlTransaction::SetIslandDrain(std::string_view island_id, std::string_view reason) {
+  Statement update = database_.Prepare("UPDATE islands SET drain_reason = ? WHERE island_id = ?");
+  update.Bind(reason).Bind(island_id);
+  return ChangeOne(update, fmt::format("draining island {}", island_id));
 }
 
 absl::Status SqlTransaction::InsertModelVersion(const ModelVersionRow& version) {

@@ -103,27 +103,6 @@ TEST(SqliteOpenTest, ReadOnlyErrorsAreNamed) {
   EXPECT_EQ(ErrorReason(SqliteError(10 /* SQLITE_IOERR */, "writing", "I/O")), "STORE_IO");
 }
 
-TEST(SqliteOpenTest, AStoreOfTheFirstSchemaIsMigrated) {
-  TemporaryFolder folder;
-  {
-    const auto store = OpenOrDie(folder.File("s.db"));
-    ASSERT_TRUE(store->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob("j-1")); }).ok());
-  }
-  {
-    auto older = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
-    ASSERT_TRUE(older.ok());
-    ASSERT_TRUE((*older)->Execute("DROP TABLE final_progress; DELETE FROM schema_version WHERE version > 1").ok());
-  }
-  const auto store = OpenOrDie(folder.File("s.db"));
-  EXPECT_EQ(store->GetJob("j-1").value(), SmallJob("j-1"));
-  const spec::Progress progress{.step = 7, .total_steps = 9, .loss = 0.5, .metrics = {{"accuracy", 0.25}}};
-  ASSERT_TRUE(store->Write("p", [&](Transaction& t) { return t.InsertFinalProgress("j-1/cluster", progress); }).ok());
-  const auto stored = store->FinalProgress("j-1");
-  ASSERT_TRUE(stored.ok()) << stored.status();
-  EXPECT_EQ(stored->at("j-1/cluster").step, 7);
-  EXPECT_EQ(stored->at("j-1/cluster").metrics.at("accuracy"), 0.25);
-}
-
 TEST(SqliteOpenTest, MigratingTwiceChangesNothing) {
   TemporaryFolder folder;
   auto database = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());

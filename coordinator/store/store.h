@@ -124,7 +124,10 @@ class Transaction {
   // FAILED_PRECONDITION (CHECKPOINT_NOT_DELETING) for a row that is still COMMITTED.
   virtual absl::Status DeleteCheckpoint(std::string_view manifest_uri) = 0;
 
+  // Everything but whether it is drained.
   virtual absl::Status PutIsland(const leases::Island& island, absl::Time now) = 0;
+  // Why an island that exists is drained; empty: it is not.
+  virtual absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason) = 0;
 
   virtual absl::Status InsertModelVersion(const ModelVersionRow& version) = 0;
   // Unset when the model has none yet.

@@ -230,6 +230,37 @@ TEST_P(StoreContract, RevisionsGrowAcrossTransactionsAndRestarts) {
   EXPECT_EQ(second, first + 1);
 }
 
+TEST_P(StoreContract, WhatOperatorsAskForIsKept) {
+  const leases::Island island{"a", 1, "start-1", {}, {}, 0};
+  jobs::JobRecord record = SmallJob("j-1");
+  jobs::Task& task = record.tasks[0];
+  const auto written = store_->Write("drain", [&](Transaction& t) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(t.PutIsland(island, kNow));
+    ATOLL_RETURN_IF_ERROR(t.SetIslandDrain("a", "new disk"));
+    ATOLL_RETURN_IF_ERROR(t.PutIsland(island, kNow));
+    ATOLL_RETURN_IF_ERROR(t.InsertJob(record));
+    task.move = {"a", "b", kNow + absl::Minutes(10)};
+    return t.UpdateTask(task);
+  });
+  ASSERT_TRUE(written.ok()) << written;
+  Reopen();
+  EXPECT_EQ(store_->Islands()->at(0).drain_reason, "new disk") << "a registration does not undrain";
+  EXPECT_EQ(*jobs::FindTask(*store_->GetJob("j-1"), task.task_id), task);
+  task.move = {};
+  ASSERT_TRUE(store_
+                  ->Write("undrain",
+                          [&](Transaction& t) -> absl::Status {
+                            ATOLL_RETURN_IF_ERROR(t.SetIslandDrain("a", ""));
+                            return t.UpdateTask(task);
+                          })
+                  .ok());
+  Reopen();
+  EXPECT_EQ(store_->Islands()->at(0).drain_reason, "");
+  EXPECT_EQ(*jobs::FindTask(*store_->GetJob("j-1"), task.task_id), task);
+  EXPECT_EQ(ErrorReason(store_->Write("drain", [](Transaction& t) { return t.SetIslandDrain("none", "x"); })),
+            "STORE_ERROR");
+}
+
 TEST_P(StoreContract, IslandsKeepTheirIncarnation) {
   leases::Island island{"a", 1, "start-1", {.build = "b", .ranks = 2, .labels = {{"zone", "x"}}}, {}, 0};
   ASSERT_TRUE(store_->Write("register", [&](Transaction& t) { return t.PutIsland(island, kNow); }).ok());

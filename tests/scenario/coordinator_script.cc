@@ -149,6 +149,13 @@ std::string CoordinatorScript::Execute(const Line& line) {
   if (verb == "register") return Register(line);
   if (verb == "claim") return Claim(line);
   if (verb == "cancel") return Result(core_->CancelJob({}, RealId(line.word(1)), "script", NoAnswer));
+  if (verb == "move") {
+    const std::string to = line.option("to", "");
+    const auto process = processes_.find(to);
+    return Result(core_->MoveTask({}, RealId(line.word(1)),
+                                  process == processes_.end() ? to : process->second.island_id,
+                                  [](const jobs::Task&) { return ""; }));
+  }
   if (verb == "delete") return Result(core_->DeleteJob({}, RealId(line.word(1))));
   if (verb == "serve") {
     return Result(core_->SetServingVersion({}, line.word(1), RealId(line.word(2)), line.number("generation", 0),
@@ -172,7 +179,12 @@ std::string CoordinatorScript::Ask(const Line& line) {
   Process& process = processes_[line.word(1)];
   const spec::LeaseToken& token = process.grant.token;
   if (verb == "answered") return process.waiting;
-  if (verb == "heartbeat") return Heartbeat(process);
+  if (verb == "heartbeat") return Heartbeat(process, std::atof(line.option("step", "0").c_str()));
+  if (verb == "island") return ShowIsland(process.island_id);
+  if (verb == "drain" || verb == "undrain") {
+    const std::string reason = verb == "drain" ? line.option("reason", "script") : "";
+    return Result(core_->DrainIsland({}, process.island_id, reason, [](const IslandView&) { return ""; }));
+  }
   if (verb == "commit") return Commit(process, line.number("step", 0));
   if (verb == "complete") return Complete(process);
   if (verb == "fail") return Result(core_->FailTask(token, "INTERNAL", "script", line.word(2) == "permanent"));
@@ -257,12 +269,27 @@ std::string CoordinatorScript::Claim(const Line& line) {
   return process.waiting;
 }
 
-std::string CoordinatorScript::Heartbeat(Process& process) {
+std::string CoordinatorScript::Heartbeat(Process& process, double step_seconds) {
   std::vector<spec::LeaseToken> tokens;
   if (!process.grant.token.task_id.empty()) tokens.push_back(process.grant.token);
-  const auto revoked = core_->Heartbeat(process.island_id, process.incarnation, ++process.sequence, tokens);
-  if (!revoked.ok()) return Result(revoked);
-  return revoked->empty() ? "ok" : "revoked " + revoked->front().reason;
+  const auto answer =
+      core_->Heartbeat(process.island_id, process.incarnation, ++process.sequence, tokens, absl::Seconds(step_seconds));
+  if (!answer.ok()) return Result(answer);
+  if (!answer->revoked.empty()) return "revoked " + answer->revoked.front().reason;
+  if (!answer->stopping.empty()) return "stopping " + answer->stopping.front().reason;
+  return answer->drain_reason.empty() ? "ok" : "drained";
+}
+
+std::string CoordinatorScript::ShowIsland(const std::string& island_id) {
+  constexpr const char* kNames[] = {"", "IDLE", "BUSY", "DRAINING", "DRAINED", "LOST"};
+  for (const IslandView& view : core_->ListIslands()) {
+    if (view.island.island_id != island_id) continue;
+    std::string text = kNames[static_cast<size_t>(view.activity)];
+    if (!view.task.task_id.empty()) text += " " + ScriptId(view.task.task_id);
+    if (view.judgement.slowdown > 0) text += fmt::format(" slowdown={:.1f}", view.judgement.slowdown);
+    return view.judgement.slow ? text + " SLOW" : text;
+  }
+  return "none";
 }
 
 std::string CoordinatorScript::Commit(Process& process, int64_t step) {

@@ -5,11 +5,14 @@
 //   register a [island=a] [ranks=1] [start=<process start>]      -> incarnation=1
 //   claim a [wait=30s]          -> j/cluster attempt=1 [resume=20] | nothing | waits | unmet <text> | <REASON>
 //   answered a                  -> as claim: what a waiting claim was answered with, or: waits
-//   heartbeat a                 -> ok | revoked <REASON> | <REASON>
+//   heartbeat a [step=2.5]      -> ok | revoked <REASON> | stopping <REASON> | drained | <REASON>
 //   commit a step=10            -> ok | superseded 10,20 | <REASON>
 //   complete a | fail a [permanent] | release a     -> ok | <REASON>
 //   cancel j | delete j         -> ok | <REASON>
 //   serve digits j generation=1 -> ok | <REASON>
+//   drain a [reason=<word>] | undrain a    the island of process a -> ok | <REASON>
+//   move j/cluster [to=b]       -> ok | <REASON>
+//   island a                    -> BUSY j/cluster slowdown=3.0 SLOW | IDLE | DRAINING j/cluster | DRAINED | LOST
 //   advance 11s                 the clock moves, and the core is told
 //   restart                     the process dies and starts again on the same store
 //   restore                     as restart, with a store that takes a higher epoch
@@ -75,7 +78,8 @@ class CoordinatorScript {
   std::string SubmitJob(const Line& line);
   std::string Register(const Line& line);
   std::string Claim(const Line& line);
-  std::string Heartbeat(Process& process);
+  std::string Heartbeat(Process& process, double step_seconds);
+  std::string ShowIsland(const std::string& island_id);
   std::string Commit(Process& process, int64_t step);
   std::string Complete(Process& process);
   std::string ShowTask(const std::string& task_id);
