@@ -91,6 +91,10 @@ void Server::SetServing(const std::string& service_name, bool serving) {
   server_->GetHealthCheckService()->SetServingStatus(service_name, serving);
 }
 
+void Server::AnnounceEnd() {
+  server_->GetHealthCheckService()->SetServingStatus(false);
+}
+
 void Server::Shutdown(absl::Duration grace) {
   server_->GetHealthCheckService()->Shutdown();
   server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));

@@ -50,6 +50,9 @@ class Server {
   void SetServing(bool serving);
   void SetServing(const std::string& service_name, bool serving);
 
+  // Health answers NOT_SERVING for every name, also ""; calls are served as before.
+  void AnnounceEnd();
+
   // Health turns NOT_SERVING, new calls are refused, running ones get `grace` to end and are then cancelled. Returns
   // when all handlers have ended. Safe to call twice. The services may be destroyed after it.
   void Shutdown(absl::Duration grace);

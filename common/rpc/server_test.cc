@@ -119,6 +119,15 @@ TEST_F(ServerTest, CredentialsOfTheLoopbackTakeCallersThatHaveNone) {
   }
 }
 
+TEST_F(ServerTest, AnEndThatIsAnnouncedTurnsProbesAwayAndNoCalls) {
+  server_->SetServing(true);
+  EXPECT_EQ(CheckHealth(""), "SERVING");
+  server_->AnnounceEnd();
+  EXPECT_EQ(CheckHealth(""), "NOT_SERVING");
+  EXPECT_EQ(CheckHealth(JobService::service_full_name()), "NOT_SERVING");
+  EXPECT_TRUE(GetJob("a").ok());
+}
+
 TEST_F(ServerTest, ErrorsArriveWithTheirReason) {
   const absl::Status status = GetJob("missing");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);

@@ -26,17 +26,6 @@ namespace pb = atlpb::job::v1;
   std::abort();
 }
 
-std::string Program(const std::string& name) {
-  const char* build = std::getenv("ATOLL_BINARY_DIR");
-  // Started by hand: the test lies in <build>/tests.
-  const std::filesystem::path folder =
-      build != nullptr ? std::filesystem::path(build)
-                       : std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
-  const std::string path = folder / "bin" / name;
-  if (!std::filesystem::exists(path)) Die(fmt::format("{} is not built", path));
-  return path;
-}
-
 // The address that a process wrote to its port file; `known`, where it had one before, if it ended first.
 std::string AwaitAddress(const std::string& path, Process* process, const std::string& known = "") {
   std::string address;
@@ -50,6 +39,17 @@ std::string AwaitAddress(const std::string& path, Process* process, const std::s
 }
 
 }  // namespace
+
+std::string Program(const std::string& name) {
+  const char* build = std::getenv("ATOLL_BINARY_DIR");
+  // Started by hand: the test lies in <build>/tests.
+  const std::filesystem::path folder =
+      build != nullptr ? std::filesystem::path(build)
+                       : std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+  const std::string path = folder / "bin" / name;
+  if (!std::filesystem::exists(path)) Die(fmt::format("{} is not built", path));
+  return path;
+}
 
 Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   folder_ = testing::TempDir() + "atoll_cluster_XXXXXX";

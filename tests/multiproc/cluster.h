@@ -83,6 +83,9 @@ class Cluster {
   std::unique_ptr<Process> router_;
 };
 
+// The path of a program of the build; it must have been built.
+std::string Program(const std::string& name);
+
 // The expert's (or the router network's) task of a job.
 const atlpb::job::v1::Task& TaskOf(const atlpb::job::v1::Job& job, atlpb::job::v1::TaskKind kind, int index = 0);
 

@@ -39,6 +39,7 @@ void CheckpointCommits::OnStageFiles(int32_t rank, const atlpb::island::v1::Stag
     part->files.push_back({.name = file.name(), .bytes = file.bytes(), .sha256 = file.sha256()});
   }
   absl::MutexLock lock(&mutex_);
+  first_parts_.try_emplace(part->step, clock_->Monotonic());
   for (const int64_t step : pending_.Add(rank, *std::move(part))) to_delete_.push_back(step);
   metrics_->uncommitted_checkpoints->Set(pending_.waiting());
 }
@@ -58,6 +59,11 @@ void CheckpointCommits::GiveUp() {
 std::optional<CommittedManifest> CheckpointCommits::last() const {
   absl::MutexLock lock(&mutex_);
   return last_;
+}
+
+absl::Duration CheckpointCommits::commit_time() const {
+  absl::MutexLock lock(&mutex_);
+  return commit_times_.value();
 }
 
 absl::Status CheckpointCommits::refused() const {
@@ -108,6 +114,10 @@ absl::Status CheckpointCommits::CommitOne(storage::CheckpointManifest checkpoint
   spdlog::info("task {} attempt {}: checkpoint of step {} is committed", context_.token.task_id, context_.token.attempt,
                checkpoint.step);
   absl::MutexLock lock(&mutex_);
+  if (const auto first = first_parts_.find(checkpoint.step); first != first_parts_.end()) {
+    commit_times_.Add(clock_->Monotonic() - first->second);
+  }
+  first_parts_.erase(first_parts_.begin(), first_parts_.upper_bound(checkpoint.step));
   last_ = CommittedManifest{
       .step = checkpoint.step,
       .artifact = {.name = "checkpoint", .uri = manifest.uri, .bytes = manifest.bytes, .sha256 = manifest.sha256}};

@@ -20,6 +20,7 @@
 #include "common/storage/checkpoint.h"
 #include "worker/service/coordinator_client.h"
 #include "worker/service/pending_checkpoints.h"
+#include "worker/service/stop_plan.h"
 #include "worker/service/worker_metrics.h"
 
 namespace atl::worker {
@@ -55,6 +56,8 @@ class CheckpointCommits {
   void GiveUp();
 
   std::optional<CommittedManifest> last() const;
+  // The longest of late, from the first rank's part to the commit; zero before the first.
+  absl::Duration commit_time() const;
   // Why the last one that was not committed was refused; OK when none was.
   absl::Status refused() const;
 
@@ -76,6 +79,8 @@ class CheckpointCommits {
   std::vector<int64_t> to_delete_ ABSL_GUARDED_BY(mutex_);
   bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<CommittedManifest> last_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, absl::Duration> first_parts_ ABSL_GUARDED_BY(mutex_);  // when they came, by step
+  LongestOfLatest commit_times_ ABSL_GUARDED_BY(mutex_);
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

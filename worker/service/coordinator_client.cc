@@ -71,10 +71,11 @@ absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, a
     }
     absl::MutexLock lock(&mutex_);
     const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || (drained_ && until == Until::kDrain);
+      return stopped_ || hurried_ || (drained_ && until == Until::kDrain);
     };
     const absl::Duration delay = RetryDelay(failures, absl::Uniform(random, 0.0, 1.0));
     clock_->AwaitUntil(&mutex_, absl::Condition(&ended), clock_->Monotonic() + delay);
+    if (hurried_ && until == Until::kStop) return status;
   }
 }
 
@@ -156,19 +157,20 @@ absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std
       options_.call_timeout, Until::kStop);
 }
 
-absl::StatusOr<std::vector<pb::LeaseVerdict>> CoordinatorClient::Heartbeat(
-    int64_t sequence, const std::vector<spec::LeaseToken>& leases) {
+absl::StatusOr<pb::HeartbeatResponse> CoordinatorClient::Heartbeat(int64_t sequence,
+                                                                   const std::vector<spec::LeaseToken>& leases,
+                                                                   absl::Duration step_time) {
   pb::HeartbeatRequest request;
   request.set_island_id(options_.island_id);
   request.set_incarnation(incarnation());
   request.set_sequence(sequence);
   for (const spec::LeaseToken& lease : leases) *request.add_leases() = wire::ToProto(lease);
+  request.set_step_seconds(absl::ToDoubleSeconds(step_time));
   pb::HeartbeatResponse response;
-  const absl::Status status =
+  ATOLL_RETURN_IF_ERROR(
       Once([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); },
-           options_.call_timeout, Until::kStop);
-  if (!status.ok()) return status;
-  return std::vector<pb::LeaseVerdict>(response.revoked().begin(), response.revoked().end());
+           options_.call_timeout, Until::kStop));
+  return response;
 }
 
 absl::Status CoordinatorClient::ReportProgress(const spec::LeaseToken& token, int64_t sequence,
@@ -188,6 +190,11 @@ void CoordinatorClient::Drain() {
   for (const auto& [context, until] : running_) {
     if (until == Until::kDrain) context->TryCancel();
   }
+}
+
+void CoordinatorClient::Hurry() {
+  absl::MutexLock lock(&mutex_);
+  hurried_ = true;
 }
 
 void CoordinatorClient::Stop() {

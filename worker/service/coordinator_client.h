@@ -64,12 +64,15 @@ class CoordinatorClient {
   absl::Status Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent);
   absl::Status Release(const spec::LeaseToken& token, const std::string& reason);
 
-  // Volatile: tried once. Heartbeat returns the verdicts on leases that are not valid any more.
-  absl::StatusOr<std::vector<atlpb::island::v1::LeaseVerdict>> Heartbeat(int64_t sequence,
-                                                                         const std::vector<spec::LeaseToken>& leases);
+  // Volatile: tried once. `step_time`: of the task that runs; zero where it is not known.
+  absl::StatusOr<atlpb::island::v1::HeartbeatResponse> Heartbeat(int64_t sequence,
+                                                                 const std::vector<spec::LeaseToken>& leases,
+                                                                 absl::Duration step_time);
   absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
 
   void Drain();
+  // No call that fails is tried again: what is said now is said once.
+  void Hurry();
   void Stop();
   int64_t incarnation() const;
 
@@ -93,6 +96,7 @@ class CoordinatorClient {
   mutable absl::Mutex mutex_;
   int64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hurried_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::pair<grpc::ClientContext*, Until>> running_ ABSL_GUARDED_BY(mutex_);
 };

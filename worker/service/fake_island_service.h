@@ -34,6 +34,9 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     std::vector<std::string> failed;    // "CODE permanent: message"
     std::vector<int64_t> progress;      // steps
     std::string revoke;                 // reason given to every lease that beats
+    std::string stopping;               // the same, for leases that are asked for
+    std::string drain_reason;           // given to every heartbeat
+    double step_seconds = 0;            // the newest that was reported
     int commits_to_refuse = 0;          // with UNAVAILABLE
     int64_t incarnation = 7;
   };
@@ -70,7 +73,14 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     if (request->incarnation() != state_.incarnation) {
       return rpc::ToGrpc(MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION", "another process"));
     }
+    if (request->step_seconds() > 0) state_.step_seconds = request->step_seconds();
+    response->set_drain_reason(state_.drain_reason);
     for (const auto& lease : request->leases()) {
+      if (!state_.stopping.empty()) {
+        auto* verdict = response->add_stopping();
+        verdict->set_task_id(lease.task_id());
+        verdict->set_reason(state_.stopping);
+      }
       if (state_.revoke.empty()) continue;
       response->add_revoked()->set_task_id(lease.task_id());
       response->mutable_revoked(0)->set_reason(state_.revoke);

@@ -3,13 +3,13 @@
 #include <openssl/crypto.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include "common/base/errors.h"
+#include "common/wire/time_wire.h"
 
 namespace atl::worker {
 namespace {
@@ -18,9 +18,8 @@ namespace pb = atlpb::island::v1;
 using atlpb::island::v1::JoinRequest;
 using atlpb::island::v1::JoinResponse;
 
-// Within this a message has reached every rank, nearly always; a rank that it reaches too late ends without the
-// checkpoint.
-constexpr double kMessageSeconds = 0.5;
+// Ranks of one island that are asked to end together do not give the leader the same deadline to the millisecond.
+constexpr absl::Duration kSameDeadline = absl::Seconds(1);
 
 // Takes the same time wherever the first difference lies.
 bool SecretsEqual(const std::string& a, const std::string& b) {
@@ -102,6 +101,7 @@ void Island::BeginAttempt(const atlpb::island::v1::StartAttempt& start, const st
   }
   Post([this, start, ranks] {
     start_ = start;
+    stop_deadline_.reset();
     std::vector<IslandCommand> commands;
     const absl::Status begun = state_.Begin(start.grant().token().attempt(), ranks, clock_->Monotonic(), &commands);
     if (!begun.ok()) return Finish({.status = begun});
@@ -120,26 +120,41 @@ void Island::Abort(const absl::Status& reason) {
   Post([this, reason] { Execute(state_.Abort(reason, clock_->Monotonic())); });
 }
 
-void Island::StopSoon(const std::string& reason) {
-  Post([this, reason] {
-    if (state_.phase() == IslandPhase::kGathering) return;
-    RankRunner* local = nullptr;
-    {
-      absl::MutexLock lock(&mutex_);
-      local = local_;
-    }
-    // Steps end together, so no rank is more than one ahead of the leader's; the message needs a moment on top.
-    const double step_seconds = absl::ToDoubleSeconds(local->step_time());
-    const double steps_on_the_way = step_seconds > 0 ? std::min(kMessageSeconds / step_seconds, 500.0) : 0.0;
-    const int64_t margin = 2 + static_cast<int64_t>(std::ceil(steps_on_the_way));
-    JoinResponse message;
-    message.mutable_stop_after()->set_attempt(state_.attempt());
-    message.mutable_stop_after()->set_step(local->step() + margin);
-    message.mutable_stop_after()->set_reason(reason);
-    for (int32_t rank = 0; rank < settings_.state.ranks; ++rank) {
-      if (state_.Working(rank)) SendTo(rank, message);
-    }
-  });
+void Island::StopSoon(StopRequest request) {
+  Post([this, request = std::move(request)] { StopOrAbort(request); });
+}
+
+void Island::StopOrAbort(const StopRequest& request) {
+  if (state_.phase() == IslandPhase::kGathering) return;
+  if (stop_deadline_ && request.deadline >= *stop_deadline_ - kSameDeadline) return;
+  RankRunner* local = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    local = local_;
+  }
+  const absl::Duration written = local->checkpoint_time();
+  StopFacts facts{.left = request.deadline - clock_->Monotonic(),
+                  .step_time = local->step_time(),
+                  .checkpoint_time = written > absl::ZeroDuration() ? written + events_.commit_time() : written};
+  if (stop_deadline_) facts.steps_left = std::max<int64_t>(local->stop_after() - local->step(), 0);
+  const StopPlan plan = DecideStop(facts);
+  spdlog::info("attempt {}: {}: {}", state_.attempt(), request.reason, plan.reason);
+  const bool told = stop_deadline_.has_value();
+  stop_deadline_ = request.deadline;
+  if (!plan.checkpoint) {
+    const absl::Status why =
+        MakeError(absl::StatusCode::kCancelled, "DRAINED", fmt::format("{}: {}", request.reason, plan.reason));
+    Execute(state_.Abort(why, clock_->Monotonic()));
+    return;
+  }
+  if (told) return;
+  JoinResponse message;
+  message.mutable_stop_after()->set_attempt(state_.attempt());
+  message.mutable_stop_after()->set_step(local->step() + plan.steps);
+  message.mutable_stop_after()->set_reason(request.reason);
+  for (int32_t rank = 0; rank < settings_.state.ranks; ++rank) {
+    if (state_.Working(rank)) SendTo(rank, message);
+  }
 }
 
 void Island::ShutDownRanks(const std::string& reason) {
@@ -303,7 +318,12 @@ void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {
     spdlog::info("rank {} wants to leave: {}", rank, message.leave().reason());
     state_.Leaving(rank);
     PublishPresent();
-    if (state_.Working(rank)) StopSoon(fmt::format("rank {} leaves: {}", rank, message.leave().reason()));
+    if (state_.Working(rank)) {
+      const pb::Leave& leave = message.leave();
+      StopOrAbort({.reason = fmt::format("rank {} leaves: {}", rank, leave.reason()),
+                   .deadline = leave.has_left() ? clock_->Monotonic() + wire::FromProto(leave.left())
+                                                : absl::InfiniteDuration()});
+    }
   }
 }
 

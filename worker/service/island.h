@@ -21,6 +21,7 @@
 #include "worker/service/island_state.h"
 #include "worker/service/rank_runner.h"
 #include "worker/service/rank_stream.h"
+#include "worker/service/stop_plan.h"
 #include "worker/service/worker_metrics.h"
 
 namespace atl::worker {
@@ -36,6 +37,8 @@ struct IslandEvents {
   std::function<void(const atlpb::island::v1::StepDone&)> step_done;
   std::function<void(int32_t rank, const atlpb::island::v1::StageFiles&)> stage_files;
   std::function<void(int32_t rank, const atlpb::island::v1::RankProfile&)> rank_profile;
+  // How long the commit of a checkpoint took lately, once the ranks had written it; zero where none was measured.
+  std::function<absl::Duration()> commit_time;
   // The leader's own rank does not end an aborted attempt. It should end the process: the compute thread cannot be
   // joined.
   std::function<void(const absl::Status&)> hung;
@@ -71,8 +74,10 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   AttemptOutcome AwaitOutcome();
   // Ends the attempt that runs, if any.
   void Abort(const absl::Status& reason);
-  // Asks the attempt that runs, if any, to stop after a step that no rank has passed yet, with a checkpoint.
-  void StopSoon(const std::string& reason);
+  // Has the attempt that runs, if any, stop after a step that no rank has passed yet, with a checkpoint, or at once
+  // where there is no time for that (DecideStop). One that is stopping already is looked at again for an earlier
+  // deadline.
+  void StopSoon(StopRequest request);
   // Tells every rank to end its process.
   void ShutDownRanks(const std::string& reason);
 
@@ -90,6 +95,7 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   void OnStreamClosed(const StreamPtr& stream);
   absl::Status Admit(const StreamPtr& stream, const atlpb::island::v1::Hello& hello);
   void OnRankMessage(int32_t rank, const JoinRequest& message);
+  void StopOrAbort(const StopRequest& request);
   void TakeOverdue(int32_t rank, const std::optional<RankRunner::OverdueAttempt>& found);
   void OnAttemptEnded(int32_t rank, const atlpb::island::v1::AttemptEnded& ended);
   void Execute(const std::vector<IslandCommand>& commands);
@@ -110,6 +116,7 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   std::map<int32_t, StreamPtr> streams_;           // of ranks that joined
   std::map<StreamPtr, absl::Duration> strangers_;  // opened, no Hello yet
   atlpb::island::v1::StartAttempt start_;
+  std::optional<absl::Duration> stop_deadline_;  // of the attempt that runs; unset: it was not asked to stop
   int64_t sequence_ = 0;
   absl::Duration next_beat_;
 

@@ -39,7 +39,9 @@ class Follower {
     AskToStop();
     return Join();
   }
-  void AskToStop() { client_.Stop("the test says so"); }
+  void AskToStop(absl::Duration deadline = absl::InfiniteDuration()) {
+    client_.Stop({.reason = "the test says so", .deadline = deadline});
+  }
   // Until the leader's word to stop after a step is here; false after 20 s.
   bool AwaitStopAfter() const {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
@@ -95,7 +97,7 @@ class IslandTest : public testing::Test {
     leader_thread_ = std::thread([this] { leader_status_ = leader_->Run(); });
   }
   absl::Status StopLeader() {
-    leader_->Stop("the test is over");
+    leader_->Stop({.reason = "the test is over"});
     leader_thread_.join();
     return leader_status_;
   }
@@ -515,7 +517,7 @@ TEST_F(IslandTest, AStopLeavesACheckpointOfTheStepItStoppedAfterAndGivesTheLease
   StartLeader(2);
   const Follower* const follower = AddFollower(1);
   ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
-  leader_->Stop("SIGTERM");
+  leader_->Stop({.reason = "SIGTERM"});
   // Steps without work are over long before the half second that the leader reckons a message takes.
   ASSERT_TRUE(follower->AwaitStopAfter());
   training_.pause_at_step = 0;
@@ -524,6 +526,79 @@ TEST_F(IslandTest, AStopLeavesACheckpointOfTheStepItStoppedAfterAndGivesTheLease
   const auto state = coordinator_.Copy();
   ASSERT_EQ(state.released.size(), 1u);
   EXPECT_EQ(state.released[0], fmt::format("stopped after step {} of 1000000", state.commits.back().second));
+}
+
+TEST_F(IslandTest, ATaskThatTheCoordinatorAsksForIsGivenBackWellAndTheIslandGoesOn) {
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(2);
+  const Follower* const follower = AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  coordinator_.Change([](auto* state) { state->stopping = "MOVED"; });
+  ASSERT_TRUE(follower->AwaitStopAfter());
+  training_.pause_at_step = 0;
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  const auto state = coordinator_.Copy();
+  EXPECT_EQ(state.released[0], fmt::format("stopped after step {} of 1000000", state.commits.back().second));
+  // The next task is another one: nobody asks for it.
+  coordinator_.Change([](auto* to_change) { to_change->stopping.clear(); });
+  Grant(TrainingGrant(2, 20));
+  EXPECT_TRUE(coordinator_.Await(Completed()));
+}
+
+TEST_F(IslandTest, HeartbeatsSayWhatAStepTakes) {
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(1);
+  EXPECT_TRUE(coordinator_.Await([](const auto& state) { return state.step_seconds > 0; }));
+}
+
+TEST_F(IslandTest, ADrainedIslandGivesATaskOfTheLeaderAloneBackToo) {
+  absl::Notification begun;
+  run_task_ = [&](const tasks::TaskContext& context) -> absl::StatusOr<std::vector<spec::Artifact>> {
+    begun.Notify();
+    while (!context.cancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return absl::AbortedError("stopped");
+  };
+  spec::TaskGrant grant = TrainingGrant(1, 1);
+  grant.kind = spec::TaskKind::kFeaturize;
+  Grant(grant);
+  StartLeader(1);
+  begun.WaitForNotification();
+  coordinator_.Change([](auto* state) { state->drain_reason = "new disk"; });
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  EXPECT_TRUE(coordinator_.Copy().failed.empty());
+}
+
+TEST_F(IslandTest, AStopWithoutTimeForACheckpointGivesTheLeaseBackAtOnce) {
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  leader_->Stop({.reason = "two minutes ago", .deadline = Clock::Real()->Monotonic()});
+  training_.pause_at_step = 0;
+  leader_thread_.join();
+  EXPECT_TRUE(leader_status_.ok()) << leader_status_;
+  const auto state = coordinator_.Copy();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_NE(state.released[0].find("two minutes ago: released at once"), std::string::npos) << state.released[0];
+}
+
+TEST_F(IslandTest, ARankWithoutTimeForACheckpointEndsTheAttemptAtOnce) {
+  training_.pause_at_step = 15;
+  StartLeader(2, /*rejoin_timeout=*/absl::Milliseconds(50));
+  Follower* const follower = AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(RegisteredWith(2)));
+  Grant(TrainingGrant(1, 1'000'000));
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  Grant(TrainingGrant(2, 20));
+  follower->AskToStop(Clock::Real()->Monotonic() + absl::Milliseconds(400));
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  training_.pause_at_step = 0;
+  EXPECT_TRUE(follower->Join().ok());
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_NE(coordinator_.Copy().released[0].find("rank 1 leaves: the test says so: released at once"),
+            std::string::npos);
 }
 
 TEST_F(IslandTest, ARankThatWantsToEndStopsTheAttemptWell) {

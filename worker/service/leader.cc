@@ -69,6 +69,7 @@ Leader::Leader(LeaderOptions options)
           IslandEvents{.step_done = [this](const auto& done) { OnStepDone(done); },
                        .stage_files = [this](int32_t rank, const auto& files) { OnStageFiles(rank, files); },
                        .rank_profile = [this](int32_t rank, const auto& profile) { OnRankProfile(rank, profile); },
+                       .commit_time = [this] { return CommitTime(); },
                        .hung = options_.hung})),
       runner_(std::make_unique<RankRunner>(
           options_.parts, [this](atlpb::island::v1::JoinRequest report) { island_->Report(std::move(report)); })),
@@ -76,6 +77,7 @@ Leader::Leader(LeaderOptions options)
           coordinator_.get(), clock_,
           LeaseKeeper::Events{
               .revoked = [this](const spec::LeaseToken& token, const std::string& reason) { OnRevoked(token, reason); },
+              .drain = [this](const spec::LeaseToken& token, const std::string& reason) { OnDrain(token, reason); },
               .superseded = [this](const absl::Status& status) { OnSuperseded(status); }})) {
   island_->SetLocalRunner(runner_.get());
 }
@@ -169,6 +171,7 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
   {
     absl::MutexLock lock(&mutex_);
     revoked_ = false;
+    drain_reason_.reset();
     held_ = grant.token;
   }
   keeper_->Hold(grant.token);
@@ -186,13 +189,13 @@ AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec:
                                    .store = options_.parts.store,
                                    .threads = options_.parts.threads,
                                    .report = [this](const spec::Progress& progress) { keeper_->Report(progress); },
-                                   .cancelled = [this] { return Revoked() || Stopping(); }};
+                                   .cancelled = [this] { return Revoked() || AskedToStop().has_value(); }};
   absl::StatusOr<std::vector<spec::Artifact>> artifacts = options_.run_task(context);
   if (artifacts.ok()) {
     if (const absl::Status status = Failpoint("outputs.after_write"); !status.ok()) artifacts = status;
   }
   if (artifacts.ok()) *outputs = *std::move(artifacts);
-  return DecideTaskEnd(artifacts.status(), Revoked(), Stopping());
+  return DecideTaskEnd(artifacts.status(), Revoked(), AskedToStop().has_value());
 }
 
 AttemptEnd Leader::RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
@@ -277,7 +280,7 @@ absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& g
                grant.token.attempt, fmt::join(sizes, ","), plan.rank_count());
   island_->BeginAttempt(start, {ranks.begin(), ranks.begin() + plan.rank_count()});
   if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
-  if (Stopping()) island_->StopSoon("the leader ends");
+  if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
   ATOLL_RETURN_IF_ERROR(island_->AwaitOutcome().status);
   std::vector<planner::Profile> profiles;
   absl::MutexLock lock(&mutex_);
@@ -355,7 +358,7 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
   island_->BeginAttempt(start, ranks);
   // What was said before the attempt began found nothing to end.
   if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
-  if (Stopping()) island_->StopSoon("the leader ends");
+  if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
   const AttemptOutcome outcome = island_->AwaitOutcome();
   commits.AwaitCommitted(outcome.status.ok() ? absl::InfiniteDuration() : options_.commit_grace);
   {
@@ -403,6 +406,7 @@ void Leader::OnStepDone(const atlpb::island::v1::StepDone& done) {
   if (tracker_ == nullptr) return;
   metrics_->loss->Set(done.loss());
   keeper_->Report(tracker_->OnStep(done.step(), done.loss(), std::move(metrics), clock_->Monotonic()));
+  keeper_->ReportStepTime(tracker_->step_time());
 }
 
 void Leader::OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files) {
@@ -419,6 +423,14 @@ void Leader::OnRevoked(const spec::LeaseToken& token, const std::string& reason)
   absl::MutexLock lock(&mutex_);
   // The word may come when its task is settled and the next one has begun.
   if (token == held_) GiveUpTask(reason);
+}
+
+void Leader::OnDrain(const spec::LeaseToken& token, const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  if (!(token == held_)) return;
+  drain_reason_ = reason;
+  // With the lock held, as below.
+  island_->StopSoon({.reason = reason});
 }
 
 // With the lock held to the end: what it posts to the island must not meet the next task.
@@ -445,22 +457,35 @@ bool Leader::Stopping() const {
   return stopping_;
 }
 
-void Leader::Stop(const std::string& reason) {
-  spdlog::info("stopping: {}", reason);
+std::optional<StopRequest> Leader::AskedToStop() const {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return stop_;
+  if (drain_reason_) return StopRequest{.reason = *drain_reason_};
+  return std::nullopt;
+}
+
+absl::Duration Leader::CommitTime() const {
+  absl::MutexLock lock(&mutex_);
+  return commits_ == nullptr ? absl::ZeroDuration() : commits_->commit_time();
+}
+
+void Leader::Stop(StopRequest request) {
+  spdlog::info("stopping: {}", request.reason);
+  server_->AnnounceEnd();
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    stop_reason_ = reason;
+    stop_ = request;
   }
   island_->Interrupt();
-  island_->StopSoon(reason);
+  island_->StopSoon(std::move(request));
   coordinator_->Drain();
 }
 
 void Leader::StopNow() {
   spdlog::warn("stopping at once");
+  coordinator_->Hurry();
   island_->Abort(absl::CancelledError("the process ends"));
-  coordinator_->Stop();
 }
 
 }  // namespace atl::worker

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "worker/service/lease_keeper.h"
 #include "worker/service/progress_tracker.h"
 #include "worker/service/rank_runner.h"
+#include "worker/service/stop_plan.h"
 #include "worker/tasks/task.h"
 
 namespace atl::worker {
@@ -65,9 +67,10 @@ class Leader {
   // Claims and settles until Stop; an error when another process has taken the island's place, or the coordinator
   // refuses the island for good.
   absl::Status Run();
-  // From any thread: stop the attempt well, with a checkpoint, release the lease, end.
-  void Stop(const std::string& reason);
-  // The grace is over: end now.
+  // From any thread: say so to health probes, stop the attempt, with a checkpoint if there is time, release the lease,
+  // end.
+  void Stop(StopRequest request);
+  // The grace is over: end now. The lease is still given back, if the coordinator answers.
   void StopNow();
 
  private:
@@ -106,10 +109,14 @@ class Leader {
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files);
   void OnRankProfile(int32_t rank, const atlpb::island::v1::RankProfile& profile);
   void OnRevoked(const spec::LeaseToken& token, const std::string& reason);
+  void OnDrain(const spec::LeaseToken& token, const std::string& reason);
   void OnSuperseded(const absl::Status& status);
   void GiveUpTask(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Revoked() const;
   bool Stopping() const;
+  // Why the task that runs is to be given back well: the process ends, or the coordinator wants it. Unset: it is not.
+  std::optional<StopRequest> AskedToStop() const;
+  absl::Duration CommitTime() const;
 
   const LeaderOptions options_;
   WorkerMetrics* const metrics_;
@@ -131,7 +138,8 @@ class Leader {
   bool revoked_ ABSL_GUARDED_BY(mutex_) = false;
   spec::LeaseToken held_ ABSL_GUARDED_BY(mutex_);  // of the task that runs, or ran last
   absl::Status superseded_ ABSL_GUARDED_BY(mutex_);
-  std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
+  StopRequest stop_ ABSL_GUARDED_BY(mutex_);                         // of the process
+  std::optional<std::string> drain_reason_ ABSL_GUARDED_BY(mutex_);  // of the task that runs
   std::unique_ptr<ProgressTracker> tracker_ ABSL_GUARDED_BY(mutex_);
   std::map<int32_t, std::string> rank_profiles_ ABSL_GUARDED_BY(mutex_);  // JSON, of the measurement that runs
   CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;          // of the attempt that runs

@@ -36,7 +36,9 @@ void LeaseKeeper::Hold(const spec::LeaseToken& token) {
   absl::MutexLock lock(&mutex_);
   lease_ = token;
   settling_ = false;
+  drain_told_ = false;
   progress_.reset();
+  step_time_ = absl::ZeroDuration();
 }
 
 void LeaseKeeper::Settling() {
@@ -49,6 +51,12 @@ void LeaseKeeper::LetGo() {
   absl::MutexLock lock(&mutex_);
   lease_.reset();
   progress_.reset();
+  step_time_ = absl::ZeroDuration();
+}
+
+void LeaseKeeper::ReportStepTime(absl::Duration step_time) {
+  absl::MutexLock lock(&mutex_);
+  step_time_ = step_time;
 }
 
 void LeaseKeeper::Report(const spec::Progress& progress) {
@@ -81,22 +89,29 @@ void LeaseKeeper::Loop() {
 
 void LeaseKeeper::Beat() {
   std::vector<spec::LeaseToken> leases;
+  absl::Duration step_time;
   {
     absl::MutexLock lock(&mutex_);
     if (lease_.has_value()) leases.push_back(*lease_);
+    step_time = step_time_;
   }
-  const auto verdicts = coordinator_->Heartbeat(++sequence_, leases);
-  if (!verdicts.ok()) {
+  const auto answer = coordinator_->Heartbeat(++sequence_, leases, step_time);
+  if (!answer.ok()) {
     // A coordinator that is away stops nothing; one that knows a later incarnation ends this one.
-    const absl::StatusCode code = verdicts.status().code();
+    const absl::StatusCode code = answer.status().code();
     if (code == absl::StatusCode::kAborted || code == absl::StatusCode::kNotFound ||
         code == absl::StatusCode::kFailedPrecondition) {
-      events_.superseded(verdicts.status());
+      events_.superseded(answer.status());
     }
     return;
   }
-  for (const auto& verdict : *verdicts) {
-    if (!leases.empty() && verdict.task_id() == leases[0].task_id) OnVerdict(leases[0], verdict.reason());
+  if (leases.empty()) return;
+  for (const auto& verdict : answer->revoked()) {
+    if (verdict.task_id() == leases[0].task_id) OnVerdict(leases[0], verdict.reason());
+  }
+  if (!answer->drain_reason().empty()) OnDrain(leases[0], "the island is drained: " + answer->drain_reason());
+  for (const auto& verdict : answer->stopping()) {
+    if (verdict.task_id() == leases[0].task_id) OnDrain(leases[0], verdict.reason());
   }
 }
 
@@ -113,6 +128,16 @@ void LeaseKeeper::SendProgress() {
   }
   const absl::Status status = coordinator_->ReportProgress(token, ++sequence_, progress);
   if (absl::IsAborted(status)) OnVerdict(token, ErrorReason(status));
+}
+
+void LeaseKeeper::OnDrain(const spec::LeaseToken& token, const std::string& reason) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lease_.has_value() || !(*lease_ == token) || settling_ || drain_told_) return;
+    drain_told_ = true;
+  }
+  spdlog::info("task {} attempt {}: the coordinator wants it back: {}", token.task_id, token.attempt, reason);
+  events_.drain(token, reason);
 }
 
 void LeaseKeeper::OnVerdict(const spec::LeaseToken& token, const std::string& reason) {

@@ -19,10 +19,11 @@ namespace atl::worker {
 class LeaseKeeper {
  public:
   // `revoked` is called on the keeper's thread when the coordinator says that the lease that is held is not valid any
-  // more, once per lease, with the reason; it must not block. `superseded` when this incarnation is not the island's
-  // any more.
+  // more, once per lease, with the reason; it must not block. `drain`, likewise, when the coordinator wants the lease
+  // back, with a checkpoint. `superseded` when this incarnation is not the island's any more.
   struct Events {
     std::function<void(const spec::LeaseToken&, const std::string& reason)> revoked;
+    std::function<void(const spec::LeaseToken&, const std::string& reason)> drain;
     std::function<void(const absl::Status&)> superseded;
   };
 
@@ -38,11 +39,14 @@ class LeaseKeeper {
   void LetGo();
   // Replaces what was reported and not sent yet. Never blocks; may be called often.
   void Report(const spec::Progress& progress);
+  // What a step takes, for the next heartbeats; until Hold or LetGo.
+  void ReportStepTime(absl::Duration step_time);
 
  private:
   void Loop();
   void Beat();
   void SendProgress();
+  void OnDrain(const spec::LeaseToken& token, const std::string& reason);
   void OnVerdict(const spec::LeaseToken& token, const std::string& reason);
 
   CoordinatorClient* const coordinator_;
@@ -55,7 +59,9 @@ class LeaseKeeper {
   absl::Duration next_progress_ ABSL_GUARDED_BY(mutex_);
   std::optional<spec::LeaseToken> lease_ ABSL_GUARDED_BY(mutex_);
   bool settling_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drain_told_ ABSL_GUARDED_BY(mutex_) = false;  // of the lease that is held
   std::optional<spec::Progress> progress_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration step_time_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t sequence_ = 0;  // the keeper's thread only
   std::thread thread_;

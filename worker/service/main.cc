@@ -3,6 +3,7 @@
 // --serve it is no rank: it hosts experts for routers.
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -31,10 +32,12 @@
 #include "fmt/format.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "worker/service/drain_command.h"
 #include "worker/service/expert_server.h"
 #include "worker/service/host_memory.h"
 #include "worker/service/leader.h"
 #include "worker/service/local_profile.h"
+#include "worker/service/preemption.h"
 #include "worker/service/rank_discovery.h"
 #include "worker/service/rendezvous_client.h"
 #include "worker/service/stop_signals.h"
@@ -67,6 +70,10 @@ struct Flags {
   std::string port_file;
   double rejoin_seconds = 10;
   double stop_seconds = 20;
+  std::string preemption_notices = "none";
+  PreemptionOptions preemption;
+  std::string pid_file;
+  std::string drain;
   std::string log_level = "info";
   LocalProfileOptions profile;
   rpc::SecurityOptions security;
@@ -114,10 +121,22 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Rank 0: how long to wait for missing ranks before going on without them")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
-  app.add_option("--stop-seconds", flags.stop_seconds,
-                 "After SIGTERM or SIGUSR1 (Slurm): how long to try to leave a checkpoint")
+  app.add_option(
+         "--stop-seconds", flags.stop_seconds,
+         "After SIGTERM or SIGUSR1 (Slurm): how long to try to leave a checkpoint; where that is too short for\n"
+         "one, the task is given back at once")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
+  app.add_option(
+         "--preemption-notices", flags.preemption_notices,
+         "Ask the cloud's metadata server whether this machine is to be taken away: none, auto, aws, gcp or azure")
+      ->check(CLI::IsMember({"none", "auto", "aws", "gcp", "azure"}))
+      ->capture_default_str();
+  app.add_option("--metadata-url", flags.preemption.metadata_url, "Where that server is")->capture_default_str();
+  app.add_option("--pid-file", flags.pid_file, "Write the process's id to this file, for --drain");
+  app.add_option("--drain", flags.drain,
+                 "Ask the worker of this process id, or of this --pid-file, to end well, wait until it has, and end\n"
+                 "(Kubernetes' preStop); waits for its --stop-seconds, given here too");
   app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island");
   app.add_option("--model-dir", flags.expert_server.model_dir,
                  "With --serve: folder of one published model (model_index.json) to serve, in place of --coordinator");
@@ -288,8 +307,27 @@ void EndProcess() {
   EndHungProcess(absl::CancelledError("it was asked to end"));
 }
 
+// Null where nobody is to be asked. Destroy it before `signals`.
+std::unique_ptr<PreemptionWatch> WatchNotices(const Flags& flags, StopSignals* signals) {
+  if (flags.preemption_notices == "none") return nullptr;
+  PreemptionOptions options = flags.preemption;
+  options.cloud = CloudNamed(flags.preemption_notices);
+  Clock* const clock = Clock::Real();
+  return std::make_unique<PreemptionWatch>(std::move(options), clock, [signals, clock](const SpotNotice& notice) {
+    signals->Notice(notice.what, clock->Monotonic() + (notice.at - clock->Now()));
+  });
+}
+
+// To probes' /healthz, from the first signal on.
+void SayThatItEnds(WorkerMetrics* metrics, std::atomic<bool>* stopping) {
+  metrics->stopping->Set(1);
+  *stopping = true;
+}
+
 absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const Environment& environment,
-                       const std::string& secret, const std::string& build, AttemptParts parts) {
+                       const std::string& secret, const std::string& build, AttemptParts parts,
+                       std::atomic<bool>* stopping) {
+  WorkerMetrics* const metrics = parts.metrics;
   if (flags.coordinator.empty()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "COORDINATOR_REQUIRED",
                      "--coordinator: expected HOST:PORT on rank 0, found none");
@@ -314,14 +352,18 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   const std::string address = fmt::format("{}:{}", host, leader->rendezvous_port());
   if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, address));
   spdlog::info("island {}: leader of {} ranks ({}) at {}", flags.island_id, identity.ranks, identity.source, address);
-  const StopSignals signals(
-      {[&](const std::string& signal) { leader->Stop(signal); }, [&] { leader->StopNow(); }, EndProcess},
-      {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  StopSignals signals({[&](const std::string& why, absl::Duration deadline) {
+                         SayThatItEnds(metrics, stopping);
+                         leader->Stop({.reason = why, .deadline = deadline});
+                       },
+                       [&] { leader->StopNow(); }, EndProcess},
+                      {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  const std::unique_ptr<PreemptionWatch> notices = WatchNotices(flags, &signals);
   return leader->Run();
 }
 
 absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, const std::string& secret,
-                          const std::string& build, AttemptParts parts) {
+                          const std::string& build, AttemptParts parts, std::atomic<bool>* stopping) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   WorkerMetrics* const metrics = parts.metrics;
@@ -333,14 +375,17 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
                            .secret = secret,
                            .build = build,
                            .where = fmt::format("{}, process {}", host, getpid()),
-                           .stop_grace = absl::Seconds(flags.stop_seconds),
                            .hung = EndHungProcess},
                           Clock::Real(), metrics);
   RankRunner runner(std::move(parts), [&](atlpb::island::v1::JoinRequest report) { client.Send(std::move(report)); });
   spdlog::info("island {}: rank {} of {} ({})", flags.island_id, identity.rank, identity.ranks, identity.source);
-  const StopSignals signals({[&](const std::string& signal) { client.Stop(signal); },
-                             [&] { runner.AbortAll(absl::CancelledError("the process ends")); }, EndProcess},
-                            {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  StopSignals signals({[&](const std::string& why, absl::Duration deadline) {
+                         SayThatItEnds(metrics, stopping);
+                         client.Stop({.reason = why, .deadline = deadline});
+                       },
+                       [&] { runner.AbortAll(absl::CancelledError("the process ends")); }, EndProcess},
+                      {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  const std::unique_ptr<PreemptionWatch> notices = WatchNotices(flags, &signals);
   return client.Run(&runner);
 }
 
@@ -399,12 +444,13 @@ absl::Status RunExpertServer(const Flags& flags) {
   spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
                server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
                server->hosting().networks.size(), server->hosting().fingerprint);
-  const StopSignals signals({[&](const std::string& signal) {
-                               spdlog::info("{}: batches under way are answered, then it ends", signal);
-                               finish(absl::OkStatus());
-                             },
-                             [&] { finish(absl::OkStatus()); }, EndProcess},
-                            {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  StopSignals signals({[&](const std::string& why, absl::Duration) {
+                         spdlog::info("{}: batches under way are answered, then it ends", why);
+                         finish(absl::OkStatus());
+                       },
+                       [&] { finish(absl::OkStatus()); }, EndProcess},
+                      {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  const std::unique_ptr<PreemptionWatch> notices = WatchNotices(flags, &signals);
   end->due.WaitForNotification();
   // Routers ask elsewhere for what is cancelled.
   server->Shutdown(absl::Seconds(1));
@@ -421,7 +467,17 @@ absl::Status CheckIslandFlags(const Flags& flags) {
   return absl::OkStatus();
 }
 
+// What the worker may take after its grace: a stop at once, and the end of a process that hangs.
+constexpr absl::Duration kDrainSlack = absl::Seconds(15);
+
+absl::Status RunDrain(const Flags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const pid_t process, ReadProcessId(flags.drain));
+  return DrainProcess(process, absl::Seconds(flags.stop_seconds) + kDrainSlack);
+}
+
 absl::Status RunWorker(const Flags& flags) {
+  if (!flags.drain.empty()) return RunDrain(flags);
+  if (!flags.pid_file.empty()) ATOLL_RETURN_IF_ERROR(WritePidFile(flags.pid_file));
   ATOLL_RETURN_IF_ERROR(CheckDevice(flags));
   if (flags.serve) return RunExpertServer(flags);
   ATOLL_RETURN_IF_ERROR(CheckIslandFlags(flags));
@@ -445,14 +501,16 @@ absl::Status RunWorker(const Flags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, storage::BlobStore::Open(flags.blob_store));
   const std::unique_ptr<metrics::Registry> registry = metrics::Registry::Create("worker");
   WorkerMetrics metrics(registry.get());
+  std::atomic<bool> stopping = false;
   std::unique_ptr<metrics::Exposer> exposer;
   if (!flags.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(registry.get(), flags.metrics_listen));
+    ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(registry.get(), flags.metrics_listen,
+                                                            [&stopping] { return !stopping.load(); }));
     spdlog::info("metrics at http://{}/metrics", exposer->address());
   }
   AttemptParts parts = MakeParts(flags, identity.leader, store.get(), &metrics);
-  if (identity.rank == 0) return RunLeader(flags, identity, environment, secret, build, std::move(parts));
-  return RunOtherRank(flags, identity, secret, build, std::move(parts));
+  if (identity.rank == 0) return RunLeader(flags, identity, environment, secret, build, std::move(parts), &stopping);
+  return RunOtherRank(flags, identity, secret, build, std::move(parts), &stopping);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ class ProgressTracker {
   spec::Progress OnStep(int64_t step, double loss, std::map<std::string, double> metrics, absl::Duration now);
 
   const spec::Progress& last() const { return last_; }
+  // Of one step, over the same reports; zero before the second.
+  absl::Duration step_time() const { return step_time_; }
 
  private:
   static constexpr size_t kWindow = 20;
@@ -32,6 +34,7 @@ class ProgressTracker {
   const int32_t batch_size_;
   std::deque<Report> window_;
   spec::Progress last_;
+  absl::Duration step_time_;
 };
 
 }  // namespace atl::worker

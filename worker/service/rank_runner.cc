@@ -198,6 +198,11 @@ int64_t RankRunner::stop_after() const {
   return current_ == nullptr ? 0 : current_->stop_after();
 }
 
+absl::Duration RankRunner::checkpoint_time() const {
+  absl::MutexLock lock(&mutex_);
+  return current_ == nullptr ? absl::ZeroDuration() : current_->checkpoint_time();
+}
+
 absl::Duration RankRunner::step_time() const {
   absl::MutexLock lock(&mutex_);
   return current_ == nullptr ? absl::ZeroDuration() : current_->step_time();

@@ -35,6 +35,7 @@ class RankRunner {
   // Of the attempt that runs; zero when none does.
   int64_t step() const;
   absl::Duration step_time() const;
+  absl::Duration checkpoint_time() const;
   // The attempt that runs, and what it has been at for too long.
   struct OverdueAttempt {
     int64_t attempt = 0;

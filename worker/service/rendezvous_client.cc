@@ -10,6 +10,7 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/wire/time_wire.h"
 
 namespace atl::worker {
 
@@ -98,10 +99,10 @@ void RendezvousClient::Send(JoinRequest message) {
   if (joined_) outgoing_.push_back(std::move(message));
 }
 
-void RendezvousClient::Stop(const std::string& reason) {
+void RendezvousClient::Stop(StopRequest request) {
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
-  stop_reason_ = reason;
+  stop_ = std::move(request);
 }
 
 absl::Status RendezvousClient::Run(RankRunner* runner) {
@@ -177,8 +178,7 @@ std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, const RankRunner
   const std::optional<RankRunner::OverdueAttempt> overdue = runner.FindOverdue();
   absl::MutexLock lock(&mutex_);
   const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return call->Wakes() || (call->writable() && !outgoing_.empty()) ||
-           (stopping_ && stop_deadline_ == absl::InfiniteDuration());
+    return call->Wakes() || (call->writable() && !outgoing_.empty()) || (stopping_ && !leave_sent_);
   };
   clock_->AwaitUntil(&mutex_, absl::Condition(&due), *next_beat);
   if (const absl::Duration now = clock_->Monotonic(); now >= *next_beat) {
@@ -219,13 +219,17 @@ bool RendezvousClient::StopDue(Call* call, RankRunner* runner) {
   absl::MutexLock lock(&mutex_);
   if (shut_down_) return true;
   if (!stopping_) return false;
-  if (stop_deadline_ == absl::InfiniteDuration()) {
-    stop_deadline_ = clock_->Monotonic() + options_.stop_grace;
-    JoinRequest leave;
-    leave.mutable_leave()->set_reason(stop_reason_);
-    outgoing_.push_back(std::move(leave));
+  if (!leave_sent_) {
+    leave_sent_ = true;
+    JoinRequest message;
+    auto* leave = message.mutable_leave();
+    leave->set_reason(stop_.reason);
+    if (stop_.deadline < absl::InfiniteDuration()) {
+      *leave->mutable_left() = wire::ToProto(std::max(stop_.deadline - clock_->Monotonic(), absl::ZeroDuration()));
+    }
+    outgoing_.push_back(std::move(message));
   }
-  if (clock_->Monotonic() > stop_deadline_) return true;
+  if (clock_->Monotonic() > stop_.deadline) return true;
   // In this order: a runner that is idle has said all that it will say.
   if (runner->busy() || !outgoing_.empty() || !call->writable()) return false;
   // A cancelled call may take its last messages with it: the leader reads to the end and then ends the call.

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "grpcpp/security/credentials.h"
 #include "worker/service/rank_runner.h"
+#include "worker/service/stop_plan.h"
 #include "worker/service/worker_metrics.h"
 
 namespace atl::worker {
@@ -31,8 +32,6 @@ struct RendezvousOptions {
   absl::Duration beat_interval = absl::Milliseconds(300);
   absl::Duration silence_timeout = absl::Seconds(2);
   absl::Duration retry_delay = absl::Milliseconds(250);
-  // How long a stop may wait for the attempt to end with a checkpoint.
-  absl::Duration stop_grace = absl::Seconds(20);
   // How long an aborted attempt may take to end, with the checkpoints that it still writes; after this the process is
   // of no use any more.
   absl::Duration hung_timeout = absl::Minutes(2);
@@ -52,8 +51,9 @@ class RendezvousClient {
   absl::Status Run(RankRunner* runner);
   // What the runner reports; dropped while no stream is there. Never blocks.
   void Send(atlpb::island::v1::JoinRequest message);
-  // The process should end: asks the leader to stop the attempt, and Run returns.
-  void Stop(const std::string& reason);
+  // The process should end: asks the leader to stop the attempt, and Run returns once it has ended, at the deadline
+  // whether or not.
+  void Stop(StopRequest request);
 
  private:
   class Call;
@@ -75,9 +75,9 @@ class RendezvousClient {
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string stop_reason_ ABSL_GUARDED_BY(mutex_);
+  StopRequest stop_ ABSL_GUARDED_BY(mutex_);
   // Run's thread only.
-  absl::Duration stop_deadline_ = absl::InfiniteDuration();
+  bool leave_sent_ = false;
   int64_t sequence_ = 0;
 };
 

@@ -52,6 +52,10 @@ absl::Status TrainingAttempt::Train() {
                             [this](const absl::StatusOr<WrittenStages>& written) {
                               if (written.ok()) {
                                 parts_.metrics->checkpoint_seconds->Observe(absl::ToDoubleSeconds(written->took));
+                                {
+                                  absl::MutexLock lock(&mutex_);
+                                  checkpoint_times_.Add(written->took);
+                                }
                                 reports_.written(*written);
                               } else {
                                 parts_.metrics->checkpoint_failures->Increment();
@@ -313,6 +317,11 @@ int64_t TrainingAttempt::stop_after() const {
 absl::Duration TrainingAttempt::step_time() const {
   absl::MutexLock lock(&mutex_);
   return step_time_;
+}
+
+absl::Duration TrainingAttempt::checkpoint_time() const {
+  absl::MutexLock lock(&mutex_);
+  return checkpoint_times_.value();
 }
 
 }  // namespace atl::worker

@@ -21,6 +21,7 @@
 #include "common/storage/blob_store.h"
 #include "worker/engine/activity.h"
 #include "worker/service/checkpoint_writer.h"
+#include "worker/service/stop_plan.h"
 #include "worker/service/training_inputs.h"
 #include "worker/service/worker_metrics.h"
 #include "worker/trainer/frozen_cache.h"
@@ -101,6 +102,8 @@ class TrainingAttempt {
   int64_t step() const;
   // Of the last step; any thread.
   absl::Duration step_time() const;
+  // That this rank's part of a checkpoint took to write lately; zero before the first. Any thread.
+  absl::Duration checkpoint_time() const;
   int64_t stop_after() const;  // zero when not asked to stop
   // What the compute thread has been at for too long; any thread.
   std::optional<engine::Overdue> FindOverdue() const { return activity_.FindOverdue(); }
@@ -148,6 +151,7 @@ class TrainingAttempt {
   int64_t stop_after_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: not asked to stop
   int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration step_time_ ABSL_GUARDED_BY(mutex_);
+  LongestOfLatest checkpoint_times_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace atl::worker

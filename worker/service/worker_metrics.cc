@@ -24,6 +24,7 @@ WorkerMetrics::WorkerMetrics(metrics::Registry* registry)
       uncommitted_checkpoints(
           registry->AddGauge("atoll_worker_uncommitted_checkpoints", "Checkpoints written and not committed yet.")),
       coordinator_errors(
-          registry->AddCounter("atoll_worker_coordinator_errors_total", "Calls to the coordinator that failed.")) {}
+          registry->AddCounter("atoll_worker_coordinator_errors_total", "Calls to the coordinator that failed.")),
+      stopping(registry->AddGauge("atoll_worker_stopping", "1 once the process was asked to end, else 0.")) {}
 
 }  // namespace atl::worker

@@ -21,6 +21,7 @@ struct WorkerMetrics {
   metrics::Gauge* present_ranks;
   metrics::Gauge* uncommitted_checkpoints;
   metrics::Counter* coordinator_errors;
+  metrics::Gauge* stopping;  // 1 from the first signal or notice on
 };
 
 }  // namespace atl::worker
