@@ -98,7 +98,9 @@ absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::
   server.listen = options.listen;
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
   ATOLL_ASSIGN_OR_RETURN(standby_, Standby::Start(std::move(server), options.metrics_listen, registry_.get()));
-  spdlog::info("standby at {}: the coordinator {} has the store", standby_->address(), holder);
+  spdlog::info(
+      "standby at {}: {}", standby_->address(),
+      holder.empty() ? "the server of the store is away" : fmt::format("the coordinator {} has the store", holder));
   if (options.on_standby) options.on_standby(standby_->address());
   return absl::OkStatus();
 }
