@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <string_view>
 
 #include "coordinator/jobs/task_graph.h"
 #include "fmt/format.h"
@@ -9,16 +10,31 @@
 namespace atl::leases {
 namespace {
 
-std::string UnmetByRanks(const Capabilities& has, const spec::Requirements& needs) {
-  if (has.ranks < needs.min_ranks) return fmt::format("needs {} ranks, the island has {}", needs.min_ranks, has.ranks);
-  if (!needs.device_kind.empty() && has.device_kind != needs.device_kind) {
-    return fmt::format("needs device '{}', the island has '{}'", needs.device_kind, has.device_kind);
+// The first thing for which the island does not get the task.
+struct Lack {
+  enum class Kind : uint8_t { kNothing, kKept, kMovedAway, kFormat, kLabel, kRanks, kDevice, kMemory };
+  Kind kind = Kind::kNothing;
+  std::string_view label;  // its key
+};
+
+// Apart from its text: that costs more than all else of a claim that nothing fits.
+Lack FirstLack(const Island& island, const Candidate& candidate) {
+  if (!candidate.wanted_island.empty() && candidate.wanted_island != island.island_id) return {Lack::Kind::kKept, ""};
+  if (!candidate.avoided_island.empty() && candidate.avoided_island == island.island_id) {
+    return {Lack::Kind::kMovedAway, ""};
   }
-  if (has.memory_bytes_per_rank < needs.min_memory_bytes) {
-    return fmt::format("needs {} bytes of memory per rank, the island has {}", needs.min_memory_bytes,
-                       has.memory_bytes_per_rank);
+  const Capabilities& has = island.capabilities;
+  const spec::Requirements& needs = candidate.requirements;
+  if (!Overlap(has.format, candidate.format)) return {Lack::Kind::kFormat, ""};
+  for (const auto& [key, value] : needs.labels) {
+    const auto it = has.labels.find(key);
+    if (it == has.labels.end() || it->second != value) return {Lack::Kind::kLabel, key};
   }
-  return "";
+  if (!jobs::IsTraining(candidate.kind)) return {};
+  if (has.ranks < needs.min_ranks) return {Lack::Kind::kRanks, ""};
+  if (!needs.device_kind.empty() && has.device_kind != needs.device_kind) return {Lack::Kind::kDevice, ""};
+  if (has.memory_bytes_per_rank < needs.min_memory_bytes) return {Lack::Kind::kMemory, ""};
+  return {};
 }
 
 bool HoldsInput(const Candidate& candidate, const std::set<std::string>& cached_uris) {
@@ -37,55 +53,84 @@ struct Rank {
 }  // namespace
 
 std::string UnmetRequirement(const Island& island, const Candidate& candidate) {
-  if (!candidate.wanted_island.empty() && candidate.wanted_island != island.island_id) {
-    return fmt::format("{} is kept for island {}", candidate.task_id, candidate.wanted_island);
-  }
-  if (!candidate.avoided_island.empty() && candidate.avoided_island == island.island_id) {
-    return fmt::format("{} was moved away from this island", candidate.task_id);
-  }
   const Capabilities& has = island.capabilities;
   const spec::Requirements& needs = candidate.requirements;
-  if (!Overlap(has.format, candidate.format)) {
-    return fmt::format("{} needs a format version in [{}, {}], the island has [{}, {}]", candidate.task_id,
-                       candidate.format.min, candidate.format.max, has.format.min, has.format.max);
-  }
-  for (const auto& [key, value] : needs.labels) {
-    const auto it = has.labels.find(key);
-    if (it == has.labels.end())
-      return fmt::format("{} needs label {}={}, the island has none", candidate.task_id, key, value);
-    if (it->second != value) {
-      return fmt::format("{} needs label {}={}, the island has {}={}", candidate.task_id, key, value, key, it->second);
+  const std::string& task = candidate.task_id;
+  const Lack lack = FirstLack(island, candidate);
+  switch (lack.kind) {
+    case Lack::Kind::kNothing:
+      return "";
+    case Lack::Kind::kKept:
+      return fmt::format("{} is kept for island {}", task, candidate.wanted_island);
+    case Lack::Kind::kMovedAway:
+      return fmt::format("{} was moved away from this island", task);
+    case Lack::Kind::kFormat:
+      return fmt::format("{} needs a format version in [{}, {}], the island has [{}, {}]", task, candidate.format.min,
+                         candidate.format.max, has.format.min, has.format.max);
+    case Lack::Kind::kLabel: {
+      const std::string key(lack.label);
+      const auto it = has.labels.find(key);
+      const std::string found = it == has.labels.end() ? "none" : fmt::format("{}={}", key, it->second);
+      return fmt::format("{} needs label {}={}, the island has {}", task, key, needs.labels.at(key), found);
     }
+    case Lack::Kind::kRanks:
+      return fmt::format("{} needs {} ranks, the island has {}", task, needs.min_ranks, has.ranks);
+    case Lack::Kind::kDevice:
+      return fmt::format("{} needs device '{}', the island has '{}'", task, needs.device_kind, has.device_kind);
+    case Lack::Kind::kMemory:
+      return fmt::format("{} needs {} bytes of memory per rank, the island has {}", task, needs.min_memory_bytes,
+                         has.memory_bytes_per_rank);
   }
-  if (!jobs::IsTraining(candidate.kind)) return "";
-  const std::string unmet = UnmetByRanks(has, needs);
-  return unmet.empty() ? unmet : fmt::format("{} {}", candidate.task_id, unmet);
+  return "";
 }
 
-ClaimDecision DecideClaim(const Island& island, const std::vector<Candidate>& candidates,
-                          const std::set<std::string>& cached_uris) {
+bool CandidateIndex::Put(int64_t age, std::vector<Candidate> candidates) {
+  std::vector<Candidate> before;
+  if (const auto known = place_of_.find(age); known != place_of_.end()) {
+    before = std::move(jobs_.extract(known->second).mapped());
+    place_of_.erase(known);
+  }
+  if (candidates.empty()) return false;
+  const bool any_new = std::any_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
+    return std::find(before.begin(), before.end(), candidate) == before.end();
+  });
+  const bool none_moved = std::all_of(candidates.begin(), candidates.end(),
+                                      [](const Candidate& candidate) { return candidate.wanted_island.empty(); });
+  const Place place{none_moved, -int64_t{candidates.front().priority}, age};
+  place_of_[age] = place;
+  jobs_[place] = std::move(candidates);
+  return any_new;
+}
+
+ClaimDecision CandidateIndex::Decide(const Island& island, const std::set<std::string>& cached_uris,
+                                     const std::set<int64_t>* ages) const {
   ClaimDecision decision;
   size_t unmet_count = 0;
   Rank best;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (std::string unmet = UnmetRequirement(island, candidates[i]); !unmet.empty()) {
-      if (++unmet_count <= kMaxUnmet) decision.unmet.push_back(std::move(unmet));
-      continue;
+  for (const auto& [place, candidates] : jobs_) {
+    // Of a job without a moved task, and of all that follow, at most this is to be had.
+    const Rank most{!place.none_moved, static_cast<int32_t>(-place.urgency), !cached_uris.empty()};
+    if (decision.candidate && place.none_moved && most <= best) break;
+    if (ages != nullptr && !ages->contains(place.age)) continue;
+    for (const Candidate& candidate : candidates) {
+      const Rank rank{!candidate.wanted_island.empty(), candidate.priority, HoldsInput(candidate, cached_uris)};
+      if (decision.candidate && rank <= best) continue;
+      if (FirstLack(island, candidate).kind != Lack::Kind::kNothing) {
+        if (++unmet_count <= kMaxUnmet) decision.unmet.push_back(UnmetRequirement(island, candidate));
+        continue;
+      }
+      decision.candidate = &candidate;
+      best = rank;
     }
-    const Rank rank{!candidates[i].wanted_island.empty(), candidates[i].priority,
-                    HoldsInput(candidates[i], cached_uris)};
-    if (decision.candidate && rank <= best) continue;
-    decision.candidate = i;
-    best = rank;
   }
   if (!decision.candidate) {
     if (unmet_count > kMaxUnmet) decision.unmet.push_back(fmt::format("and {} more", unmet_count - kMaxUnmet));
-    decision.reason = candidates.empty()
+    decision.reason = unmet_count == 0
                           ? std::string("no task waits")
-                          : fmt::format("none of {} waiting tasks fits island {}", candidates.size(), island.island_id);
+                          : fmt::format("none of {} waiting tasks fits island {}", unmet_count, island.island_id);
     return decision;
   }
-  const Candidate& chosen = candidates[*decision.candidate];
+  const Candidate& chosen = *decision.candidate;
   decision.unmet.clear();
   decision.reason = fmt::format("{} has the highest priority ({}) of what fits{}{}", chosen.task_id, chosen.priority,
                                 best.cached ? ", and the island holds its input" : "",

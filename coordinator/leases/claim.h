@@ -1,8 +1,9 @@
 // Which task an island gets. Pure.
 #pragma once
 
+#include <compare>
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,11 +29,12 @@ struct Candidate {
   // Moved by an operator: only the one is granted it, or everybody but the other. Empty: neither.
   std::string wanted_island;
   std::string avoided_island;
+  bool operator==(const Candidate&) const = default;
 };
 
 struct ClaimDecision {
-  // Position in `candidates` of what is granted.
-  std::optional<size_t> candidate;
+  // What is granted; null when nothing fits. Valid until the index changes.
+  const Candidate* candidate = nullptr;
   // Why each waiting task does not fit, at most kMaxUnmet lines, then a count; empty when something was granted or
   // nothing waits.
   std::vector<std::string> unmet;
@@ -45,9 +47,31 @@ inline constexpr size_t kMaxUnmet = 16;
 // train on every rank; labels and format of all.
 std::string UnmetRequirement(const Island& island, const Candidate& candidate);
 
-// Among the candidates that fit: those that were moved to this island first, then highest priority, then those that
-// read a URI the island holds, then the first in the order given (oldest job, graph order).
-ClaimDecision DecideClaim(const Island& island, const std::vector<Candidate>& candidates,
-                          const std::set<std::string>& cached_uris);
+// The candidates of all jobs, kept in the order in which they are granted, so that neither a change of one job nor a
+// claim looks at all of them. Not thread-safe.
+class CandidateIndex {
+ public:
+  // What waits of one job, in graph order and of one priority, in place of what was known of it; empty: nothing.
+  // `age` orders jobs of the same priority, the oldest being the lowest. Returns whether any of them is new: only then
+  // may a claim that nothing fitted before be served.
+  bool Put(int64_t age, std::vector<Candidate> candidates);
+
+  // Among the candidates that fit: those that were moved to the island, then highest priority, then those that read a
+  // URI the island holds, then the oldest job's, in graph order. `ages` limits the choice to those jobs.
+  ClaimDecision Decide(const Island& island, const std::set<std::string>& cached_uris,
+                       const std::set<int64_t>* ages = nullptr) const;
+
+ private:
+  // The lowest is looked at first.
+  struct Place {
+    bool none_moved = true;  // no task of the job is wanted by one island
+    int64_t urgency = 0;     // minus its priority
+    int64_t age = 0;
+    auto operator<=>(const Place&) const = default;
+  };
+
+  std::map<Place, std::vector<Candidate>> jobs_;
+  std::map<int64_t, Place> place_of_;  // by age
+};
 
 }  // namespace atl::leases

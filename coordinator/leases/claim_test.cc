@@ -1,5 +1,7 @@
 #include "coordinator/leases/claim.h"
 
+#include <random>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -57,30 +59,119 @@ TEST(ClaimTest, RanksAreAskedOfTrainingOnly) {
   EXPECT_EQ(UnmetRequirement(IslandWith({.ranks = 1}), candidate), "");
 }
 
+// One job each, the first being the oldest.
+CandidateIndex IndexOf(const std::vector<Candidate>& candidates) {
+  CandidateIndex index;
+  int64_t age = 0;
+  for (const Candidate& candidate : candidates) index.Put(age++, {candidate});
+  return index;
+}
+
+std::string Granted(const CandidateIndex& index, const std::set<std::string>& cached_uris = {},
+                    const std::set<int64_t>* ages = nullptr) {
+  const ClaimDecision decision = index.Decide(IslandWith({}), cached_uris, ages);
+  return decision.candidate == nullptr ? "" : decision.candidate->task_id;
+}
+
 TEST(ClaimTest, PriorityThenHeldInputsThenOrder) {
   Candidate low = Training("j/low");
   Candidate first = Training("j/first");
   Candidate second = Training("j/second");
   first.priority = second.priority = 5;
   second.input_uris = {"file:///p1"};
-  const std::vector<Candidate> candidates = {low, first, second};
-  EXPECT_EQ(DecideClaim(IslandWith({}), candidates, {}).candidate, 1u);
-  EXPECT_EQ(DecideClaim(IslandWith({}), candidates, {"file:///p1"}).candidate, 2u);
+  EXPECT_EQ(Granted(IndexOf({low, first, second})), "j/first");
+  EXPECT_EQ(Granted(IndexOf({low, first, second}), {"file:///p1"}), "j/second");
   low.input_uris = {"file:///p0"};
-  EXPECT_EQ(DecideClaim(IslandWith({}), {low, first}, {"file:///p0"}).candidate, 1u) << "priority comes first";
+  EXPECT_EQ(Granted(IndexOf({low, first}), {"file:///p0"}), "j/first") << "priority comes first";
+}
+
+TEST(ClaimTest, GraphOrderWithinAJobAndTheOldestJobFirst) {
+  CandidateIndex index;
+  index.Put(2, {Training("b/1"), Training("b/2")});
+  index.Put(1, {Training("a/needs-more", {.min_ranks = 9}), Training("a/1"), Training("a/2")});
+  EXPECT_EQ(Granted(index), "a/1");
+  const std::set<int64_t> only_b = {2};
+  EXPECT_EQ(Granted(index, {}, &only_b), "b/1");
+  index.Put(1, {});
+  EXPECT_EQ(Granted(index), "b/1");
+}
+
+TEST(ClaimTest, PutSaysWhetherAnythingIsNew) {
+  CandidateIndex index;
+  EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/2")}));
+  EXPECT_FALSE(index.Put(1, {Training("a/1"), Training("a/2")}));
+  EXPECT_FALSE(index.Put(1, {Training("a/2")})) << "less is nothing new";
+  EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/2")}));
+  EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/2", {.min_ranks = 2})}))
+      << "a task that asks for less or more";
+  EXPECT_FALSE(index.Put(1, {}));
+  EXPECT_EQ(Granted(index), "");
+}
+
+TEST(ClaimTest, AJobWhosePriorityChangesIsFoundWhereItBelongs) {
+  CandidateIndex index;
+  Candidate urgent = Training("a/1");
+  urgent.priority = 3;
+  index.Put(1, {urgent});
+  index.Put(2, {Training("b/1")});
+  EXPECT_EQ(Granted(index), "a/1");
+  urgent.priority = -3;
+  index.Put(1, {urgent});
+  EXPECT_EQ(Granted(index), "b/1");
+}
+
+// Against a choice that looks at everything.
+TEST(ClaimTest, TheIndexChoosesAsALookAtEverythingWould) {
+  std::mt19937 random(7);
+  const auto below = [&random](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int round = 0; round < 300; ++round) {
+    CandidateIndex index;
+    std::vector<Candidate> all;
+    for (int64_t age = 0; age < 6; ++age) {
+      const int32_t priority = below(3);
+      std::vector<Candidate> job;
+      for (int task = below(4); task > 0; --task) {
+        Candidate& candidate =
+            job.emplace_back(Training("j/" + std::to_string(all.size()), {.min_ranks = 1 + below(3)}));
+        candidate.priority = priority;
+        if (below(2) == 0) candidate.input_uris = {"file:///p" + std::to_string(below(3))};
+        all.push_back(candidate);
+      }
+      index.Put(age, std::move(job));
+    }
+    const Island island = IslandWith({.ranks = 1 + below(2)});
+    const std::set<std::string> cached = below(2) == 0 ? std::set<std::string>{} : std::set<std::string>{"file:///p1"};
+    const Candidate* best = nullptr;
+    const auto holds = [&](const Candidate& candidate) {
+      return !candidate.input_uris.empty() && cached.contains(candidate.input_uris[0]);
+    };
+    for (const Candidate& candidate : all) {
+      if (!UnmetRequirement(island, candidate).empty()) continue;
+      if (best == nullptr || candidate.priority > best->priority ||
+          (candidate.priority == best->priority && holds(candidate) && !holds(*best))) {
+        best = &candidate;
+      }
+    }
+    const ClaimDecision decision = index.Decide(island, cached);
+    ASSERT_EQ(decision.candidate == nullptr, best == nullptr) << round;
+    if (best != nullptr) ASSERT_EQ(decision.candidate->task_id, best->task_id) << round;
+  }
 }
 
 TEST(ClaimTest, NothingThatFitsIsExplainedWithinABound) {
+  EXPECT_THAT(CandidateIndex().Decide(IslandWith({}), {}).unmet, IsEmpty());
   std::vector<Candidate> candidates;
-  EXPECT_THAT(DecideClaim(IslandWith({}), candidates, {}).unmet, IsEmpty());
   for (int i = 0; i < 20; ++i) candidates.push_back(Training("j/t", {.min_ranks = 9}));
-  const ClaimDecision decision = DecideClaim(IslandWith({}), candidates, {});
-  EXPECT_FALSE(decision.candidate.has_value());
+  const CandidateIndex index = IndexOf(candidates);
+  const ClaimDecision decision = index.Decide(IslandWith({}), {});
+  EXPECT_EQ(decision.candidate, nullptr);
   ASSERT_EQ(decision.unmet.size(), kMaxUnmet + 1);
   EXPECT_EQ(decision.unmet.back(), "and 4 more");
   candidates.push_back(Training("j/fits"));
-  const ClaimDecision granted = DecideClaim(IslandWith({}), candidates, {});
-  EXPECT_EQ(granted.candidate, 20u);
+  const CandidateIndex one_fits = IndexOf(candidates);
+  const ClaimDecision granted = one_fits.Decide(IslandWith({}), {});
+  ASSERT_NE(granted.candidate, nullptr);
+  EXPECT_EQ(granted.candidate->task_id, "j/fits");
   EXPECT_THAT(granted.unmet, IsEmpty());
 }
 
@@ -93,19 +184,25 @@ TEST(ClaimTest, AMovedTaskIsKeptForOneIslandOrFromOne) {
   Candidate moved = Training("j/moved");
   moved.wanted_island = "b";
   moved.avoided_island = "a";
-  EXPECT_EQ(DecideClaim(a, {moved, urgent}, {}).candidate, 1u);
-  EXPECT_EQ(DecideClaim(b, {urgent, moved}, {}).candidate, 1u) << "before what is more urgent";
-  EXPECT_THAT(DecideClaim(a, {moved}, {}).unmet, ElementsAre("j/moved is kept for island b"));
+  const auto granted = [](const Island& island, const std::vector<Candidate>& candidates) {
+    const CandidateIndex index = IndexOf(candidates);
+    const ClaimDecision decision = index.Decide(island, {});
+    return decision.candidate == nullptr ? "" : decision.candidate->task_id;
+  };
+  EXPECT_EQ(granted(a, {moved, urgent}), "j/urgent");
+  EXPECT_EQ(granted(b, {urgent, moved}), "j/moved") << "before what is more urgent";
+  EXPECT_THAT(IndexOf({moved}).Decide(a, {}).unmet, ElementsAre("j/moved is kept for island b"));
   moved.wanted_island.clear();
-  EXPECT_THAT(DecideClaim(a, {moved}, {}).unmet, ElementsAre("j/moved was moved away from this island"));
-  EXPECT_EQ(DecideClaim(b, {moved, urgent}, {}).candidate, 1u) << "anybody's now, and less urgent";
+  EXPECT_THAT(IndexOf({moved}).Decide(a, {}).unmet, ElementsAre("j/moved was moved away from this island"));
+  EXPECT_EQ(granted(b, {moved, urgent}), "j/urgent") << "anybody's now, and less urgent";
 }
 
 TEST(ClaimTest, AnExpiredLeaseIsGrantedToTheNextRequester) {
   Candidate candidate = Training("j/t");
   candidate.expired_island = "b";
-  const ClaimDecision decision = DecideClaim(IslandWith({}), {candidate}, {});
-  EXPECT_EQ(decision.candidate, 0u);
+  const CandidateIndex index = IndexOf({candidate});
+  const ClaimDecision decision = index.Decide(IslandWith({}), {});
+  ASSERT_NE(decision.candidate, nullptr);
   EXPECT_THAT(decision.reason, HasSubstr("lease of island b ran out"));
 }
 

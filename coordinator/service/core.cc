@@ -43,7 +43,8 @@ absl::Status Core::LoadState() {
   for (const leases::Island& island : islands) islands_[island.island_id] = island;
   ATOLL_ASSIGN_OR_RETURN(std::vector<jobs::JobRecord> records, store_.UnfinishedJobs());
   for (jobs::JobRecord& record : records) {
-    active_order_.push_back(record.job.job_id);
+    age_of_job_[record.job.job_id] = next_age_++;
+    stale_jobs_.insert(record.job.job_id);
     active_[record.job.job_id] = std::move(record);
   }
   metrics_.store_epoch->Set(static_cast<double>(store_.epoch()));
@@ -127,11 +128,10 @@ void Core::TakeOver(jobs::JobRecord record, const jobs::Effect& effect) {
   if (jobs::IsFinal(record.job.state)) {
     metrics_.jobs_ended[static_cast<size_t>(record.job.state)]->Increment();
     active_.erase(job_id);
-    std::erase(active_order_, job_id);
   } else {
     active_[job_id] = std::move(record);
   }
-  candidates_stale_ = true;
+  stale_jobs_.insert(job_id);
   JobChanged(job_id);
 }
 
@@ -178,7 +178,16 @@ void Core::Tick() {
   for (const auto& [ticket, claim] : claims_) {
     if (claim.deadline <= now) over.push_back(ticket);
   }
-  for (const int64_t ticket : over) AnswerClaim(ticket, ClaimAnswer{std::nullopt, claims_[ticket].unmet});
+  for (const int64_t ticket : over) {
+    WaitingClaim& claim = claims_[ticket];
+    std::vector<std::string> unmet;
+    absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(claim.request, &unmet);
+    if (!answer.ok()) {
+      AnswerClaim(ticket, answer.status());
+    } else {
+      AnswerClaim(ticket, *answer ? **std::move(answer) : ClaimAnswer{std::nullopt, std::move(unmet)});
+    }
+  }
   SendDueWatches();
   if (now >= gauges_due_) UpdateGauges();
 }
@@ -186,10 +195,8 @@ void Core::Tick() {
 absl::Duration Core::NextWake() const {
   absl::Duration next = std::min({gauges_due_, job_watches_.NextWake(), model_watches_.NextWake()});
   for (const auto& [ticket, claim] : claims_) next = std::min(next, claim.deadline);
-  // A lease that runs out makes its task claimable for those who wait.
-  if (!claims_.empty()) next = std::min(next, leases_.NextExpiry(Now()));
-  // So does the end of a move.
-  if (!claims_.empty() && next_move_end_ > Now()) next = std::min(next, next_move_end_);
+  // A lease that runs out makes its task claimable for those who wait; so does the end of a move.
+  if (!claims_.empty()) next = std::min(next, candidates_until_);
   return next;
 }
 

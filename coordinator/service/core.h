@@ -244,7 +244,6 @@ class Core {
     ClaimRequest request;
     absl::Duration deadline;
     ClaimCallback done;
-    std::vector<std::string> unmet;
   };
   struct TaskProgress {
     int64_t attempt = 0;
@@ -285,11 +284,18 @@ class Core {
   absl::Status RecordAnswer(store::Transaction& transaction, const CallKey& key, std::string response);
 
   // Claims (core_claims.cc).
-  absl::StatusOr<std::optional<ClaimAnswer>> TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet);
+  // `ages` limits the choice to those jobs.
+  absl::StatusOr<std::optional<ClaimAnswer>> TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet,
+                                                      const std::set<int64_t>* ages = nullptr);
   absl::StatusOr<std::optional<spec::TaskGrant>> GrantTask(const leases::Island& island, std::string_view task_id);
   absl::StatusOr<spec::TaskGrant> GrantOf(const leases::Lease& lease);
+  // Brings candidates_ up to date with the jobs that changed, the leases that ran out and the moves that are over.
+  void UpdateCandidates();
+  // `move_end`: when the first move of one of them is over; InfiniteDuration without one.
+  std::vector<leases::Candidate> CandidatesOf(const jobs::JobRecord& record, absl::Duration* move_end) const;
   leases::Candidate CandidateOf(const jobs::JobRecord& record, const jobs::Task& task) const;
-  const std::vector<leases::Candidate>& Candidates();
+  // Renews a lease; one that had run out is no candidate any more.
+  void RenewLease(std::string_view task_id);
   void ServeWaitingClaims();
   void AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer);
   std::string WritePrefix(std::string_view task_id, int64_t attempt) const;
@@ -321,16 +327,19 @@ class Core {
   CoreMetrics& metrics_;
 
   std::map<std::string, jobs::JobRecord, std::less<>> active_;
-  // Position of unfinished jobs by age, for claims: oldest first.
-  std::vector<std::string> active_order_;
+  // Of unfinished jobs, for claims: the oldest is the lowest.
+  std::map<std::string, int64_t, std::less<>> age_of_job_;
+  int64_t next_age_ = 1;
   std::map<std::string, leases::Island, std::less<>> islands_;
   leases::LeaseTable leases_;
   std::map<std::string, TaskProgress, std::less<>> progress_;
 
-  std::vector<leases::Candidate> candidates_;
-  bool candidates_stale_ = true;
-  absl::Duration candidates_until_ = absl::InfiniteDuration();
-  absl::Duration next_move_end_ = absl::InfiniteDuration();  // of tasks that wait for the island they were moved to
+  leases::CandidateIndex candidates_;
+  std::set<std::string, std::less<>> stale_jobs_;                 // whose candidates may be others by now
+  absl::Duration candidates_until_ = absl::ZeroDuration();        // then some lease runs out, or a move is over
+  std::map<std::string, absl::Duration, std::less<>> move_ends_;  // by job: when the first of its moves is over
+  std::set<int64_t> new_candidates_;  // ages of jobs that waiting claims were not offered yet
+  bool offer_everything_ = false;     // to waiting claims: not the candidates have changed, but who may have them
   std::map<std::string, StepTime, std::less<>> step_times_;  // by island
 
   int64_t next_ticket_ = 1;

@@ -72,7 +72,7 @@ absl::StatusOr<std::string> Core::DrainIsland(const CallKey& key, std::string_vi
     return RecordAnswer(transaction, key, response);
   }));
   it->second.drain_reason = reason;
-  candidates_stale_ = true;
+  offer_everything_ = true;
   if (reason.empty()) {
     spdlog::info("island {} is not drained any more", island_id);
   } else {

@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<int64_t>> Core::CommitCheckpoint(const spec::LeaseTok
            row.checkpoint.manifest_uri == checkpoint.manifest_uri;
   });
   if (known && token.store_epoch == store_.epoch()) {
-    if (leases_.Check(token, store_.epoch()).ok()) leases_.Renew(token.task_id, Now());
+    if (leases_.Check(token, store_.epoch()).ok()) RenewLease(token.task_id);
     return superseded;
   }
   ATOLL_ASSIGN_OR_RETURN(jobs::JobRecord record, ActiveRecord(token));
@@ -130,7 +130,7 @@ absl::StatusOr<std::vector<int64_t>> Core::CommitCheckpoint(const spec::LeaseTok
   ATOLL_RETURN_IF_ERROR(Apply(
       "commit_checkpoint", std::move(record), effect, [&](store::Transaction& t) { return t.CheckFence(token); },
       commit));
-  leases_.Renew(token.task_id, Now());
+  RenewLease(token.task_id);
   metrics_.checkpoints_committed->Increment();
   return superseded;
 }

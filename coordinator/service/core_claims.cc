@@ -1,5 +1,6 @@
 // Claims: granting at once, waiting, answering later.
 #include <algorithm>
+#include <utility>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -19,28 +20,22 @@ std::string Core::WritePrefix(std::string_view task_id, int64_t attempt) const {
   return fmt::format("{}/jobs/{}/{}-{}", options_.blob_root, task_id, store_.epoch(), attempt);
 }
 
-const std::vector<leases::Candidate>& Core::Candidates() {
+std::vector<leases::Candidate> Core::CandidatesOf(const jobs::JobRecord& record, absl::Duration* move_end) const {
   const absl::Duration now = Now();
-  if (!candidates_stale_ && now < candidates_until_) return candidates_;
-  candidates_.clear();
-  next_move_end_ = absl::InfiniteDuration();
-  for (const std::string& job_id : active_order_) {
-    const jobs::JobRecord& record = active_.at(job_id);
-    for (const jobs::Task& task : record.tasks) {
-      const bool expired = task.state == jobs::TaskState::kLeased && leases_.Expired(task.task_id, now);
-      if (task.state != jobs::TaskState::kReady && !expired) continue;
-      leases::Candidate& candidate = candidates_.emplace_back(CandidateOf(record, task));
-      if (expired) candidate.expired_island = task.island_id;
-      const absl::Duration move_left = task.move.until - clock_.Now();
-      if (move_left <= absl::ZeroDuration()) continue;
-      candidate.wanted_island = task.move.to;
-      candidate.avoided_island = task.move.from;
-      next_move_end_ = std::min(next_move_end_, now + move_left);
-    }
+  std::vector<leases::Candidate> candidates;
+  *move_end = absl::InfiniteDuration();
+  for (const jobs::Task& task : record.tasks) {
+    const bool expired = task.state == jobs::TaskState::kLeased && leases_.Expired(task.task_id, now);
+    if (task.state != jobs::TaskState::kReady && !expired) continue;
+    leases::Candidate& candidate = candidates.emplace_back(CandidateOf(record, task));
+    if (expired) candidate.expired_island = task.island_id;
+    const absl::Duration move_left = task.move.until - clock_.Now();
+    if (move_left <= absl::ZeroDuration()) continue;
+    candidate.wanted_island = task.move.to;
+    candidate.avoided_island = task.move.from;
+    *move_end = std::min(*move_end, now + move_left);
   }
-  candidates_stale_ = false;
-  candidates_until_ = std::min(leases_.NextExpiry(now), next_move_end_);
-  return candidates_;
+  return candidates;
 }
 
 leases::Candidate Core::CandidateOf(const jobs::JobRecord& record, const jobs::Task& task) const {
@@ -55,6 +50,41 @@ leases::Candidate Core::CandidateOf(const jobs::JobRecord& record, const jobs::T
     for (const spec::Artifact& artifact : input.artifacts) candidate.input_uris.push_back(artifact.uri);
   }
   return candidate;
+}
+
+void Core::UpdateCandidates() {
+  const absl::Duration now = Now();
+  if (stale_jobs_.empty() && now < candidates_until_) return;
+  if (now >= candidates_until_) {
+    for (const leases::Lease& lease : leases_.All()) {
+      if (lease.expires <= now) stale_jobs_.insert(lease.job_id);
+    }
+    for (const auto& [job_id, end] : move_ends_) {
+      if (end <= now) stale_jobs_.insert(job_id);
+    }
+  }
+  for (const std::string& job_id : std::exchange(stale_jobs_, {})) {
+    const auto age = age_of_job_.find(job_id);
+    if (age == age_of_job_.end()) continue;
+    move_ends_.erase(job_id);
+    const jobs::JobRecord* record = Active(job_id);
+    if (record == nullptr) {
+      candidates_.Put(age->second, {});
+      age_of_job_.erase(age);
+      continue;
+    }
+    absl::Duration move_end;
+    if (candidates_.Put(age->second, CandidatesOf(*record, &move_end))) new_candidates_.insert(age->second);
+    if (move_end < absl::InfiniteDuration()) move_ends_[job_id] = move_end;
+  }
+  candidates_until_ = leases_.NextExpiry(now);
+  for (const auto& [job_id, end] : move_ends_) candidates_until_ = std::min(candidates_until_, end);
+}
+
+void Core::RenewLease(std::string_view task_id) {
+  const leases::Lease* lease = leases_.Find(task_id);
+  if (lease != nullptr && lease->expires <= Now()) stale_jobs_.insert(lease->job_id);
+  leases_.Renew(task_id, Now());
 }
 
 absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
@@ -118,15 +148,14 @@ absl::StatusOr<std::optional<spec::TaskGrant>> Core::GrantTask(const leases::Isl
   return std::optional<spec::TaskGrant>(std::move(grant));
 }
 
-absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& request,
-                                                          std::vector<std::string>* unmet) {
+absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet,
+                                                          const std::set<int64_t>* ages) {
   const auto it = islands_.find(request.island_id);
   ATOLL_RETURN_IF_ERROR(
       leases::CheckIncarnation(it == islands_.end() ? nullptr : &it->second, request.island_id, request.incarnation));
   it->second.last_seen = Now();
   if (const leases::Lease* held = leases_.HeldBy(request.island_id)) {
-    if (leases_.Expired(held->task_id, Now())) candidates_stale_ = true;
-    leases_.Renew(held->task_id, Now());
+    RenewLease(held->task_id);
     ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*held));
     return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
   }
@@ -136,12 +165,13 @@ absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& re
   }
   // Each turn either grants, finds nothing that fits, or takes a task out of the candidates for good.
   while (true) {
-    const leases::ClaimDecision decision = leases::DecideClaim(it->second, Candidates(), request.cached_uris);
-    if (!decision.candidate) {
+    UpdateCandidates();
+    const leases::ClaimDecision decision = candidates_.Decide(it->second, request.cached_uris, ages);
+    if (decision.candidate == nullptr) {
       *unmet = decision.unmet;
       return std::optional<ClaimAnswer>();
     }
-    const std::string task_id = candidates_[*decision.candidate].task_id;
+    const std::string task_id = decision.candidate->task_id;
     spdlog::debug("claim of island {}: {}", request.island_id, decision.reason);
     ATOLL_ASSIGN_OR_RETURN(std::optional<spec::TaskGrant> grant, GrantTask(it->second, task_id));
     if (grant) return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
@@ -160,13 +190,14 @@ int64_t Core::ClaimTask(const ClaimRequest& request, ClaimCallback done) {
   claim.done = std::move(done);
   claim.deadline = Now() + std::clamp(request.wait, absl::ZeroDuration(), options_.max_claim_wait);
   claim_of_island_[request.island_id] = ticket;
-  absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(request, &claim.unmet);
+  std::vector<std::string> unmet;
+  absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(request, &unmet);
   if (!answer.ok()) {
     AnswerClaim(ticket, answer.status());
   } else if (*answer) {
     AnswerClaim(ticket, **std::move(answer));
   } else if (claim.deadline <= Now()) {
-    AnswerClaim(ticket, ClaimAnswer{std::nullopt, claim.unmet});
+    AnswerClaim(ticket, ClaimAnswer{std::nullopt, std::move(unmet)});
   }
   return ticket;
 }
@@ -185,19 +216,34 @@ void Core::AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer) {
 }
 
 void Core::ServeWaitingClaims() {
-  if (claims_.empty() || (!candidates_stale_ && Now() < candidates_until_)) return;
-  std::vector<int64_t> tickets;
-  for (const auto& [ticket, claim] : claims_) tickets.push_back(ticket);
-  for (const int64_t ticket : tickets) {
-    // First come, first served; a ticket may be gone when an earlier answer ended it.
-    const auto it = claims_.find(ticket);
-    if (it == claims_.end()) continue;
-    absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(it->second.request, &it->second.unmet);
-    if (!answer.ok()) {
-      AnswerClaim(ticket, answer.status());
-    } else if (*answer) {
-      AnswerClaim(ticket, **std::move(answer));
+  if (claims_.empty()) {
+    // Whoever comes is offered everything first.
+    new_candidates_.clear();
+    offer_everything_ = false;
+    return;
+  }
+  UpdateCandidates();
+  // A grant may bring new candidates with it.
+  while (offer_everything_ || !new_candidates_.empty()) {
+    const bool everything = std::exchange(offer_everything_, false);
+    const std::set<int64_t> ages = std::exchange(new_candidates_, {});
+    std::vector<int64_t> tickets;
+    for (const auto& [ticket, claim] : claims_) tickets.push_back(ticket);
+    for (const int64_t ticket : tickets) {
+      // First come, first served; a ticket may be gone when an earlier answer ended it.
+      const auto it = claims_.find(ticket);
+      if (it == claims_.end()) continue;
+      // What does not fit is said when the wait is over.
+      std::vector<std::string> unmet;
+      absl::StatusOr<std::optional<ClaimAnswer>> answer =
+          TryClaim(it->second.request, &unmet, everything ? nullptr : &ages);
+      if (!answer.ok()) {
+        AnswerClaim(ticket, answer.status());
+      } else if (*answer) {
+        AnswerClaim(ticket, **std::move(answer));
+      }
     }
+    UpdateCandidates();
   }
 }
 

@@ -59,8 +59,7 @@ absl::StatusOr<HeartbeatAnswer> Core::Heartbeat(std::string_view island_id, int6
     const jobs::Task* task = jobs::FindTask(*Active(leases_.Find(token.task_id)->job_id), token.task_id);
     if (island.drain_reason.empty() && IsAskedFor(*task)) answer.stopping.push_back({token.task_id, "MOVED"});
     if (!current) continue;
-    if (leases_.Expired(token.task_id, Now())) candidates_stale_ = true;
-    leases_.Renew(token.task_id, Now());
+    RenewLease(token.task_id);
     TakeStepTime(island.island_id, token, step_time);
   }
   return answer;

@@ -41,9 +41,9 @@ absl::StatusOr<std::string> Core::SubmitJob(const CallKey& key, const spec::JobS
   spdlog::info("job {} submitted: {} tasks", record.job.job_id, record.tasks.size());
   metrics_.jobs_submitted->Increment();
   const std::string job_id = record.job.job_id;
-  active_order_.push_back(job_id);
+  age_of_job_[job_id] = next_age_++;
   active_[job_id] = std::move(record);
-  candidates_stale_ = true;
+  stale_jobs_.insert(job_id);
   JobChanged(job_id);
   return response;
 }

@@ -52,6 +52,12 @@ void RankRunner::Handle(const atlpb::island::v1::JoinResponse&) {
 int64_t RankRunner::step() const {
   std::abort();
 }
+int64_t RankRunner::stop_after() const {
+  std::abort();
+}
+absl::Duration RankRunner::checkpoint_time() const {
+  std::abort();
+}
 absl::Duration RankRunner::step_time() const {
   std::abort();
 }
