@@ -8,7 +8,9 @@
 namespace atl::client {
 
 using atlpb::job::v1::Job;
+using atlpb::job::v1::Rollback;
 using atlpb::job::v1::Task;
+using atlpb::job::v1::TaskError;
 
 std::string StateName(Job::State state) {
   switch (state) {
@@ -69,6 +71,14 @@ bool IsFinal(Job::State state) {
   return state == Job::STATE_SUCCEEDED || state == Job::STATE_FAILED || state == Job::STATE_CANCELLED;
 }
 
+std::string DescribeRollback(const Rollback& rollback) {
+  std::string text = rollback.to_step() > 0 ? fmt::format("rolled back to step {}", rollback.to_step())
+                                            : std::string("rolled back to its start");
+  if (rollback.skipped_steps() > 0) text += fmt::format(", skipped {} steps", rollback.skipped_steps());
+  if (!rollback.evidence_uri().empty()) text += ", evidence at " + rollback.evidence_uri();
+  return text + ": " + OneLine(rollback.message());
+}
+
 std::string DescribeJob(const Job& job, int width) {
   const absl::Time created = wire::FromProto(job.create_time());
   std::string text;
@@ -92,7 +102,19 @@ std::string DescribeJob(const Job& job, int width) {
                steps && task.progress().loss() != 0 ? fmt::format("{:.4f}", task.progress().loss()) : "-",
                OneLine(task.message())});
   }
-  return text + "\n" + table.Text(width);
+  text += "\n" + table.Text(width);
+  std::string notes;
+  for (const Task& task : job.tasks()) {
+    for (const Rollback& rollback : task.rollbacks()) {
+      notes += fmt::format("{}, attempt {}: {}\n", TaskName(task), rollback.attempt(), DescribeRollback(rollback));
+    }
+    for (const TaskError& error : task.last_errors()) {
+      notes += fmt::format("{}, attempt {} on island {}, {} UTC: {}: {}\n", TaskName(task), error.attempt(),
+                           error.island_id(), TimeText(wire::FromProto(error.time())), error.code(),
+                           OneLine(error.message()));
+    }
+  }
+  return notes.empty() ? text : text + "\n" + notes;
 }
 
 }  // namespace atl::client

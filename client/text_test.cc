@@ -141,6 +141,48 @@ TEST(WatchViewTest, APipeGetsALinePerChangeAndNoEscapes) {
   EXPECT_THAT(shown(), HasSubstr("expert 0     succeeded 400/400"));
 }
 
+Job RolledBackJob() {
+  Job job = RunningJob();
+  EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(R"(
+    rollbacks { attempt: 1 from_step: 52 to_step: 40 skipped_first_step: 41 skipped_steps: 12 reason: "LOSS_EXPLODED"
+      message: "training diverged" evidence_uri: "file:///b/52.json" }
+    rollbacks { attempt: 2 from_step: 40 message: "the checkpoint of step 40 is damaged" }
+  )",
+                                                            job.mutable_tasks(3)));
+  return job;
+}
+
+TEST(WatchViewTest, ARollbackIsToldOnce) {
+  std::ostringstream out;
+  WatchView view(&out, false, 0, false);
+  const Job job = RolledBackJob();
+  view.Show(job, absl::UnixEpoch());
+  EXPECT_THAT(out.str(), HasSubstr("expert 0     rolled back to step 40, skipped 12 steps, evidence at "
+                                   "file:///b/52.json: training diverged\n"));
+  EXPECT_THAT(out.str(), HasSubstr("expert 0     rolled back to its start: the checkpoint of step 40 is damaged\n"));
+  out.str("");
+  view.Show(job, absl::UnixEpoch());
+  EXPECT_EQ(out.str(), "");
+  const auto lines = RenderBars(job, 120, false);
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_THAT(lines[4], HasSubstr("expert 0: rolled back to step 40, skipped 12 steps"));
+}
+
+TEST(JobTextTest, RollbacksAndTheLastErrorsOfATaskThatFailedAreTold) {
+  Job job = RolledBackJob();
+  EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(R"(
+    last_errors { attempt: 3 island_id: "reef" code: "INTERNAL" message: "out of\nluck" time { seconds: 1700000000 } }
+    last_errors { attempt: 2 island_id: "atoll" code: "EXPIRED" message: "gone" time { seconds: 1700000000 } }
+  )",
+                                                            job.mutable_tasks(3)));
+  const std::string text = DescribeJob(job, 80);
+  EXPECT_THAT(text, HasSubstr("\nexpert 0, attempt 1: rolled back to step 40, skipped 12 steps, evidence at "
+                              "file:///b/52.json: training diverged\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nexpert 0, attempt 3 on island reef, 2023-11-14 22:13:20 UTC: INTERNAL: out of luck\n"));
+  EXPECT_THAT(text, HasSubstr("attempt 2 on island atoll, 2023-11-14 22:13:20 UTC: EXPIRED: gone\n"));
+}
+
 TEST(JobTextTest, AJobIsDescribedWithItsTasks) {
   const std::string text = DescribeJob(RunningJob(), 0);
   EXPECT_THAT(text, HasSubstr("state    running"));

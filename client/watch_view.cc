@@ -106,6 +106,11 @@ std::vector<std::string> RenderBars(const Job& job, int width, bool colour) {
   for (const Task& task : job.tasks()) {
     if (Trains(task)) lines.push_back(TrainingLine(job, task, width, colour));
   }
+  for (const Task& task : job.tasks()) {
+    for (const auto& rollback : task.rollbacks()) {
+      lines.push_back(Shorten(fmt::format("{}: {}", TaskName(task), DescribeRollback(rollback)), width));
+    }
+  }
   if (!job.message().empty()) lines.push_back(Shorten(OneLine(job.message()), width));
   return lines;
 }
@@ -143,6 +148,10 @@ void WatchView::PrintChanges(const Job& job, absl::Time now) {
         Trains(task) && task.state() == Task::STATE_LEASED && done > seen.step &&
         (done - std::max<int64_t>(seen.step, 0) >= (total + 9) / 10 || now - seen.time >= absl::Seconds(10));
     seen.state = task.state();
+    for (; seen.rollbacks < task.rollbacks_size(); ++seen.rollbacks) {
+      *out_ << fmt::format("{:<12} {}", TaskName(task), DescribeRollback(task.rollbacks(seen.rollbacks))) << std::endl;
+      seen.step = task.committed_step();
+    }
     if (!changed && !moved) continue;
     seen.step = done;
     seen.time = now;

@@ -32,6 +32,7 @@ class WatchView {
   struct Seen {
     atlpb::job::v1::Task::State state = atlpb::job::v1::Task::STATE_UNSPECIFIED;
     int64_t step = -1;
+    int rollbacks = 0;
     absl::Time time = absl::InfinitePast();
   };
 

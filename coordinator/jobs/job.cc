@@ -56,6 +56,8 @@ std::string_view ToString(AttemptOutcome outcome) {
       return "CANCELLED";
     case AttemptOutcome::kRestored:
       return "RESTORED";
+    case AttemptOutcome::kRolledBack:
+      return "ROLLED_BACK";
   }
   return "INVALID";
 }
@@ -66,6 +68,14 @@ bool IsFinal(JobState state) {
 
 bool IsFinal(TaskState state) {
   return state >= TaskState::kSucceeded;
+}
+
+std::vector<spec::SkippedWindow> SkippedBy(const Task& task) {
+  std::vector<spec::SkippedWindow> skipped;
+  for (const Rollback& rollback : task.rollbacks) {
+    if (rollback.skipped.steps > 0) skipped.push_back(rollback.skipped);
+  }
+  return skipped;
 }
 
 const Task* FindTask(const JobRecord& record, std::string_view task_id) {

@@ -24,12 +24,13 @@ enum class TaskState : uint8_t { kBlocked = 1, kReady, kLeased, kSucceeded, kFai
 enum class AttemptOutcome : uint8_t {
   kActive = 1,
   kSucceeded,
-  kFailed,     // the island reported an error of the task
-  kReleased,   // the island gave the task back: drain, lost ranks
-  kExpired,    // the lease ran out and another attempt was granted
-  kReplaced,   // the island came back with a higher incarnation
-  kCancelled,  // the job was cancelled or failed elsewhere
-  kRestored,   // the store was restored: its tokens are void
+  kFailed,      // the island reported an error of the task
+  kReleased,    // the island gave the task back: drain, lost ranks
+  kExpired,     // the lease ran out and another attempt was granted
+  kReplaced,    // the island came back with a higher incarnation
+  kCancelled,   // the job was cancelled or failed elsewhere
+  kRestored,    // the store was restored: its tokens are void
+  kRolledBack,  // training diverged, or the checkpoint to resume from is damaged: the task went back
 };
 
 std::string_view ToString(JobState state);
@@ -46,6 +47,28 @@ struct TaskMove {
   std::string to;
   absl::Time until = absl::InfinitePast();  // InfinitePast: not moved
   bool operator==(const TaskMove&) const = default;
+};
+
+struct EndedAttempt {
+  std::string task_id;
+  int64_t attempt = 0;
+  AttemptOutcome outcome = AttemptOutcome::kReleased;
+  std::string message;
+  std::string code;  // canonical, by name; a rollback's reason; empty where the island reported no error
+  bool operator==(const EndedAttempt&) const = default;
+};
+
+// A task went back to an earlier checkpoint.
+struct Rollback {
+  int64_t attempt = 0;          // that it ended
+  int64_t from_step = 0;        // that diverged, or of the damaged checkpoint
+  int64_t to_step = 0;          // that the task goes on from; 0: its start
+  spec::SkippedWindow skipped;  // of no steps for a damaged checkpoint
+  std::string reason;           // UPPER_SNAKE
+  std::string message;
+  std::string evidence_uri;  // of a divergence
+  absl::Time time = absl::UnixEpoch();
+  bool operator==(const Rollback&) const = default;
 };
 
 struct Task {
@@ -69,6 +92,7 @@ struct Task {
   TaskMove move;
   std::vector<std::string> depends_on;
   std::vector<spec::Artifact> outputs;
+  std::vector<Rollback> rollbacks;  // oldest first
   bool operator==(const Task&) const = default;
 };
 
@@ -92,6 +116,9 @@ struct JobRecord {
   std::vector<Task> tasks;
   bool operator==(const JobRecord&) const = default;
 };
+
+// What the task's rollbacks have it leave out.
+std::vector<spec::SkippedWindow> SkippedBy(const Task& task);
 
 // Null when the job has no such task.
 Task* FindTask(JobRecord& record, std::string_view task_id);

@@ -6,6 +6,8 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/data_cursor.h"
+#include "coordinator/jobs/task_graph.h"
 #include "fmt/format.h"
 
 namespace atl::jobs {
@@ -98,6 +100,44 @@ void UnblockDependents(JobRecord& record, Effect& effect) {
   }
 }
 
+absl::Status CheckRollback(const Task& task, const RollbackRequest& request, const std::vector<int64_t>& committed) {
+  if (!IsTraining(task.kind)) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "NOT_A_TRAINING_TASK",
+                     fmt::format("task {}: expected training, found {}", task.task_id, spec::ToString(task.kind)));
+  }
+  const bool known = request.through_step == 0 || request.through_step >= request.before_step;
+  if (request.before_step < 1 || !known) {
+    return FieldError(
+        "before_step", "INVALID_ROLLBACK",
+        fmt::format("expected 1 to through_step, found {} and {}", request.before_step, request.through_step));
+  }
+  // Each takes a checkpoint away, so that they come to an end.
+  if (request.through_step == 0 &&
+      std::find(committed.begin(), committed.end(), request.before_step) == committed.end()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_UNKNOWN",
+                     fmt::format("task {}: expected a committed checkpoint of step {}, found none", task.task_id,
+                                 request.before_step));
+  }
+  return absl::OkStatus();
+}
+
+// "<uri>, <uri>" of all that it ever diverged on.
+std::string EvidenceOf(const Task& task, const std::string& newest) {
+  std::string uris;
+  for (const Rollback& rollback : task.rollbacks) {
+    if (!rollback.evidence_uri.empty()) uris += rollback.evidence_uri + ", ";
+  }
+  return uris + newest;
+}
+
+std::string Describe(const Rollback& rollback) {
+  const std::string to =
+      rollback.to_step > 0 ? fmt::format("rolled back to step {}", rollback.to_step) : "rolled back to its start";
+  if (rollback.skipped.steps == 0) return fmt::format("{}: {}", to, rollback.message);
+  const std::string evidence = rollback.evidence_uri.empty() ? "" : ", evidence at " + rollback.evidence_uri;
+  return fmt::format("{}, skipped {} steps{}: {}", to, rollback.skipped.steps, evidence, rollback.message);
+}
+
 bool CountsAgainstBudget(const Task& task, const AttemptEnd& end) {
   if (end.outcome == AttemptOutcome::kRestored) return false;
   if (end.outcome == AttemptOutcome::kReleased && end.asked_for) return false;
@@ -169,7 +209,7 @@ absl::StatusOr<Effect> Succeed(JobRecord& record, std::string_view task_id, std:
 absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, const AttemptEnd& end, absl::Time now) {
   ATOLL_ASSIGN_OR_RETURN(Task * task, LeasedTask(record, task_id));
   Effect effect;
-  effect.ended_attempts.push_back({task->task_id, task->attempt, end.outcome, end.message});
+  effect.ended_attempts.push_back({task->task_id, task->attempt, end.outcome, end.message, end.code});
   const bool counts = CountsAgainstBudget(*task, end);
   if (counts) ++task->failures;
   task->message = end.message;
@@ -208,6 +248,48 @@ absl::StatusOr<Effect> MoveTask(JobRecord& record, std::string_view task_id, std
   effect.changed_tasks.insert(task->task_id);
   effect.reason = fmt::format("task {} moves from {} to {}", task_id, leased ? "island " + task->island_id : "nowhere",
                               to.empty() ? "any other island" : fmt::format("island {}", to));
+  return effect;
+}
+
+absl::StatusOr<Effect> RollBack(JobRecord& record, std::string_view task_id, const RollbackRequest& request,
+                                const std::vector<int64_t>& committed, absl::Time now) {
+  ATOLL_ASSIGN_OR_RETURN(Task * task, LeasedTask(record, task_id));
+  ATOLL_RETURN_IF_ERROR(CheckRollback(*task, request, committed));
+  const bool diverged = request.through_step > 0;
+  const std::vector<spec::SkippedWindow> skipped = SkippedBy(*task);
+  Effect effect;
+  if (diverged && static_cast<int32_t>(skipped.size()) >= kMaxRollbacks) {
+    effect.ended_attempts.push_back(
+        {task->task_id, task->attempt, AttemptOutcome::kFailed, request.message, request.reason});
+    task->message = fmt::format("diverged once more after {} rollbacks: {}; evidence at {}", kMaxRollbacks,
+                                request.message, EvidenceOf(*task, request.evidence_uri));
+    Move(*task, TaskState::kFailed, effect);
+    effect.reason = fmt::format("task {} failed: {}", task_id, task->message);
+    CloseJob(record, JobState::kFailed, effect.reason, now, effect);
+    return effect;
+  }
+  int64_t to_step = 0;
+  for (const int64_t step : committed) {
+    if (step < request.before_step) to_step = std::max(to_step, step);
+  }
+  Rollback rollback{.attempt = task->attempt,
+                    .from_step = diverged ? request.through_step : request.before_step,
+                    .to_step = to_step,
+                    .reason = request.reason,
+                    .message = request.message,
+                    .evidence_uri = request.evidence_uri,
+                    .time = now};
+  if (diverged) {
+    const int64_t first = spec::UnskippedStep(to_step + 1, skipped);
+    rollback.skipped = {first, spec::UnskippedStep(request.through_step, skipped) - first + 1};
+  }
+  effect.ended_attempts.push_back(
+      {task->task_id, task->attempt, AttemptOutcome::kRolledBack, request.message, request.reason});
+  Move(*task, TaskState::kReady, effect);
+  task->committed_step = to_step;
+  task->message = Describe(rollback);
+  task->rollbacks.push_back(std::move(rollback));
+  effect.reason = fmt::format("task {} {}", task_id, task->message);
   return effect;
 }
 

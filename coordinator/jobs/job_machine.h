@@ -15,14 +15,6 @@
 
 namespace atl::jobs {
 
-struct EndedAttempt {
-  std::string task_id;
-  int64_t attempt = 0;
-  AttemptOutcome outcome = AttemptOutcome::kReleased;
-  std::string message;
-  bool operator==(const EndedAttempt&) const = default;
-};
-
 struct Effect {
   std::set<std::string> changed_tasks;
   bool job_changed = false;
@@ -57,6 +49,7 @@ struct AttemptEnd {
   std::string message;
   // The coordinator had asked the island for it.
   bool asked_for = false;
+  std::string code;  // as in EndedAttempt
 };
 
 // The active attempt ended without finishing the task. It counts against the failure budget when the island reported an
@@ -68,6 +61,27 @@ absl::StatusOr<Effect> EndAttempt(JobRecord& record, std::string_view task_id, c
 // Another island than its own, or `to`, is to go on with the task. A READY task needs a `to` (TASK_NOT_LEASED without);
 // TASK_ALREADY_THERE when `to` holds it.
 absl::StatusOr<Effect> MoveTask(JobRecord& record, std::string_view task_id, std::string_view to, absl::Time until);
+
+// Of rollbacks that skip data: a task that diverges once more has FAILED.
+inline constexpr int32_t kMaxRollbacks = 2;
+
+struct RollbackRequest {
+  // The task goes back to its newest committed checkpoint of a step below this one, else to its start.
+  int64_t before_step = 0;
+  // What was read after that checkpoint up to this step is skipped. 0: nothing; it is the checkpoint of `before_step`
+  // that is damaged.
+  int64_t through_step = 0;
+  std::string reason;  // UPPER_SNAKE
+  std::string message;
+  std::string evidence_uri;
+};
+
+// The active attempt of a training task diverged, or could not resume. The task is READY again, with `committed_step`
+// set back and the rollback appended, and no budget is asked; or it diverged once too often, and task and job have
+// FAILED. `committed` are the steps of its committed checkpoints. INVALID_ARGUMENT (INVALID_ROLLBACK) for steps that
+// make no sense, and FAILED_PRECONDITION (NOT_A_TRAINING_TASK, CHECKPOINT_UNKNOWN).
+absl::StatusOr<Effect> RollBack(JobRecord& record, std::string_view task_id, const RollbackRequest& request,
+                                const std::vector<int64_t>& committed, absl::Time now);
 
 // A READY task goes on from `step`, that of the newest whole checkpoint in the blob store; 0 is the start. `attempt` is
 // the newest attempt that is known to have written for the task; later ones count on from it.

@@ -162,6 +162,104 @@ TEST(JobMachineTest, ProgressOfAnEarlierAttemptDoesNotExcuseTheNext) {
   EXPECT_EQ(FindTask(record, "j/featurize-0")->failures, 1);
 }
 
+// A job whose first expert trains in its first attempt.
+JobRecord TrainingJob() {
+  JobRecord record = NewJob();
+  for (const char* id : {"j/featurize-0", "j/cluster", "j/partition-0"}) Finish(record, id);
+  EXPECT_TRUE(Grant(record, "j/train_expert-0", 1, "i").ok());
+  return record;
+}
+
+RollbackRequest Diverged(int64_t first_bad, int64_t step, const std::string& evidence = "e") {
+  return {.before_step = first_bad,
+          .through_step = step,
+          .reason = "LOSS_EXPLODED",
+          .message = "diverged",
+          .evidence_uri = evidence};
+}
+
+TEST(JobMachineTest, ARollbackGoesToTheNewestCheckpointBeforeAndSkipsWhatWasReadSince) {
+  struct Case {
+    RollbackRequest request;
+    std::vector<int64_t> committed;
+    std::vector<spec::SkippedWindow> before;  // skipped by earlier rollbacks
+    int64_t to_step;
+    spec::SkippedWindow skipped;
+  };
+  const Case cases[] = {
+      {Diverged(12, 12), {5, 10}, {}, 10, {11, 2}},
+      {Diverged(11, 11), {5, 10}, {}, 10, {11, 1}},
+      {Diverged(12, 12), {}, {}, 0, {1, 12}},
+      {Diverged(9, 12), {5, 10}, {}, 5, {6, 7}},         // the newest lies in what is not trusted
+      {Diverged(13, 13), {10}, {{11, 2}}, 10, {13, 3}},  // steps 11, 12, 13 read what is 13, 14, 15 without skips
+      {Diverged(4, 4), {2}, {{11, 2}}, 2, {3, 2}},
+      {{.before_step = 10, .message = "damaged"}, {5, 10}, {}, 5, {}},
+      {{.before_step = 10, .message = "damaged"}, {10}, {{3, 1}}, 0, {}},
+  };
+  for (const Case& c : cases) {
+    JobRecord record = TrainingJob();
+    Task& task = *FindTask(record, "j/train_expert-0");
+    task.committed_step = c.committed.empty() ? 0 : c.committed.back();
+    for (const spec::SkippedWindow& window : c.before) task.rollbacks.push_back({.skipped = window});
+    const auto effect = RollBack(record, task.task_id, c.request, c.committed, kNow);
+    ASSERT_TRUE(effect.ok()) << effect.status();
+    EXPECT_EQ(task.state, TaskState::kReady);
+    EXPECT_EQ(task.failures, 0) << "no failure budget is asked";
+    EXPECT_EQ(task.committed_step, c.to_step);
+    const Rollback& rollback = task.rollbacks.back();
+    EXPECT_EQ(task.rollbacks.size(), c.before.size() + 1);
+    EXPECT_EQ(rollback.attempt, 1);
+    EXPECT_EQ(rollback.to_step, c.to_step);
+    EXPECT_EQ(rollback.skipped, c.skipped) << rollback.skipped.first_step << "+" << rollback.skipped.steps;
+    EXPECT_EQ(rollback.time, kNow);
+    ASSERT_EQ(effect->ended_attempts.size(), 1u);
+    EXPECT_EQ(effect->ended_attempts[0],
+              (EndedAttempt{task.task_id, 1, AttemptOutcome::kRolledBack, c.request.message, c.request.reason}));
+  }
+}
+
+TEST(JobMachineTest, ATaskThatDivergesAThirdTimeFailsWithAllEvidenceNamed) {
+  JobRecord record = TrainingJob();
+  const Task& task = *FindTask(record, "j/train_expert-0");
+  // What is damaged is not the training's fault.
+  ASSERT_TRUE(RollBack(record, task.task_id, {.before_step = 10, .message = "damaged"}, {10}, kNow).ok());
+  for (int64_t attempt = 2; attempt <= 4; ++attempt) {
+    EXPECT_EQ(record.job.state, JobState::kRunning);
+    ASSERT_TRUE(Grant(record, task.task_id, attempt, "i").ok());
+    const std::string evidence = "file:///e" + std::to_string(attempt);
+    ASSERT_TRUE(RollBack(record, task.task_id, Diverged(12, 12, evidence), {10}, kNow).ok());
+  }
+  EXPECT_EQ(task.message,
+            "diverged once more after 2 rollbacks: diverged; evidence at file:///e2, file:///e3, file:///e4");
+  EXPECT_EQ(task.rollbacks[1].skipped, (spec::SkippedWindow{11, 2}));
+  EXPECT_EQ(task.rollbacks[2].skipped, (spec::SkippedWindow{13, 2}));
+  EXPECT_EQ(task.rollbacks.size(), 3u);
+  EXPECT_EQ(task.state, TaskState::kFailed);
+  EXPECT_EQ(record.job.state, JobState::kFailed);
+  EXPECT_THAT(record.job.message, HasSubstr("task j/train_expert-0 failed: diverged once more"));
+  EXPECT_EQ(FindTask(record, "j/publish")->state, TaskState::kCancelled);
+}
+
+TEST(JobMachineTest, ARollbackThatMakesNoSenseChangesNothing) {
+  JobRecord record = TrainingJob();
+  ASSERT_TRUE(Grant(record, "j/train_expert-1", 1, "k").ok());
+  ASSERT_TRUE(EndAttempt(record, "j/train_expert-1", {AttemptOutcome::kReleased, false, ""}, kNow).ok());
+  const JobRecord before = record;
+  const std::vector<int64_t> committed = {10};
+  const auto reason = [&](const char* task, const RollbackRequest& request) {
+    return ErrorReason(RollBack(record, task, request, committed, kNow).status());
+  };
+  EXPECT_EQ(reason("j/train_expert-0", Diverged(0, 5)), "INVALID_ROLLBACK");
+  EXPECT_EQ(reason("j/train_expert-0", Diverged(6, 5)), "INVALID_ROLLBACK");
+  EXPECT_EQ(reason("j/train_expert-0", {.before_step = 11}), "CHECKPOINT_UNKNOWN");
+  EXPECT_EQ(reason("j/train_expert-1", Diverged(5, 5)), "TASK_NOT_LEASED");
+  EXPECT_EQ(reason("j/cluster", Diverged(5, 5)), "TASK_ENDED");
+  EXPECT_EQ(record, before);
+  JobRecord early = NewJob();
+  ASSERT_TRUE(Grant(early, "j/featurize-0", 1, "i").ok());
+  EXPECT_EQ(ErrorReason(RollBack(early, "j/featurize-0", Diverged(5, 5), {}, kNow).status()), "NOT_A_TRAINING_TASK");
+}
+
 TEST(JobMachineTest, CancelEndsEveryOpenTaskAndItsAttempt) {
   JobRecord record = NewJob();
   ASSERT_TRUE(Grant(record, "j/featurize-0", 1, "i").ok());

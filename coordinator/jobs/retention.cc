@@ -14,6 +14,12 @@ bool ParseNumber(std::string_view text, int64_t* number) {
   return error == std::errc() && end == text.data() + text.size() && *number > 0;
 }
 
+// "<attempt's folder>/evidence/<file>".
+bool IsEvidence(std::string_view uri) {
+  constexpr std::string_view kFolder = "/evidence";
+  return uri.substr(0, uri.rfind('/')).ends_with(kFolder);
+}
+
 // Whether a folder of `folders` is a prefix of `uri`.
 bool InsideAny(const std::set<std::string>& folders, std::string_view uri) {
   for (size_t slash = uri.find('/'); slash != std::string_view::npos; slash = uri.find('/', slash + 1)) {
@@ -47,6 +53,7 @@ std::vector<Collection> CollectableFiles(const std::vector<StoredFile>& files,
       collectable.push_back({file.uri, "its job was deleted"});
       continue;
     }
+    if (IsEvidence(file.uri)) continue;
     if (needed_files.contains(file.uri) || InsideAny(needed_folders, file.uri)) continue;
     if (file.attempt.task_over) {
       collectable.push_back({file.uri, "no row names it and its task is over"});

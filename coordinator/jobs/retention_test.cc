@@ -50,6 +50,8 @@ TEST(RetentionTest, OnlyOldFilesThatNothingNeedsAreCollectable) {
       {"job of another store", kForeign, absl::Hours(25), "f/x", false},
       {"an artifact", kOver, absl::Hours(25), "f/artifact", false},
       {"in a checkpoint's folder", kOver, absl::Hours(25), "f/ckpt/stage0.safetensors", false},
+      {"evidence", kOver, absl::Hours(25), "f/evidence/12.json", false},
+      {"evidence of a deleted job", kDeleted, absl::Hours(25), "f/evidence/12.json", true},
       {"artifact of a deleted job", kDeleted, absl::Hours(25), "f/artifact", true},
       {"young file of a deleted job", kDeleted, absl::Hours(1), "f/artifact", false},
   };

@@ -13,6 +13,7 @@ namespace atl::coordinator {
 namespace {
 
 constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
+constexpr size_t kLastErrors = 5;
 
 // Errors that a decision returned, as against those of the store itself.
 bool IsStoreFailure(const absl::Status& status) {
@@ -100,8 +101,7 @@ absl::Status Core::Apply(std::string_view name, jobs::JobRecord record, const jo
       ATOLL_RETURN_IF_ERROR(transaction.UpdateTask(*jobs::FindTask(record, task_id)));
     }
     for (const jobs::EndedAttempt& ended : effect.ended_attempts) {
-      ATOLL_RETURN_IF_ERROR(
-          transaction.EndAttempt(ended.task_id, ended.attempt, ended.outcome, ended.message, clock_.Now()));
+      ATOLL_RETURN_IF_ERROR(transaction.EndAttempt(ended, clock_.Now()));
     }
     return after ? after(transaction) : absl::OkStatus();
   });
@@ -142,6 +142,12 @@ JobView Core::ViewOf(jobs::JobRecord record) {
   for (const jobs::Task& task : record.tasks) {
     const auto it = progress_.find(task.task_id);
     if (it != progress_.end() && it->second.attempt == task.attempt) view.progress[task.task_id] = it->second.progress;
+    if (task.state != jobs::TaskState::kFailed) continue;
+    auto attempts = store_.Attempts(task.task_id);
+    if (!attempts.ok()) continue;
+    std::reverse(attempts->begin(), attempts->end());
+    if (attempts->size() > kLastErrors) attempts->resize(kLastErrors);
+    view.last_errors[task.task_id] = *std::move(attempts);
   }
   view.record = std::move(record);
   return view;

@@ -57,6 +57,8 @@ struct CoreOptions {
 struct JobView {
   jobs::JobRecord record;
   std::map<std::string, spec::Progress, std::less<>> progress;  // by task
+  // How the last attempts of FAILED tasks ended, by task, newest first.
+  std::map<std::string, std::vector<store::AttemptRow>, std::less<>> last_errors;
 };
 
 // Who repeats what: the key of an idempotent call. Without `request_id` nothing is recorded.
@@ -182,6 +184,9 @@ class Core {
                             const spec::Progress& progress = {});
   absl::Status FailTask(const spec::LeaseToken& token, std::string_view code, std::string_view message, bool permanent);
   absl::Status ReleaseTask(const spec::LeaseToken& token, std::string_view reason);
+  // Unset when the task diverged once too often and has FAILED.
+  absl::StatusOr<std::optional<jobs::Rollback>> RollBackTask(const spec::LeaseToken& token,
+                                                             jobs::RollbackRequest request);
 
   // Models (core_models.cc).
   absl::StatusOr<store::Model> GetModel(std::string_view name);
@@ -278,6 +283,8 @@ class Core {
   // Whether the token's attempt already ended with `outcome`: a repeated call, to be answered as the first one was.
   absl::StatusOr<bool> EndedAs(const spec::LeaseToken& token, jobs::AttemptOutcome outcome);
   absl::Status EndAttempt(std::string_view name, const spec::LeaseToken& token, const jobs::AttemptEnd& end);
+  // That the token's attempt ended with.
+  absl::StatusOr<std::optional<jobs::Rollback>> FindRollback(const spec::LeaseToken& token);
 
   // With the last progress of tasks that ended and the newest of those that run.
   JobView ViewOf(jobs::JobRecord record);

@@ -43,7 +43,9 @@ absl::Status Core::AdoptCheckpoints(std::string_view task_id, const std::vector<
   }
   const auto write_rows = [&](store::Transaction& transaction) -> absl::Status {
     for (const store::CheckpointRow& row : found) ATOLL_RETURN_IF_ERROR(transaction.InsertCheckpoint(row));
-    for (const std::string& manifest : lost) ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpointDeleting(manifest));
+    for (const std::string& manifest : lost) {
+      ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpoint(manifest, store::CheckpointState::kDeleting));
+    }
     return absl::OkStatus();
   };
   // Older rows are gone: nobody goes on from them.

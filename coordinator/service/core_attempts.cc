@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxMetrics = 32;
 constexpr size_t kMaxMessage = 4096;
+constexpr size_t kMaxCode = 64;
 
 bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -29,8 +30,10 @@ absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transa
                                                       int32_t keep) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, transaction.Checkpoints(task_id));
   std::vector<jobs::RetainedCheckpoint> committed;
+  int64_t newest = 0;
   for (const store::CheckpointRow& row : rows) {
     if (row.state != store::CheckpointState::kCommitted) continue;
+    newest = std::max(newest, row.checkpoint.step);
     // Nothing refers to a checkpoint of a task that goes on: only its last one becomes an output, at the end.
     committed.push_back(
         {row.attempt, row.checkpoint.step, row.checkpoint.manifest_uri, row.checkpoint.milestone, false});
@@ -38,7 +41,11 @@ absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transa
   std::vector<int64_t> steps;
   for (const jobs::RetainedCheckpoint& old : jobs::SupersededCheckpoints(std::move(committed), keep)) {
     steps.push_back(old.step);
-    ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpointDeleting(old.manifest_uri));
+    ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpoint(old.manifest_uri, store::CheckpointState::kDeleting));
+  }
+  for (const store::CheckpointRow& row : rows) {
+    if (row.state != store::CheckpointState::kSuperseded || row.checkpoint.step > newest) continue;
+    ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpoint(row.checkpoint.manifest_uri, store::CheckpointState::kDeleting));
   }
   return steps;
 }
@@ -213,7 +220,60 @@ absl::Status Core::FailTask(const spec::LeaseToken& token, std::string_view code
                             bool permanent) {
   // For people, who need the code only when there is nothing else.
   const std::string text(message.empty() ? code : message);
-  return EndAttempt("fail_task", token, {jobs::AttemptOutcome::kFailed, permanent, text.substr(0, kMaxMessage)});
+  return EndAttempt("fail_task", token,
+                    {.outcome = jobs::AttemptOutcome::kFailed,
+                     .permanent = permanent,
+                     .message = text.substr(0, kMaxMessage),
+                     .code = std::string(code.substr(0, kMaxCode))});
+}
+
+absl::StatusOr<std::optional<jobs::Rollback>> Core::RollBackTask(const spec::LeaseToken& token,
+                                                                 jobs::RollbackRequest request) {
+  ATOLL_ASSIGN_OR_RETURN(const bool given_up, EndedAs(token, jobs::AttemptOutcome::kFailed));
+  if (given_up) return std::optional<jobs::Rollback>();
+  ATOLL_ASSIGN_OR_RETURN(const bool repeated, EndedAs(token, jobs::AttemptOutcome::kRolledBack));
+  if (repeated) return FindRollback(token);
+  ATOLL_ASSIGN_OR_RETURN(jobs::JobRecord record, ActiveRecord(token));
+  const std::string prefix = WritePrefix(token.task_id, token.attempt);
+  if (!request.evidence_uri.empty() && !LiesBelow(request.evidence_uri, prefix)) {
+    return FieldError("evidence_uri", "OUTSIDE_WRITE_PREFIX",
+                      fmt::format("expected it below {}/, found {}", prefix, request.evidence_uri));
+  }
+  request.reason = request.reason.substr(0, kMaxCode);
+  request.message = request.message.substr(0, kMaxMessage);
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(token.task_id));
+  std::vector<int64_t> committed;
+  for (const store::CheckpointRow& row : rows) {
+    if (row.state == store::CheckpointState::kCommitted) committed.push_back(row.checkpoint.step);
+  }
+  ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect,
+                         jobs::RollBack(record, token.task_id, request, committed, clock_.Now()));
+  std::optional<jobs::Rollback> rollback;
+  if (!jobs::IsFinal(record.job.state)) rollback = jobs::FindTask(record, token.task_id)->rollbacks.back();
+  const TransactionBody write = [&](store::Transaction& transaction) -> absl::Status {
+    if (!rollback) return absl::OkStatus();
+    for (const store::CheckpointRow& row : rows) {
+      if (row.state != store::CheckpointState::kCommitted || row.checkpoint.step <= rollback->to_step) continue;
+      ATOLL_RETURN_IF_ERROR(
+          transaction.MarkCheckpoint(row.checkpoint.manifest_uri, store::CheckpointState::kSuperseded));
+    }
+    return transaction.InsertRollback(token.task_id, *rollback);
+  };
+  ATOLL_RETURN_IF_ERROR(Apply(
+      "rollback", std::move(record), effect, [&](store::Transaction& t) { return t.CheckFence(token); }, write));
+  if (rollback) (rollback->skipped.steps > 0 ? metrics_.rollbacks_diverged : metrics_.rollbacks_damaged)->Increment();
+  return rollback;
+}
+
+absl::StatusOr<std::optional<jobs::Rollback>> Core::FindRollback(const spec::LeaseToken& token) {
+  ATOLL_ASSIGN_OR_RETURN(const JobView view, GetJob(jobs::JobIdOf(token.task_id)));
+  const jobs::Task* task = jobs::FindTask(view.record, token.task_id);
+  for (const jobs::Rollback& rollback : task->rollbacks) {
+    if (rollback.attempt == token.attempt) return std::optional<jobs::Rollback>(rollback);
+  }
+  return MakeError(
+      absl::StatusCode::kInternal, "ROLLBACK_LOST",
+      fmt::format("attempt {} of task {} was rolled back, but no rollback names it", token.attempt, token.task_id));
 }
 
 absl::Status Core::ReleaseTask(const spec::LeaseToken& token, std::string_view reason) {

@@ -103,6 +103,7 @@ absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
   grant.dataset_manifest_uri = record->job.dataset_manifest_uri;
   grant.inputs = jobs::InputsOf(*record, *task);
   grant.write_prefix = WritePrefix(lease.task_id, lease.attempt);
+  grant.skipped = jobs::SkippedBy(*task);
   grant.lease_duration = options_.lease.lease_duration;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(lease.task_id));
   for (const store::CheckpointRow& row : rows) {

@@ -30,13 +30,17 @@ CoreMetrics::CoreMetrics(metrics::Registry* registry) {
                                       StateLabel("state", static_cast<jobs::TaskState>(state)));
   }
   grants = registry->AddCounter("atoll_coordinator_grants_total", "Attempts granted.");
-  for (int outcome = 2; outcome <= 8; ++outcome) {
+  for (int outcome = 2; outcome <= 9; ++outcome) {
     attempts_ended[outcome] =
         registry->AddCounter("atoll_coordinator_attempts_ended_total", "Attempts that ended, by outcome.",
                              StateLabel("outcome", static_cast<jobs::AttemptOutcome>(outcome)));
   }
   checkpoints_committed =
       registry->AddCounter("atoll_coordinator_checkpoints_committed_total", "Checkpoint rows written.");
+  constexpr char kRollbacks[] = "atoll_coordinator_rollbacks_total";
+  constexpr char kRollbacksHelp[] = "Training tasks that went back to an earlier checkpoint, by cause.";
+  rollbacks_diverged = registry->AddCounter(kRollbacks, kRollbacksHelp, {{"cause", "diverged"}});
+  rollbacks_damaged = registry->AddCounter(kRollbacks, kRollbacksHelp, {{"cause", "damaged"}});
   stale_attempts = registry->AddCounter("atoll_coordinator_stale_attempts_total", "Calls refused with STALE_ATTEMPT.");
   models_published = registry->AddCounter("atoll_coordinator_models_published_total", "Model versions published.");
   islands_live = registry->AddGauge("atoll_coordinator_islands_live", "Islands heard of within one lease duration.");

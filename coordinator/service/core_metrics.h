@@ -19,8 +19,10 @@ struct CoreMetrics {
   metrics::Counter* jobs_submitted;
   metrics::Counter* jobs_ended[6] = {};
   metrics::Counter* grants;
-  metrics::Counter* attempts_ended[9] = {};
+  metrics::Counter* attempts_ended[10] = {};
   metrics::Counter* checkpoints_committed;
+  metrics::Counter* rollbacks_diverged;
+  metrics::Counter* rollbacks_damaged;
   metrics::Counter* stale_attempts;
   metrics::Counter* models_published;
   metrics::Gauge* jobs[6] = {};

@@ -34,6 +34,9 @@ class IslandServiceImpl : public atlpb::island::v1::IslandService::CallbackServi
   grpc::ServerUnaryReactor* ReleaseTask(grpc::CallbackServerContext* call,
                                         const atlpb::island::v1::ReleaseTaskRequest* request,
                                         atlpb::island::v1::ReleaseTaskResponse* response) override;
+  grpc::ServerUnaryReactor* RollbackTask(grpc::CallbackServerContext* call,
+                                         const atlpb::island::v1::RollbackTaskRequest* request,
+                                         atlpb::island::v1::RollbackTaskResponse* response) override;
 
  private:
   const ServiceContext context_;

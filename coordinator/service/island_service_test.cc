@@ -175,6 +175,69 @@ TEST_F(IslandServiceTest, AFailedTaskTellsItsMessageWithoutItsCode) {
   EXPECT_THAT(got.job().message(), Not(HasSubstr("INVALID_ARGUMENT")));
 }
 
+TEST_F(IslandServiceTest, ATaskGoesBackTwiceAndThenFailsWithItsLastErrors) {
+  ASSERT_TRUE(Register("a").ok());
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  for (const char* task : {"/fit_features", "/featurize-0", "/cluster", "/partition-0"}) {
+    EXPECT_EQ(FinishNext("a"), job->job_id() + task);
+  }
+  const auto roll_back = [&](const atlpb::island::v1::TaskGrant& grant, const std::string& evidence,
+                             atlpb::island::v1::RollbackTaskResponse* response) {
+    atlpb::island::v1::RollbackTaskRequest request;
+    *request.mutable_token() = grant.token();
+    request.set_before_step(12);
+    request.set_through_step(12);
+    request.set_reason("LOSS_EXPLODED");
+    request.set_message("training diverged: script");
+    request.set_evidence_uri(evidence);
+    response->Clear();
+    return Call(*islands_, &IslandService::Stub::RollbackTask, request, response);
+  };
+  std::string evidence;
+  for (int attempt = 1; attempt <= 3; ++attempt) {
+    const auto claim = Claim("a", absl::Seconds(10));
+    ASSERT_TRUE(claim.ok() && claim->has_grant()) << claim.status();
+    ASSERT_EQ(claim->grant().token().task_id(), job->job_id() + "/train_expert-0");
+    EXPECT_EQ(claim->grant().skipped_size(), attempt - 1);
+    if (attempt == 1) {
+      ASSERT_TRUE(Commit(claim->grant(), 10).ok());
+    } else {
+      EXPECT_EQ(claim->grant().resume_from().step(), 10);
+      EXPECT_EQ(claim->grant().skipped(0).first_step(), 11);
+      EXPECT_EQ(claim->grant().skipped(0).steps(), 2);
+    }
+    atlpb::island::v1::RollbackTaskResponse response;
+    EXPECT_EQ(ErrorReason(roll_back(claim->grant(), blobs_->UriOf("elsewhere.json"), &response)),
+              "OUTSIDE_WRITE_PREFIX");
+    evidence = claim->grant().storage().write_prefix() + "/evidence/00000012.json";
+    for (int repeated = 0; repeated < 2; ++repeated) {
+      const absl::Status told = roll_back(claim->grant(), evidence, &response);
+      ASSERT_TRUE(told.ok()) << told;
+      ASSERT_EQ(response.has_rollback(), attempt < 3);
+      if (attempt == 3) continue;
+      EXPECT_EQ(response.rollback().to_step(), 10);
+      EXPECT_EQ(response.rollback().skipped_first_step(), attempt == 1 ? 11 : 13);
+      EXPECT_EQ(response.rollback().evidence_uri(), evidence);
+    }
+  }
+  atlpb::job::v1::GetJobRequest request;
+  request.set_job_id(job->job_id());
+  atlpb::job::v1::GetJobResponse response;
+  ASSERT_TRUE(Call(*jobs_, &atlpb::job::v1::JobService::Stub::GetJob, request, &response).ok());
+  EXPECT_EQ(response.job().state(), atlpb::job::v1::Job::STATE_FAILED);
+  EXPECT_THAT(response.job().message(), HasSubstr("task " + job->job_id() + "/train_expert-0 failed"));
+  EXPECT_THAT(response.job().message(), HasSubstr(evidence));
+  const auto& task = response.job().tasks(4);
+  EXPECT_EQ(task.rollbacks_size(), 2);
+  ASSERT_EQ(task.last_errors_size(), 3);
+  EXPECT_EQ(task.last_errors(0).attempt(), 3);
+  EXPECT_EQ(task.last_errors(0).island_id(), "a");
+  EXPECT_EQ(task.last_errors(0).code(), "LOSS_EXPLODED");
+  EXPECT_EQ(task.last_errors(0).message(), "training diverged: script");
+  EXPECT_GT(task.last_errors(0).time().seconds(), 0);
+}
+
 TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
   const auto open = [&](const std::string& name) {
     auto store = store::SqliteStore::Open({.path = folder_.File(name)});

@@ -31,6 +31,16 @@ std::string DeterministicBytes(const google::protobuf::Message& message) {
   return bytes;
 }
 
+atlpb::job::v1::TaskError ErrorToProto(const store::AttemptRow& row) {
+  atlpb::job::v1::TaskError proto;
+  proto.set_attempt(row.attempt);
+  proto.set_island_id(row.island_id);
+  proto.set_code(row.code.empty() ? std::string(jobs::ToString(row.outcome)) : row.code);
+  proto.set_message(row.message);
+  *proto.mutable_time() = wire::ToProto(row.end_time);
+  return proto;
+}
+
 }  // namespace
 
 atlpb::job::v1::Task TaskToProto(const jobs::Task& task) {
@@ -45,6 +55,7 @@ atlpb::job::v1::Task TaskToProto(const jobs::Task& task) {
   proto.set_message(task.message);
   for (const std::string& id : task.depends_on) proto.add_depends_on(id);
   for (const spec::Artifact& artifact : task.outputs) *proto.add_outputs() = wire::ToProto(artifact);
+  for (const jobs::Rollback& rollback : task.rollbacks) *proto.add_rollbacks() = RollbackToProto(rollback);
   return proto;
 }
 
@@ -93,7 +104,24 @@ atlpb::job::v1::Job JobToProto(const JobView& view) {
     *added = TaskToProto(task);
     const auto progress = view.progress.find(task.task_id);
     if (progress != view.progress.end()) *added->mutable_progress() = wire::ToProto(progress->second);
+    const auto errors = view.last_errors.find(task.task_id);
+    if (errors == view.last_errors.end()) continue;
+    for (const store::AttemptRow& row : errors->second) *added->add_last_errors() = ErrorToProto(row);
   }
+  return proto;
+}
+
+atlpb::job::v1::Rollback RollbackToProto(const jobs::Rollback& rollback) {
+  atlpb::job::v1::Rollback proto;
+  proto.set_attempt(rollback.attempt);
+  proto.set_from_step(rollback.from_step);
+  proto.set_to_step(rollback.to_step);
+  proto.set_skipped_first_step(rollback.skipped.first_step);
+  proto.set_skipped_steps(rollback.skipped.steps);
+  proto.set_reason(rollback.reason);
+  proto.set_message(rollback.message);
+  proto.set_evidence_uri(rollback.evidence_uri);
+  *proto.mutable_time() = wire::ToProto(rollback.time);
   return proto;
 }
 

@@ -21,6 +21,7 @@ atlpb::job::v1::Job JobToProto(const jobs::Job& job);
 atlpb::job::v1::Job JobToProto(const JobView& view);
 atlpb::job::v1::Task TaskToProto(const jobs::Task& task);
 atlpb::admin::v1::Island IslandToProto(const IslandView& view);
+atlpb::job::v1::Rollback RollbackToProto(const jobs::Rollback& rollback);
 atlpb::model::v1::Model ModelToProto(const store::Model& model);
 leases::Capabilities CapabilitiesFromProto(const atlpb::island::v1::Capabilities& proto);
 

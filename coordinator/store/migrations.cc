@@ -149,6 +149,22 @@ ALTER TABLE tasks ADD COLUMN move_to TEXT NOT NULL DEFAULT '';
 ALTER TABLE tasks ADD COLUMN move_until INTEGER;
 ALTER TABLE islands ADD COLUMN drain_reason TEXT NOT NULL DEFAULT '';
 )sql",
+    // 5: tasks go back to earlier checkpoints; attempts keep the code of their error.
+    R"sql(
+ALTER TABLE attempts ADD COLUMN code TEXT NOT NULL DEFAULT '';
+CREATE TABLE rollbacks (
+  task_id TEXT NOT NULL REFERENCES tasks (task_id) ON DELETE CASCADE,
+  attempt INTEGER NOT NULL,
+  from_step INTEGER NOT NULL,
+  to_step INTEGER NOT NULL,
+  skip_first INTEGER NOT NULL,
+  skip_steps INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  message TEXT NOT NULL,
+  evidence_uri TEXT NOT NULL,
+  time INTEGER NOT NULL,
+  PRIMARY KEY (task_id, attempt)) WITHOUT ROWID;
+)sql",
 };
 
 absl::StatusOr<int64_t> TableCount(Database& database, std::string_view name) {

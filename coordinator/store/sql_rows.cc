@@ -1,6 +1,7 @@
 #include "coordinator/store/sql_rows.h"
 
 #include <limits>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -39,6 +40,32 @@ absl::StatusOr<std::vector<spec::Artifact>> ReadArtifacts(Database& database, st
     ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
     if (!found) return artifacts;
     artifacts.push_back(ReadArtifact(row));
+  }
+}
+
+// Of a job's tasks, by task. They are rare: one look finds that there are none.
+absl::StatusOr<std::map<std::string, std::vector<jobs::Rollback>>> ReadRollbacks(Database& database,
+                                                                                 std::string_view job_id) {
+  std::map<std::string, std::vector<jobs::Rollback>> rollbacks;
+  Statement row =
+      database.Prepare(fmt::format("SELECT {} FROM rollbacks WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id "
+                                   "= ?) ORDER BY task_id, attempt",
+                                   kRollbackColumns));
+  row.Bind(job_id);
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) return rollbacks;
+    const std::string task_id = row.Text();
+    jobs::Rollback& rollback = rollbacks[task_id].emplace_back();
+    rollback.attempt = row.Int();
+    rollback.from_step = row.Int();
+    rollback.to_step = row.Int();
+    rollback.skipped.first_step = row.Int();
+    rollback.skipped.steps = row.Int();
+    rollback.reason = row.Text();
+    rollback.message = row.Text();
+    rollback.evidence_uri = row.Text();
+    rollback.time = row.Time();
   }
 }
 
@@ -112,6 +139,9 @@ absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::strin
     if (task.state != jobs::TaskState::kSucceeded) continue;
     ATOLL_ASSIGN_OR_RETURN(task.outputs, ReadArtifacts(database, task.task_id));
   }
+  ATOLL_ASSIGN_OR_RETURN(auto rollbacks, ReadRollbacks(database, job_id));
+  if (rollbacks.empty()) return tasks;
+  for (jobs::Task& task : tasks) task.rollbacks = std::move(rollbacks[task.task_id]);
   return tasks;
 }
 
@@ -161,6 +191,7 @@ AttemptRow ReadAttempt(Statement& row) {
   attempt.message = row.Text();
   attempt.start_time = row.Time();
   attempt.end_time = row.Time();
+  attempt.code = row.Text();
   return attempt;
 }
 

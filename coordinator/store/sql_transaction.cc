@@ -119,18 +119,27 @@ absl::Status SqlTransaction::ForgetDeletedJob(std::string_view job_id) {
 
 absl::Status SqlTransaction::InsertAttempt(const AttemptRow& attempt) {
   Statement insert = database_.Prepare(
-      fmt::format("INSERT INTO attempts ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kAttemptColumns));
+      fmt::format("INSERT INTO attempts ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kAttemptColumns));
   insert.Bind(attempt.task_id).Bind(attempt.attempt).Bind(attempt.store_epoch).Bind(attempt.island_id);
   insert.Bind(attempt.incarnation).BindBlob(attempt.secret).Bind(static_cast<int64_t>(attempt.outcome));
-  return insert.Bind(attempt.message).Bind(attempt.start_time).Bind(attempt.end_time).Run();
+  return insert.Bind(attempt.message).Bind(attempt.start_time).Bind(attempt.end_time).Bind(attempt.code).Run();
 }
 
-absl::Status SqlTransaction::EndAttempt(std::string_view task_id, int64_t attempt, jobs::AttemptOutcome outcome,
-                                        std::string_view message, absl::Time now) {
+absl::Status SqlTransaction::EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) {
   Statement update = database_.Prepare(
-      "UPDATE attempts SET outcome = ?, message = ?, end_time = ? WHERE task_id = ? AND attempt = ? AND outcome = 1");
-  update.Bind(static_cast<int64_t>(outcome)).Bind(message).Bind(now).Bind(task_id).Bind(attempt);
-  return ChangeOne(update, fmt::format("ending attempt {} of task {}", attempt, task_id));
+      "UPDATE attempts SET outcome = ?, message = ?, end_time = ?, code = ? "
+      "WHERE task_id = ? AND attempt = ? AND outcome = 1");
+  update.Bind(static_cast<int64_t>(ended.outcome)).Bind(ended.message).Bind(now).Bind(ended.code);
+  update.Bind(ended.task_id).Bind(ended.attempt);
+  return ChangeOne(update, fmt::format("ending attempt {} of task {}", ended.attempt, ended.task_id));
+}
+
+absl::Status SqlTransaction::InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) {
+  Statement insert = database_.Prepare(
+      fmt::format("INSERT INTO rollbacks ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kRollbackColumns));
+  insert.Bind(task_id).Bind(rollback.attempt).Bind(rollback.from_step).Bind(rollback.to_step);
+  insert.Bind(rollback.skipped.first_step).Bind(rollback.skipped.steps).Bind(rollback.reason);
+  return insert.Bind(rollback.message).Bind(rollback.evidence_uri).Bind(rollback.time).Run();
 }
 
 absl::Status SqlTransaction::InsertCheckpoint(const CheckpointRow& row) {
@@ -146,10 +155,10 @@ absl::StatusOr<std::vector<CheckpointRow>> SqlTransaction::Checkpoints(std::stri
   return ReadCheckpoints(database_, task_id);
 }
 
-absl::Status SqlTransaction::MarkCheckpointDeleting(std::string_view manifest_uri) {
-  Statement update = database_.Prepare("UPDATE checkpoints SET state = 2 WHERE manifest_uri = ?");
-  update.Bind(manifest_uri);
-  return ChangeOne(update, fmt::format("marking checkpoint {} for deletion", manifest_uri));
+absl::Status SqlTransaction::MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) {
+  Statement update = database_.Prepare("UPDATE checkpoints SET state = ? WHERE manifest_uri = ?");
+  update.Bind(static_cast<int64_t>(state)).Bind(manifest_uri);
+  return ChangeOne(update, fmt::format("changing the state of checkpoint {}", manifest_uri));
 }
 
 absl::Status SqlTransaction::DeleteCheckpoint(std::string_view manifest_uri) {

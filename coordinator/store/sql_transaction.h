@@ -24,11 +24,11 @@ class SqlTransaction : public Transaction {
   absl::Status DeleteJob(std::string_view job_id, absl::Time now) override;
   absl::Status ForgetDeletedJob(std::string_view job_id) override;
   absl::Status InsertAttempt(const AttemptRow& attempt) override;
-  absl::Status EndAttempt(std::string_view task_id, int64_t attempt, jobs::AttemptOutcome outcome,
-                          std::string_view message, absl::Time now) override;
+  absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) override;
+  absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) override;
   absl::Status InsertCheckpoint(const CheckpointRow& checkpoint) override;
   absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id) override;
-  absl::Status MarkCheckpointDeleting(std::string_view manifest_uri) override;
+  absl::Status MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) override;
   absl::Status DeleteCheckpoint(std::string_view manifest_uri) override;
   absl::Status PutIsland(const leases::Island& island, absl::Time now) override;
   absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason) override;

@@ -32,11 +32,13 @@ struct AttemptRow {
   std::string message;
   absl::Time start_time = absl::UnixEpoch();
   absl::Time end_time = absl::InfinitePast();
+  std::string code;  // as in jobs::EndedAttempt
   bool operator==(const AttemptRow&) const = default;
 };
 
-// COMMITTED -> DELETING -> no row. Only a committed one may be resumed from.
-enum class CheckpointState : uint8_t { kCommitted = 1, kDeleting };
+// COMMITTED -> [SUPERSEDED ->] DELETING -> no row. Only a committed one may be resumed from. A superseded one lies
+// above a step that the task went back to, and stays until the task has committed past it.
+enum class CheckpointState : uint8_t { kCommitted = 1, kDeleting, kSuperseded };
 
 struct CheckpointRow {
   std::string task_id;
@@ -115,12 +117,13 @@ class Transaction {
   virtual absl::Status ForgetDeletedJob(std::string_view job_id) = 0;
 
   virtual absl::Status InsertAttempt(const AttemptRow& attempt) = 0;
-  virtual absl::Status EndAttempt(std::string_view task_id, int64_t attempt, jobs::AttemptOutcome outcome,
-                                  std::string_view message, absl::Time now) = 0;
+  virtual absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) = 0;
+  // The newest rollback of the task.
+  virtual absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) = 0;
 
   virtual absl::Status InsertCheckpoint(const CheckpointRow& checkpoint) = 0;
   virtual absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id) = 0;
-  virtual absl::Status MarkCheckpointDeleting(std::string_view manifest_uri) = 0;
+  virtual absl::Status MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) = 0;
   // FAILED_PRECONDITION (CHECKPOINT_NOT_DELETING) for a row that is still COMMITTED.
   virtual absl::Status DeleteCheckpoint(std::string_view manifest_uri) = 0;
 

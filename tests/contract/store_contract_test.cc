@@ -101,8 +101,8 @@ TEST_P(StoreContract, TheFenceLetsOnlyTheActiveAttemptThrough) {
   ASSERT_TRUE(store_
                   ->Write("regrant",
                           [&](Transaction& t) -> absl::Status {
-                            ATOLL_RETURN_IF_ERROR(
-                                t.EndAttempt("j-1/cluster", 1, jobs::AttemptOutcome::kExpired, "late", kNow));
+                            ATOLL_RETURN_IF_ERROR(t.EndAttempt(
+                                {"j-1/cluster", 1, jobs::AttemptOutcome::kExpired, "late", "INTERNAL"}, kNow));
                             return t.InsertAttempt(second);
                           })
                   .ok());
@@ -118,6 +118,7 @@ TEST_P(StoreContract, TheFenceLetsOnlyTheActiveAttemptThrough) {
   EXPECT_TRUE(store_->Write("check", [&](Transaction& t) { return t.CheckFence(TokenOf(second)); }).ok());
   ASSERT_EQ(store_->Attempts("j-1/cluster")->size(), 2u);
   EXPECT_EQ(store_->Attempts("j-1/cluster")->at(0).outcome, jobs::AttemptOutcome::kExpired);
+  EXPECT_EQ(store_->Attempts("j-1/cluster")->at(0).code, "INTERNAL");
   EXPECT_THAT(store_->ActiveAttempts().value(), ElementsAre(second));
 }
 
@@ -145,10 +146,40 @@ TEST_P(StoreContract, CommittedCheckpointsGoThroughDeleting) {
   const std::string& uri = row.checkpoint.manifest_uri;
   EXPECT_EQ(ErrorReason(store_->Write("delete", [&](Transaction& t) { return t.DeleteCheckpoint(uri); })),
             "CHECKPOINT_NOT_DELETING");
-  ASSERT_TRUE(store_->Write("mark", [&](Transaction& t) { return t.MarkCheckpointDeleting(uri); }).ok());
+  ASSERT_TRUE(
+      store_->Write("mark", [&](Transaction& t) { return t.MarkCheckpoint(uri, CheckpointState::kDeleting); }).ok());
   EXPECT_EQ(store_->Checkpoints("")->at(0).state, CheckpointState::kDeleting);
   ASSERT_TRUE(store_->Write("delete", [&](Transaction& t) { return t.DeleteCheckpoint(uri); }).ok());
   EXPECT_THAT(store_->Checkpoints("").value(), IsEmpty());
+}
+
+TEST_P(StoreContract, RollbacksComeBackWithTheirTaskAndGoWithTheirJob) {
+  for (const char* job : {"j-1", "j-10", "j-2"}) ASSERT_TRUE(Insert(SmallJob(job)).ok());
+  const jobs::Rollback first{.attempt = 2,
+                             .from_step = 32,
+                             .to_step = 20,
+                             .skipped = {21, 12},
+                             .reason = "LOSS_EXPLODED",
+                             .message = "training diverged",
+                             .evidence_uri = "file:///b/evidence/32.json",
+                             .time = kNow};
+  const jobs::Rollback second{.attempt = 10, .from_step = 20, .reason = "CHECKPOINT_DAMAGED", .time = kNow};
+  ASSERT_TRUE(store_
+                  ->Write("rollback",
+                          [&](Transaction& t) -> absl::Status {
+                            ATOLL_RETURN_IF_ERROR(t.InsertRollback("j-1/train_expert-0", second));
+                            ATOLL_RETURN_IF_ERROR(t.InsertRollback("j-1/train_expert-0", first));
+                            return t.InsertRollback("j-10/train_router", first);
+                          })
+                  .ok());
+  Reopen();
+  EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-1"), "j-1/train_expert-0")->rollbacks, ElementsAre(first, second));
+  EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-1"), "j-1/train_router")->rollbacks, IsEmpty());
+  EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-10"), "j-10/train_router")->rollbacks, ElementsAre(first));
+  EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-2"), "j-2/train_router")->rollbacks, IsEmpty());
+  ASSERT_TRUE(store_->Write("delete", [&](Transaction& t) { return t.DeleteJob("j-1", kNow); }).ok());
+  ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
+  EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-1"), "j-1/train_expert-0")->rollbacks, IsEmpty());
 }
 
 TEST_P(StoreContract, ServingKeepsItsHistory) {

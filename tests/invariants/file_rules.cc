@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "common/spec/data_cursor.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/model_index.h"
 #include "coordinator/jobs/retention.h"
@@ -71,9 +72,11 @@ class FileRules {
     }
     const spec::TrainingSpec& training =
         task.kind == spec::TaskKind::kTrainRouter ? job.spec.router_training : job.spec.training;
-    if (manifest.samples_consumed != checkpoint.step * training.batch_size) {
+    // A window that was skipped begins after the checkpoints that its rollback kept.
+    const int64_t consumed = spec::UnskippedStep(checkpoint.step, jobs::SkippedBy(task)) * training.batch_size;
+    if (manifest.samples_consumed != consumed) {
       Violated("cursor", fmt::format("{} step {}: {} samples are consumed, expected {}", task.task_id, checkpoint.step,
-                                     manifest.samples_consumed, checkpoint.step * training.batch_size));
+                                     manifest.samples_consumed, consumed));
     }
   }
 

@@ -57,7 +57,7 @@ class StoryBuilder {
         ATOLL_RETURN_IF_ERROR(transaction.UpdateTask(*jobs::FindTask(record, task_id)));
       }
       for (const jobs::EndedAttempt& ended : effect->ended_attempts) {
-        ATOLL_RETURN_IF_ERROR(transaction.EndAttempt(ended.task_id, ended.attempt, ended.outcome, ended.message, kNow));
+        ATOLL_RETURN_IF_ERROR(transaction.EndAttempt(ended, kNow));
       }
       return more ? more(transaction) : absl::OkStatus();
     });

@@ -155,10 +155,18 @@ class RowRules {
         Violated("steps", "{}: step {} was committed by attempt {}, which was never granted", task.task_id, step,
                  row.attempt);
       }
-      if (before != nullptr && step == before->checkpoint.step) {
+      // What a rollback left behind is trained again by a later attempt.
+      const auto left_behind = [&task](const CheckpointRow& old, const CheckpointRow& later) {
+        return std::any_of(task.rollbacks.begin(), task.rollbacks.end(), [&](const jobs::Rollback& rollback) {
+          return rollback.to_step < old.checkpoint.step && old.attempt <= rollback.attempt &&
+                 rollback.attempt < later.attempt;
+        });
+      };
+      const bool judged = before != nullptr && !left_behind(*before, row) && !left_behind(row, *before);
+      if (judged && step == before->checkpoint.step) {
         Violated("steps", "{}: step {} was committed twice, by attempts {} and {}", task.task_id, step, before->attempt,
                  row.attempt);
-      } else if (before != nullptr && row.attempt < before->attempt) {
+      } else if (judged && row.attempt < before->attempt) {
         Violated("steps", "{}: attempt {} committed step {} after attempt {} had committed {}", task.task_id,
                  row.attempt, step, before->attempt, before->checkpoint.step);
       }

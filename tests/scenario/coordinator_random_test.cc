@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "gtest/gtest.h"
@@ -34,7 +35,7 @@ class RandomStory {
 
   void Step() {
     const std::string process(1, static_cast<char>('a' + Below(3)));
-    switch (Below(13)) {
+    switch (Below(14)) {
       case 0:
         return void(Do("advance " + std::to_string(1 + Below(15)) + "s"));
       case 1:
@@ -43,6 +44,8 @@ class RandomStory {
         return void(Do("heartbeat " + process));
       case 12:
         return void(Do("register " + process + " start=" + process + std::to_string(++starts_)));
+      case 13:
+        return Rollback(process);
       case 3:
         return End("release", process);
       case 4:
@@ -133,6 +136,22 @@ class RandomStory {
     promises_.committed_step[task] = step;
   }
 
+  // Training diverged in the step after the last commit, or in that one; or the checkpoint is damaged.
+  void Rollback(const std::string& process) {
+    const std::string& task = holding_[process];
+    const int64_t step = promises_.committed_step[task];
+    if (task.find("train") == std::string::npos || rollbacks_[task] == 2) return;
+    const std::string bad = "rollback " + process + " bad=" + std::to_string(step + Below(2));
+    const std::string found = Do(Below(2) == 0 ? bad : bad + " through=" + std::to_string(step + 1));
+    if (found.rfind("to=", 0) != 0) return;
+    // A repeated one is answered as the first was, and changes nothing.
+    if (!rolled_back_.insert({task, attempt_[process]}).second) return;
+    EXPECT_TRUE(IsNewest(process)) << process << " rolled back with a stale token" << trace_.str();
+    EXPECT_LE(Number(found, "to="), step) << trace_.str();
+    promises_.committed_step[task] = Number(found, "to=");
+    if (found.find("skip=") != std::string::npos) ++rollbacks_[task];
+  }
+
   void Complete(const std::string& process) {
     const std::string& task = holding_[process];
     if (task.empty() || Do("complete " + process) != "ok") return;
@@ -151,6 +170,8 @@ class RandomStory {
   Promises promises_;
   std::map<std::string, std::string> holding_;  // by process: the task of its last grant
   std::map<std::string, int64_t> attempt_;
+  std::map<std::string, int> rollbacks_;                   // by task, that skip data
+  std::set<std::pair<std::string, int64_t>> rolled_back_;  // task, attempt
   std::ostringstream trace_;
 };
 

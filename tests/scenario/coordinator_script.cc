@@ -25,6 +25,10 @@ std::string Result(const absl::StatusOr<T>& result) {
   return Result(result.status());
 }
 
+std::string Text(const spec::SkippedWindow& window) {
+  return fmt::format("{}+{}", window.first_step, window.steps);
+}
+
 std::string NoAnswer(const JobView&) {
   return "";
 }
@@ -187,10 +191,12 @@ std::string CoordinatorScript::Ask(const Line& line) {
   }
   if (verb == "commit") return Commit(process, line.number("step", 0));
   if (verb == "complete") return Complete(process);
+  if (verb == "rollback") return Rollback(process, line.number("bad", 0), line.number("through", 0));
   if (verb == "fail") return Result(core_->FailTask(token, "INTERNAL", "script", line.word(2) == "permanent"));
   if (verb == "release") return Result(core_->ReleaseTask(token, "script"));
   if (verb == "task") return ShowTask(RealId(line.word(1)));
   if (verb == "checkpoints") return ShowCheckpoints(RealId(line.word(1)));
+  if (verb == "errors") return ShowErrors(RealId(line.word(1)));
   if (verb == "attempt") {
     const auto row = store_->GetAttempt(RealId(line.word(1)), std::atoll(line.word(2).c_str()));
     return row.ok() && *row ? std::string(jobs::ToString((*row)->outcome)) : "none";
@@ -263,6 +269,9 @@ std::string CoordinatorScript::Claim(const Line& line) {
       process.waiting =
           fmt::format("{} attempt={}", ScriptId(process.grant.token.task_id), process.grant.token.attempt);
       if (process.grant.resume_from) process.waiting += fmt::format(" resume={}", process.last_step);
+      std::vector<std::string> skipped;
+      for (const spec::SkippedWindow& window : process.grant.skipped) skipped.push_back(Text(window));
+      if (!skipped.empty()) process.waiting += fmt::format(" skip={}", fmt::join(skipped, ","));
     }
   });
   core_->Deliver();
@@ -334,6 +343,17 @@ std::string CoordinatorScript::Complete(Process& process) {
   return Result(core_->CompleteTask(grant.token, {{name, uri, 1, storage::Sha256(uri), 1}}));
 }
 
+std::string CoordinatorScript::Rollback(Process& process, int64_t bad, int64_t through) {
+  jobs::RollbackRequest request{
+      .before_step = bad, .through_step = through, .reason = "LOSS_EXPLODED", .message = "script"};
+  if (through > 0) request.evidence_uri = fmt::format("{}/evidence/{}.json", process.grant.write_prefix, through);
+  const auto rollback = core_->RollBackTask(process.grant.token, request);
+  if (!rollback.ok()) return Result(rollback);
+  if (!*rollback) return "failed";
+  const std::string to = fmt::format("to={}", (*rollback)->to_step);
+  return (*rollback)->skipped.steps > 0 ? fmt::format("{} skip={}", to, Text((*rollback)->skipped)) : to;
+}
+
 std::string CoordinatorScript::ShowTask(const std::string& task_id) {
   const auto view = core_->GetJob(jobs::JobIdOf(task_id));
   const jobs::Task* task = view.ok() ? jobs::FindTask(view->record, task_id) : nullptr;
@@ -347,8 +367,23 @@ std::string CoordinatorScript::ShowCheckpoints(const std::string& task_id) {
   if (!rows.ok()) return Result(rows);
   std::vector<std::string> texts;
   for (const store::CheckpointRow& row : *rows) {
-    texts.push_back(fmt::format("{}:{}", row.checkpoint.step,
-                                row.state == store::CheckpointState::kCommitted ? "COMMITTED" : "DELETING"));
+    const char* state = row.state == store::CheckpointState::kCommitted  ? "COMMITTED"
+                        : row.state == store::CheckpointState::kDeleting ? "DELETING"
+                                                                         : "SUPERSEDED";
+    texts.push_back(fmt::format("{}:{}", row.checkpoint.step, state));
+  }
+  return fmt::format("{}", fmt::join(texts, ","));
+}
+
+std::string CoordinatorScript::ShowErrors(const std::string& task_id) {
+  const auto view = core_->GetJob(jobs::JobIdOf(task_id));
+  if (!view.ok()) return Result(view);
+  const auto errors = view->last_errors.find(task_id);
+  if (errors == view->last_errors.end()) return "none";
+  std::vector<std::string> texts;
+  for (const store::AttemptRow& row : errors->second) {
+    const std::string code = row.code.empty() ? std::string(jobs::ToString(row.outcome)) : row.code;
+    texts.push_back(fmt::format("{}:{}:{}", row.attempt, row.island_id, code));
   }
   return fmt::format("{}", fmt::join(texts, ","));
 }

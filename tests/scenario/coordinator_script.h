@@ -3,11 +3,13 @@
 //   # comment
 //   job j [experts=1] [shards=1] [budget=3] [priority=0] [keep=2] [milestones=0] [ranks=1] [model=digits]
 //   register a [island=a] [ranks=1] [start=<process start>]      -> incarnation=1
-//   claim a [wait=30s]          -> j/cluster attempt=1 [resume=20] | nothing | waits | unmet <text> | <REASON>
+//   claim a [wait=30s]          -> j/cluster attempt=1 [resume=20] [skip=11+2] | nothing | waits | unmet <text>
+//                                  | <REASON>
 //   answered a                  -> as claim: what a waiting claim was answered with, or: waits
 //   heartbeat a [step=2.5]      -> ok | revoked <REASON> | stopping <REASON> | drained | <REASON>
 //   commit a step=10            -> ok | superseded 10,20 | <REASON>
 //   complete a | fail a [permanent] | release a     -> ok | <REASON>
+//   rollback a bad=12 [through=12]  -> to=10 [skip=11+2] | failed | <REASON>
 //   cancel j | delete j         -> ok | <REASON>
 //   serve digits j generation=1 -> ok | <REASON>
 //   drain a [reason=<word>] | undrain a    the island of process a -> ok | <REASON>
@@ -20,7 +22,8 @@
 //   attempt j/cluster 1         -> EXPIRED
 //   job j                       -> RUNNING
 //   serving digits              -> j generation=1
-//   checkpoints j/train_expert-0 -> 10:COMMITTED,20:DELETING
+//   checkpoints j/train_expert-0 -> 10:COMMITTED,20:DELETING,30:SUPERSEDED
+//   errors j/cluster            -> 2:b:EXPIRED,1:a:INTERNAL   of a FAILED task: attempt, island, code
 //
 // `a` is a process of an island: it keeps its own incarnation and token, also when they are stale.
 #pragma once
@@ -82,8 +85,10 @@ class CoordinatorScript {
   std::string ShowIsland(const std::string& island_id);
   std::string Commit(Process& process, int64_t step);
   std::string Complete(Process& process);
+  std::string Rollback(Process& process, int64_t bad, int64_t through);
   std::string ShowTask(const std::string& task_id);
   std::string ShowCheckpoints(const std::string& task_id);
+  std::string ShowErrors(const std::string& task_id);
   // Script names of jobs <-> ids that the coordinator gave.
   std::string RealId(const std::string& script_id) const;
   std::string ScriptId(const std::string& real_id) const;
