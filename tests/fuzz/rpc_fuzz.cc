@@ -261,6 +261,8 @@ class Servers {
     worker::IslandEvents events{.step_done = [](const auto&) {},
                                 .stage_files = [](int32_t, const auto&) {},
                                 .rank_profile = [](int32_t, const auto&) {},
+                                .commit_time = [] { return absl::ZeroDuration(); },
+                                .diverged = [](const auto&) {},
                                 .hung = [](const absl::Status&) {}};
     island_ =
         std::make_unique<worker::Island>(std::move(settings), Clock::Real(), worker_metrics_.get(), std::move(events));

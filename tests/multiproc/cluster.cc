@@ -64,7 +64,7 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   ranks_.resize(options_.islands);
   for (int island = 0; island < options_.islands; ++island) {
     ranks_[island].resize(options_.ranks);
-    StartIsland(island);
+    for (int rank = 0; rank < options_.ranks; ++rank) StartRank(island, rank, options_.worker_environment);
   }
 }
 

@@ -21,6 +21,7 @@ struct ClusterOptions {
   int ranks = 2;
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
+  std::vector<std::string> worker_environment;  // "NAME=value", of every rank's first start
   // Addresses as an island uses them, for a proxy in between: of the coordinator, and of the leader as the other ranks
   // see it. Empty: as they are.
   std::function<std::string(int island, const std::string& address)> coordinator_of;

@@ -20,6 +20,12 @@ bool FromOutside(const absl::Status& status) {
   }
 }
 
+// What training from an earlier checkpoint may mend.
+bool AsksForRollback(const absl::Status& status) {
+  const std::string reason = ErrorReason(status);
+  return reason == "TRAINING_DIVERGED" || reason == "CHECKPOINT_UNREADABLE" || reason == "CHECKPOINT_DAMAGED";
+}
+
 bool IsPermanent(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsDataLoss(status);
 }
@@ -35,6 +41,7 @@ AttemptEnd DecideTrainingEnd(const absl::Status& status, int64_t step, int64_t t
                                 fmt::format("stopped after step {} of {}", step, total_steps))};
   }
   if (FromOutside(status)) return {.disposition = Disposition::kRelease, .reason = status};
+  if (AsksForRollback(status)) return {.disposition = Disposition::kRollBack, .reason = status};
   return {.disposition = Disposition::kFail, .permanent = IsPermanent(status), .reason = status};
 }
 

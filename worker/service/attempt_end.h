@@ -11,14 +11,25 @@ namespace atl::worker {
 enum class Disposition : uint8_t {
   kComplete,  // the task is done
   kRelease,   // the attempt ended for a reason outside the task: lost ranks, drain
+  kRollBack,  // training diverged, or the checkpoint to resume from is damaged: the task goes back to an earlier one
   kFail,      // an error of the task: counts against its budget
   kNothing,   // the lease is not ours any more
+};
+
+// How far a task goes back.
+struct Rollback {
+  int64_t before_step = 0;   // to the newest committed checkpoint of a step below this one, else to its start
+  int64_t through_step = 0;  // what was read since, up to this step, is skipped; 0: nothing is
+  std::string reason;        // UPPER_SNAKE
+  std::string message;
+  std::string evidence_uri;
 };
 
 struct AttemptEnd {
   Disposition disposition = Disposition::kNothing;
   bool permanent = false;  // kFail: the same input would fail again
   absl::Status reason;
+  Rollback rollback;  // kRollBack
 };
 
 // `status` and `step`: how the ranks ended; `total_steps`: what was asked for; `revoked`: the coordinator said stop.

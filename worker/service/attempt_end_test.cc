@@ -29,6 +29,14 @@ TEST(AttemptEnd, TrainingIsSettledByHowItsRanksEnded) {
       {"aborted", absl::AbortedError("x"), 3, false, Disposition::kRelease, false},
       {"impossible spec", absl::InvalidArgumentError("x"), 0, false, Disposition::kFail, true},
       {"broken shard", absl::DataLossError("x"), 0, false, Disposition::kFail, true},
+      {"diverged", MakeError(absl::StatusCode::kInternal, "TRAINING_DIVERGED", "x"), 9, false, Disposition::kRollBack,
+       false},
+      {"diverged in a revoked attempt", MakeError(absl::StatusCode::kInternal, "TRAINING_DIVERGED", "x"), 9, true,
+       Disposition::kNothing, false},
+      {"damaged checkpoint", MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_UNREADABLE", "x"), 0, false,
+       Disposition::kRollBack, false},
+      {"checkpoint without a tensor", MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", "x"), 0, false,
+       Disposition::kRollBack, false},
       {"not a number", absl::InternalError("loss is nan"), 9, false, Disposition::kFail, false},
       {"out of memory", absl::ResourceExhaustedError("x"), 9, false, Disposition::kFail, false},
       {"error of a revoked attempt", absl::InternalError("x"), 9, true, Disposition::kNothing, false},
@@ -47,6 +55,8 @@ TEST(AttemptEnd, ATaskThatThisProcessCancelledIsReleased) {
   EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), true, true).disposition, Disposition::kNothing);
   EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), false, false).disposition, Disposition::kFail);
   EXPECT_TRUE(DecideTaskEnd(absl::DataLossError("x"), false, false).permanent);
+  // What publishing reads is not made again by trying again.
+  EXPECT_TRUE(DecideTaskEnd(MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", "x"), false, false).permanent);
   EXPECT_FALSE(DecideTaskEnd(absl::UnavailableError("x"), false, false).permanent);
 }
 

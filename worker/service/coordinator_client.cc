@@ -157,6 +157,25 @@ absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std
       options_.call_timeout, Until::kStop);
 }
 
+absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> CoordinatorClient::RollBack(const spec::LeaseToken& token,
+                                                                                    const Rollback& rollback) {
+  pb::RollbackTaskRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  request.set_before_step(rollback.before_step);
+  request.set_through_step(rollback.through_step);
+  request.set_reason(rollback.reason);
+  request.set_message(rollback.message);
+  request.set_evidence_uri(rollback.evidence_uri);
+  pb::RollbackTaskResponse response;
+  const absl::Status status = Retry(
+      "rollback", [&](grpc::ClientContext* context) { return stub_->RollbackTask(context, request, &response); },
+      options_.call_timeout, Until::kStop);
+  if (!status.ok()) return status;
+  std::optional<atlpb::job::v1::Rollback> done;
+  if (response.has_rollback()) done = response.rollback();
+  return done;
+}
+
 absl::StatusOr<pb::HeartbeatResponse> CoordinatorClient::Heartbeat(int64_t sequence,
                                                                    const std::vector<spec::LeaseToken>& leases,
                                                                    absl::Duration step_time) {

@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/spec/task.h"
 #include "grpcpp/security/credentials.h"
+#include "worker/service/attempt_end.h"
 #include "worker/service/worker_metrics.h"
 
 namespace atl::worker {
@@ -63,6 +64,9 @@ class CoordinatorClient {
   // `permanent`: the same input would fail again.
   absl::Status Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent);
   absl::Status Release(const spec::LeaseToken& token, const std::string& reason);
+  // What became of it; unset when the task diverged once too often and has FAILED.
+  absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> RollBack(const spec::LeaseToken& token,
+                                                                   const Rollback& rollback);
 
   // Volatile: tried once. `step_time`: of the task that runs; zero where it is not known.
   absl::StatusOr<atlpb::island::v1::HeartbeatResponse> Heartbeat(int64_t sequence,

@@ -32,12 +32,13 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     std::vector<std::string> completed;
     std::vector<std::string> released;  // reasons
     std::vector<std::string> failed;    // "CODE permanent: message"
-    std::vector<int64_t> progress;      // steps
-    std::string revoke;                 // reason given to every lease that beats
-    std::string stopping;               // the same, for leases that are asked for
-    std::string drain_reason;           // given to every heartbeat
-    double step_seconds = 0;            // the newest that was reported
-    int commits_to_refuse = 0;          // with UNAVAILABLE
+    std::vector<atlpb::island::v1::RollbackTaskRequest> rolled_back;
+    std::vector<int64_t> progress;  // steps
+    std::string revoke;             // reason given to every lease that beats
+    std::string stopping;           // the same, for leases that are asked for
+    std::string drain_reason;       // given to every heartbeat
+    double step_seconds = 0;        // the newest that was reported
+    int commits_to_refuse = 0;      // with UNAVAILABLE
     int64_t incarnation = 7;
   };
 
@@ -132,6 +133,14 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
                            atlpb::island::v1::ReleaseTaskResponse*) override {
     absl::MutexLock lock(&mutex_);
     state_.released.push_back(request->reason());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status RollbackTask(Context*, const atlpb::island::v1::RollbackTaskRequest* request,
+                            atlpb::island::v1::RollbackTaskResponse* response) override {
+    absl::MutexLock lock(&mutex_);
+    state_.rolled_back.push_back(*request);
+    response->mutable_rollback()->set_to_step(request->before_step() - 1);
     return grpc::Status::OK;
   }
 

@@ -12,7 +12,9 @@
 #include <fmt/format.h>
 
 #include "absl/synchronization/mutex.h"
+#include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/data_cursor.h"
 #include "worker/service/training_attempt.h"
 #include "worker/transport/loopback/loopback_transport.h"
 
@@ -21,6 +23,8 @@ namespace atl::worker {
 // Shared by the ranks of one test.
 struct FakeTraining {
   std::atomic<int64_t> fail_at_step{0};   // DATA_LOSS on plan rank 0; 0: never
+  std::atomic<int64_t> nan_at_step{0};    // the loss is no number, on every rank; 0: never
+  std::atomic<int64_t> explode_from{0};   // losses of this step and later ones are a thousand times as large; 0: never
   std::atomic<int64_t> pause_at_step{0};  // every rank waits before it until the number changes; 0: never
   std::atomic<int64_t> hang_at_step{0};   // as pause_at_step, but plan rank `hanging_rank` alone, at work; 0: never
   int32_t hanging_rank = 0;
@@ -54,6 +58,7 @@ class FakeTrainer final : public trainer::Trainer {
               transport::Transport* transport)
       : shared_(shared),
         batch_size_(options.training.batch_size),
+        skipped_(options.skipped),
         plan_(plan),
         rank_(rank),
         transport_(transport),
@@ -61,6 +66,7 @@ class FakeTrainer final : public trainer::Trainer {
 
   absl::Status Load(const storage::CheckpointReader& checkpoint) override {
     step_ = checkpoint.manifest().step;
+    samples_consumed_ = checkpoint.manifest().samples_consumed;
     return absl::OkStatus();
   }
 
@@ -75,16 +81,21 @@ class FakeTrainer final : public trainer::Trainer {
     double sum[1] = {1};
     ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(sum, absl::Seconds(20)));
     if (sum[0] != plan_.rank_count()) return absl::InternalError("a rank is missing from the sum");
+    if (shared_->nan_at_step == step_ + 1) {
+      return MakeError(absl::StatusCode::kInternal, "LOSS_NOT_FINITE", fmt::format("step {}: found nan", step_ + 1));
+    }
     ++step_;
+    samples_consumed_ = spec::BatchStart(samples_consumed_, 0, batch_size_, skipped_) + batch_size_;
     iteration_start_ = Clock::Real()->Monotonic();
     timings_ = {{.action = {.stage = rank_}, .end = absl::Microseconds(step_), .passed_on = absl::Microseconds(step_)}};
     trainer::StepResult result{.step = step_, .gradient_norm = 1};
     result.has_loss = rank_ == plan_.stages.back().rank;
     result.loss = 1.0 / static_cast<double>(step_);
+    if (shared_->explode_from > 0 && step_ >= shared_->explode_from) result.loss *= 1000;
     return result;
   }
   int64_t step() const override { return step_; }
-  int64_t samples_consumed() const override { return step_ * batch_size_; }
+  int64_t samples_consumed() const override { return samples_consumed_; }
 
   class FakeSnapshot final : public Snapshot {
    public:
@@ -116,11 +127,13 @@ class FakeTrainer final : public trainer::Trainer {
  private:
   FakeTraining* const shared_;
   const int32_t batch_size_;
+  const std::vector<spec::SkippedWindow> skipped_;
   const planner::Plan plan_;
   const int32_t rank_;
   transport::Transport* const transport_;
   engine::Activity* const activity_;
   int64_t step_ = 0;
+  int64_t samples_consumed_ = 0;
   std::vector<engine::ActionTiming> timings_;
   absl::Duration iteration_start_;
 };

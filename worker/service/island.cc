@@ -307,6 +307,8 @@ void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {
     if (message.step_done().attempt() == state_.attempt()) events_.step_done(message.step_done());
   } else if (message.has_rank_profile()) {
     if (message.rank_profile().attempt() == state_.attempt()) events_.rank_profile(rank, message.rank_profile());
+  } else if (message.has_diverged()) {
+    if (message.diverged().attempt() == state_.attempt()) events_.diverged(message.diverged());
   } else if (message.has_beat()) {
     const pb::Overdue& overdue = message.beat().overdue();
     TakeOverdue(rank, message.beat().has_overdue() ? std::optional(RankRunner::OverdueAttempt{

@@ -39,6 +39,7 @@ struct IslandEvents {
   std::function<void(int32_t rank, const atlpb::island::v1::RankProfile&)> rank_profile;
   // How long the commit of a checkpoint took lately, once the ranks had written it; zero where none was measured.
   std::function<absl::Duration()> commit_time;
+  std::function<void(const atlpb::island::v1::Diverged&)> diverged;
   // The leader's own rank does not end an aborted attempt. It should end the process: the compute thread cannot be
   // joined.
   std::function<void(const absl::Status&)> hung;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "common/planner/frozen_flow.h"
 #include "common/rpc/channel.h"
@@ -500,6 +501,93 @@ TEST_F(IslandTest, ARevokedLeaseStopsEveryRankAtOnce) {
   EXPECT_TRUE(state.completed.empty());
   EXPECT_TRUE(state.released.empty());
   EXPECT_TRUE(state.failed.empty());
+}
+
+TEST_F(IslandTest, TrainingThatDivergesGoesBackAndLeavesTheBatchesOut) {
+  training_.nan_at_step = 17;
+  Grant(TrainingGrant(1, 25));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.rolled_back.empty(); }));
+  const auto state = coordinator_.Copy();
+  const pb::RollbackTaskRequest& request = state.rolled_back[0];
+  EXPECT_EQ(request.token().attempt(), 1);
+  EXPECT_EQ(request.before_step(), 17);
+  EXPECT_EQ(request.through_step(), 17);
+  EXPECT_EQ(request.reason(), "LOSS_NOT_FINITE");
+  EXPECT_EQ(request.message(), "training diverged: step 17: found nan");
+  EXPECT_TRUE(state.failed.empty());
+  const std::string uri = store_->UriOf("tasks/expert-0/1-1/evidence/00000017.json");
+  EXPECT_EQ(request.evidence_uri(), uri);
+  const auto evidence = nlohmann::json::parse(store_->Read(uri).value());
+  EXPECT_EQ(evidence["cause"], "LOSS_NOT_FINITE");
+  EXPECT_EQ(evidence["step"], 17);
+  EXPECT_EQ(evidence["build"], "b1");
+  EXPECT_EQ(evidence["plan"]["ranks"], 2);
+  EXPECT_EQ(evidence["steps"].size(), 17u);
+  EXPECT_EQ(evidence["steps"][15]["loss"], 1.0 / 16);
+  EXPECT_TRUE(evidence["steps"][16]["loss"].is_null());
+  EXPECT_EQ(evidence["samples"].size(), 8u) << "those of the step that broke";
+  // As the coordinator grants it anew.
+  ASSERT_EQ(state.committed.size(), 1u);
+  training_.nan_at_step = 0;
+  spec::TaskGrant again = TrainingGrant(2, 25);
+  again.resume_from = state.committed[0];
+  again.skipped = {{11, 7}};
+  Grant(again);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const spec::Artifact output = coordinator_.Copy().outputs.at(0);
+  const auto reader = storage::CheckpointReader::Open(store_.get(), output.uri, output.sha256);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->manifest().step, 25);
+  EXPECT_EQ(reader->manifest().samples_consumed, (25 + 7) * 8);
+}
+
+TEST_F(IslandTest, LossesThatExplodeAreNotTrustedFromTheFirstOneOn) {
+  training_.explode_from = 15;
+  Grant(TrainingGrant(1, 25));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.rolled_back.empty(); }));
+  const auto request = coordinator_.Copy().rolled_back[0];
+  EXPECT_EQ(request.reason(), "LOSS_EXPLODED");
+  EXPECT_EQ(request.before_step(), 15);
+  EXPECT_EQ(request.through_step(), 17);
+  const auto evidence = nlohmann::json::parse(store_->Read(request.evidence_uri()).value());
+  EXPECT_EQ(evidence["samples"].size(), 3u * 8);
+}
+
+TEST_F(IslandTest, ACheckpointThatIsDamagedIsGivenUpForTheOneBefore) {
+  training_.pause_at_step = 21;
+  Grant(TrainingGrant(1, 25));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.commits.size() == 2; }));
+  training_.pause_at_step = 0;
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const auto committed = coordinator_.Copy().committed;
+  const auto file_of = [&](const spec::CommittedCheckpoint& checkpoint) {
+    return checkpoint.manifest_uri.substr(0, checkpoint.manifest_uri.rfind('/')) + "/stage-0.safetensors";
+  };
+  // A flipped byte, a missing file, a missing manifest; that of the last step too, which nobody trains on from.
+  std::string bytes = store_->Read(file_of(committed[0])).value();
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  ASSERT_TRUE(store_->Write(file_of(committed[0]), bytes).ok());
+  ASSERT_TRUE(store_->Delete(file_of(committed[1])).ok());
+  ASSERT_TRUE(store_->Delete(committed[2].manifest_uri).ok());
+  for (size_t i = 0; i < 3; ++i) {
+    spec::TaskGrant again = TrainingGrant(static_cast<int64_t>(i) + 2, 25);
+    again.resume_from = committed[i];
+    Grant(again);
+    ASSERT_TRUE(coordinator_.Await([&](const auto& state) { return state.rolled_back.size() == i + 1; }));
+    const auto request = coordinator_.Copy().rolled_back[i];
+    EXPECT_EQ(request.before_step(), committed[i].step);
+    EXPECT_EQ(request.through_step(), 0) << "the data is not to blame";
+    EXPECT_EQ(request.reason(), "CHECKPOINT_UNREADABLE");
+    EXPECT_NE(request.message().find(fmt::format("the checkpoint of step {} is damaged: ", committed[i].step)),
+              std::string::npos)
+        << request.message();
+    EXPECT_EQ(request.evidence_uri(), "");
+  }
+  EXPECT_TRUE(coordinator_.Copy().failed.empty());
 }
 
 TEST_F(IslandTest, AnErrorOfTheTaskIsReportedWithItsCode) {

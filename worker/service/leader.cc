@@ -16,6 +16,7 @@
 #include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
+#include "worker/service/divergence_evidence.h"
 #include "worker/service/kept_plan.h"
 #include "worker/service/training_inputs.h"
 
@@ -70,6 +71,7 @@ Leader::Leader(LeaderOptions options)
                        .stage_files = [this](int32_t rank, const auto& files) { OnStageFiles(rank, files); },
                        .rank_profile = [this](int32_t rank, const auto& profile) { OnRankProfile(rank, profile); },
                        .commit_time = [this] { return CommitTime(); },
+                       .diverged = [this](const auto& diverged) { OnDiverged(diverged); },
                        .hung = options_.hung})),
       runner_(std::make_unique<RankRunner>(
           options_.parts, [this](atlpb::island::v1::JoinRequest report) { island_->Report(std::move(report)); })),
@@ -173,6 +175,7 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
     revoked_ = false;
     drain_reason_.reset();
     held_ = grant.token;
+    divergence_.reset();
   }
   keeper_->Hold(grant.token);
   std::vector<spec::Artifact> outputs;
@@ -205,13 +208,14 @@ AttemptEnd Leader::RunTraining(const spec::TaskGrant& grant, std::vector<spec::A
   if (grant.resume_from.has_value() && grant.resume_from->step >= total) {
     // The attempt before committed the last step and went before it could say so.
     const absl::Status taken = TakeFinalCheckpoint(*grant.resume_from, outputs);
-    return DecideTrainingEnd(taken, total, total, Revoked());
+    return DecideRollback(grant, *inputs, {}, DecideTrainingEnd(taken, total, total, Revoked()));
   }
   std::vector<int32_t> ranks = island_->Present();
   const absl::StatusOr<atlpb::island::v1::StartAttempt> start = PlanAttempt(grant, *inputs, &ranks);
   if (!start.ok()) return DecideTrainingEnd(start.status(), 0, total, Revoked());
   const AttemptOutcome outcome = RunAttempt(grant, *inputs, *start, ranks, outputs);
-  AttemptEnd end = DecideTrainingEnd(outcome.status, outcome.step, total, Revoked());
+  AttemptEnd end =
+      DecideRollback(grant, *inputs, *start, DecideTrainingEnd(outcome.status, outcome.step, total, Revoked()));
   if (end.disposition == Disposition::kComplete && outputs->empty()) {
     end = DecideTrainingEnd(MakeError(absl::StatusCode::kInternal, "NO_FINAL_CHECKPOINT",
                                       fmt::format("task {}: step {} is done, but its checkpoint is not committed",
@@ -221,8 +225,50 @@ AttemptEnd Leader::RunTraining(const spec::TaskGrant& grant, std::vector<spec::A
   return end;
 }
 
+AttemptEnd Leader::DecideRollback(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                                  const atlpb::island::v1::StartAttempt& start, AttemptEnd end) {
+  if (end.disposition != Disposition::kRollBack) return end;
+  end.rollback.reason = ErrorReason(end.reason);
+  end.rollback.message = std::string(end.reason.message());
+  std::optional<Divergence> divergence;
+  {
+    absl::MutexLock lock(&mutex_);
+    divergence = divergence_;
+  }
+  if (divergence.has_value()) {
+    end.rollback.reason = divergence->cause;
+    end.rollback.message = divergence->message;
+    end.rollback.before_step = divergence->first_bad_step;
+    end.rollback.through_step = divergence->step;
+    const absl::StatusOr<planner::Plan> plan = wire::FromProto(start.plan());
+    const absl::StatusOr<storage::WrittenFile> evidence = options_.parts.store->Write(
+        EvidenceUri(grant.write_prefix, divergence->step),
+        EvidenceJson(grant, inputs, plan.ok() ? *plan : planner::Plan{}, options_.island.state.build, *divergence));
+    if (evidence.ok()) {
+      end.rollback.evidence_uri = evidence->uri;
+    } else {
+      spdlog::warn("task {} attempt {}: no evidence is kept: {}", grant.token.task_id, grant.token.attempt,
+                   evidence.status().ToString());
+    }
+    return end;
+  }
+  if (!grant.resume_from.has_value()) {
+    return {.disposition = Disposition::kFail, .reason = end.reason};
+  }
+  end.rollback.before_step = grant.resume_from->step;
+  if (end.rollback.reason != "CHECKPOINT_UNREADABLE") return end;
+  // What one rank cannot read another may: only what is damaged for the leader too is given up.
+  const absl::Status again = ReadCheckpoint(options_.parts.store, *grant.resume_from).status();
+  if (ErrorReason(again) == "CHECKPOINT_UNREADABLE") return end;
+  return {.disposition = Disposition::kRelease,
+          .reason = MakeError(absl::StatusCode::kUnavailable, "CHECKPOINT_READ_TWICE",
+                              fmt::format("{}; read again by the leader: {}", std::string(end.reason.message()),
+                                          again.ok() ? "it is whole" : again.ToString()))};
+}
+
 absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint,
                                          std::vector<spec::Artifact>* outputs) {
+  ATOLL_RETURN_IF_ERROR(ReadCheckpoint(options_.parts.store, checkpoint).status());
   ATOLL_ASSIGN_OR_RETURN(const std::string manifest,
                          options_.parts.store->ReadVerified(checkpoint.manifest_uri, checkpoint.manifest_sha256));
   outputs->push_back({.name = "checkpoint",
@@ -387,6 +433,19 @@ void Leader::Settle(const spec::TaskGrant& grant, const AttemptEnd& end, const s
       spdlog::warn("{}: giving it back: {}", name, end.reason.ToString());
       told = coordinator_->Release(grant.token, std::string(end.reason.message()));
       break;
+    case Disposition::kRollBack: {
+      spdlog::error("{}: rolling back: {}", name, end.rollback.message);
+      const auto rollback = coordinator_->RollBack(grant.token, end.rollback);
+      told = rollback.status();
+      if (rollback.ok() && rollback->has_value()) {
+        spdlog::warn("task {}: rolled back to step {}, skipped {} steps, evidence at {}", grant.token.task_id,
+                     (*rollback)->to_step(), (*rollback)->skipped_steps(),
+                     end.rollback.evidence_uri.empty() ? "no place" : end.rollback.evidence_uri);
+      } else if (rollback.ok()) {
+        spdlog::error("task {}: failed: it diverged once more after its rollbacks", grant.token.task_id);
+      }
+      break;
+    }
     case Disposition::kFail:
       spdlog::error("{}: failed{}: {}", name, end.permanent ? " for good" : "", end.reason.ToString());
       told = coordinator_->Fail(grant.token, end.reason, end.permanent);
@@ -407,6 +466,19 @@ void Leader::OnStepDone(const atlpb::island::v1::StepDone& done) {
   metrics_->loss->Set(done.loss());
   keeper_->Report(tracker_->OnStep(done.step(), done.loss(), std::move(metrics), clock_->Monotonic()));
   keeper_->ReportStepTime(tracker_->step_time());
+}
+
+void Leader::OnDiverged(const atlpb::island::v1::Diverged& diverged) {
+  absl::MutexLock lock(&mutex_);
+  // Every rank says the same; whose word comes first does not matter.
+  if (divergence_.has_value()) return;
+  divergence_ = Divergence{.step = diverged.step(),
+                           .first_bad_step = diverged.first_bad_step(),
+                           .cause = diverged.cause(),
+                           .message = diverged.message()};
+  for (const auto& step : diverged.steps()) {
+    divergence_->steps.push_back({step.step(), step.loss(), step.gradient_norm(), step.first_sample()});
+  }
 }
 
 void Leader::OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files) {

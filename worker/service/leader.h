@@ -25,6 +25,7 @@
 #include "worker/service/checkpoint_commits.h"
 #include "worker/service/coordinator_client.h"
 #include "worker/service/cost_profile.h"
+#include "worker/service/divergence.h"
 #include "worker/service/island.h"
 #include "worker/service/lease_keeper.h"
 #include "worker/service/progress_tracker.h"
@@ -83,6 +84,9 @@ class Leader {
   void RunGrant(const atlpb::island::v1::TaskGrant& grant);
   AttemptEnd RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   AttemptEnd RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
+  // How far the task goes back after `end`, with the evidence written; or, where going back mends nothing, another end.
+  AttemptEnd DecideRollback(const spec::TaskGrant& grant, const TrainingInputs& inputs,
+                            const atlpb::island::v1::StartAttempt& start, AttemptEnd end);
   absl::Status TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint, std::vector<spec::Artifact>* outputs);
   // Measured by `ranks`, or, where the job leaves the planner no choice, counted.
   absl::StatusOr<planner::Profile> CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
@@ -106,6 +110,7 @@ class Leader {
 
   // On other threads.
   void OnStepDone(const atlpb::island::v1::StepDone& done);
+  void OnDiverged(const atlpb::island::v1::Diverged& diverged);
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files);
   void OnRankProfile(int32_t rank, const atlpb::island::v1::RankProfile& profile);
   void OnRevoked(const spec::LeaseToken& token, const std::string& reason);
@@ -142,6 +147,7 @@ class Leader {
   std::optional<std::string> drain_reason_ ABSL_GUARDED_BY(mutex_);  // of the task that runs
   std::unique_ptr<ProgressTracker> tracker_ ABSL_GUARDED_BY(mutex_);
   std::map<int32_t, std::string> rank_profiles_ ABSL_GUARDED_BY(mutex_);  // JSON, of the measurement that runs
+  std::optional<Divergence> divergence_ ABSL_GUARDED_BY(mutex_);          // of the attempt that runs
   CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;          // of the attempt that runs
 };
 

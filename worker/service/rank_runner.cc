@@ -122,13 +122,30 @@ AttemptReports RankRunner::ReportsOf(int64_t attempt) {
     message->mutable_metrics()->insert(result.metrics.begin(), result.metrics.end());
     report_(std::move(request));
   };
+  const auto diverged = [this, attempt](const Divergence& divergence) {
+    JoinRequest request;
+    auto* message = request.mutable_diverged();
+    message->set_attempt(attempt);
+    message->set_step(divergence.step);
+    message->set_first_bad_step(divergence.first_bad_step);
+    message->set_cause(divergence.cause);
+    message->set_message(divergence.message);
+    for (const WatchedStep& step : divergence.steps) {
+      auto* added = message->add_steps();
+      added->set_step(step.step);
+      added->set_loss(step.loss);
+      added->set_gradient_norm(step.gradient_norm);
+      added->set_first_sample(step.first_sample);
+    }
+    report_(std::move(request));
+  };
   const auto profiled = [this, attempt](const planner::Profile& profile) {
     JoinRequest request;
     request.mutable_rank_profile()->set_attempt(attempt);
     request.mutable_rank_profile()->set_profile(storage::ToJson(profile));
     report_(std::move(request));
   };
-  return {.ready = ready, .written = written, .step_done = step_done, .profiled = profiled};
+  return {.ready = ready, .written = written, .step_done = step_done, .diverged = diverged, .profiled = profiled};
 }
 
 void RankRunner::Loop() {

@@ -10,6 +10,7 @@
 #include "common/base/errors.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
+#include "common/spec/data_cursor.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/step_trace.h"
 #include "worker/service/frozen_identity.h"
@@ -99,6 +100,9 @@ absl::Status TrainingAttempt::Prepare() {
   inputs.options.activity = &activity_;
   total_steps_ = inputs.options.training.steps;
   checkpoint_every_ = std::max(inputs.options.training.checkpoint_every, 1);
+  batch_size_ = inputs.options.training.batch_size;
+  watch_ = std::make_unique<DivergenceWatch>(
+      DivergenceOptions{.explosion_factor = inputs.options.training.explosion_factor});
   ATOLL_ASSIGN_OR_RETURN(data_, parts_.open_data(inputs));
 
   ATOLL_RETURN_IF_ERROR(Connect(start_.grant.token.attempt_secret, engine::LanesOf(start_.plan)));
@@ -166,8 +170,7 @@ absl::StatusOr<std::vector<std::string>> TrainingAttempt::AwaitAddresses() {
 absl::Status TrainingAttempt::LoadCheckpoint() {
   if (start_.grant.resume_from.has_value()) {
     const spec::CommittedCheckpoint& from = *start_.grant.resume_from;
-    ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointReader reader,
-                           storage::CheckpointReader::Open(parts_.store, from.manifest_uri, from.manifest_sha256));
+    ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointReader reader, ReadCheckpoint(parts_.store, from));
     ATOLL_RETURN_IF_ERROR(trainer_->Load(reader));
     ATOLL_RETURN_IF_ERROR(Failpoint("checkpoint.after_load"));
     spdlog::info("task {} attempt {}: resumed at step {}", start_.grant.token.task_id, start_.grant.token.attempt,
@@ -201,10 +204,14 @@ absl::Status TrainingAttempt::TrainToTheEnd(CheckpointWriter* writer) {
 
 absl::Status TrainingAttempt::OneStep(CheckpointWriter* writer) {
   const absl::Duration start = parts_.clock->Monotonic();
+  const int64_t first_sample = spec::BatchStart(trainer_->samples_consumed(), 0, batch_size_, start_.grant.skipped);
   activity_.BeginStep();
   const absl::StatusOr<trainer::StepResult> stepped = trainer_->Step();
   activity_.EndStep();
-  ATOLL_RETURN_IF_ERROR(stepped.status());
+  if (!stepped.ok()) {
+    const auto divergence = watch_->OnFailedStep(trainer_->step() + 1, first_sample, stepped.status());
+    return divergence ? Diverged(*divergence) : stepped.status();
+  }
   const trainer::StepResult& result = *stepped;
   const absl::Duration ended = parts_.clock->Monotonic();
   const absl::Duration took = ended - start;
@@ -218,7 +225,14 @@ absl::Status TrainingAttempt::OneStep(CheckpointWriter* writer) {
   RecordWaiting(took);
   Report(result);
   if (TraceIsDue(result.step)) Trace(result.step, trainer_->iteration_start(), ended, writer);
-  return absl::OkStatus();
+  const auto divergence = watch_->OnStep({result.step, result.loss, result.gradient_norm, first_sample});
+  return divergence ? Diverged(*divergence) : absl::OkStatus();
+}
+
+absl::Status TrainingAttempt::Diverged(const Divergence& divergence) {
+  parts_.metrics->divergences->Increment();
+  reports_.diverged(divergence);
+  return MakeError(absl::StatusCode::kInternal, "TRAINING_DIVERGED", divergence.message);
 }
 
 // The same steps on every rank: one early, then those that checkpoints are taken after.

@@ -21,6 +21,7 @@
 #include "common/storage/blob_store.h"
 #include "worker/engine/activity.h"
 #include "worker/service/checkpoint_writer.h"
+#include "worker/service/divergence.h"
 #include "worker/service/stop_plan.h"
 #include "worker/service/training_inputs.h"
 #include "worker/service/worker_metrics.h"
@@ -78,6 +79,7 @@ struct AttemptReports {
   std::function<void(const std::string& address)> ready;
   std::function<void(const WrittenStages&)> written;
   std::function<void(const trainer::StepResult&)> step_done;
+  std::function<void(const Divergence&)> diverged;
   std::function<void(const planner::Profile&)> profiled;
 };
 
@@ -121,6 +123,8 @@ class TrainingAttempt {
   absl::Status Connect(const std::string& secret, const std::vector<transport::Lane>& lanes);
   absl::StatusOr<std::vector<std::string>> AwaitAddresses();
   absl::Status LoadCheckpoint();
+  // INTERNAL (TRAINING_DIVERGED), and reported.
+  absl::Status Diverged(const Divergence& divergence);
   absl::Status TrainToTheEnd(CheckpointWriter* writer);
   absl::Status OneStep(CheckpointWriter* writer);
   bool TraceIsDue(int64_t step) const;
@@ -136,6 +140,7 @@ class TrainingAttempt {
   const AttemptReports reports_;
   int64_t total_steps_ = 0;
   int64_t checkpoint_every_ = 0;
+  int64_t batch_size_ = 0;
   int64_t first_step_ = 0;          // done before this attempt
   std::deque<std::string> traces_;  // URIs of the latest
   engine::Activity activity_;
@@ -144,6 +149,7 @@ class TrainingAttempt {
   std::unique_ptr<transport::Transport> transport_;  // set under mutex_, used by the compute thread and Abort
   std::unique_ptr<trainer::TrainingData> data_;
   std::unique_ptr<trainer::Trainer> trainer_;
+  std::unique_ptr<DivergenceWatch> watch_;
 
   mutable absl::Mutex mutex_;
   std::optional<std::vector<std::string>> addresses_ ABSL_GUARDED_BY(mutex_);

@@ -71,6 +71,7 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
                     .classes = static_cast<int32_t>(dataset.classes.size()),
                     .clusters = router ? grant.spec.experts : 0,
                     .seed = SeedOf(grant),
+                    .skipped = grant.skipped,
                     .frozen = router ? spec::LatentChain(grant.spec.frozen) : grant.spec.frozen,
                     .frozen_seed = grant.spec.seed};
   const int32_t first = router ? 0 : grant.index;
@@ -101,6 +102,16 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
   }
   inputs.options.frozen_files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   return inputs;
+}
+
+absl::StatusOr<storage::CheckpointReader> ReadCheckpoint(storage::BlobStore* store,
+                                                         const spec::CommittedCheckpoint& checkpoint) {
+  absl::StatusOr<storage::CheckpointReader> reader =
+      storage::CheckpointReader::Open(store, checkpoint.manifest_uri, checkpoint.manifest_sha256);
+  if (!absl::IsDataLoss(reader.status()) && !absl::IsNotFound(reader.status())) return reader;
+  return MakeError(
+      absl::StatusCode::kDataLoss, "CHECKPOINT_UNREADABLE",
+      fmt::format("the checkpoint of step {} is damaged: {}", checkpoint.step, std::string(reader.status().message())));
 }
 
 absl::StatusOr<planner::Plan> MakeTrainingPlan(const TrainingInputs& inputs, const spec::PipelineSpec& pipeline,

@@ -1,4 +1,4 @@
-// What a training task trains on, worked out from its grant. Pure but for ReadTrainingInputs.
+// What a training task trains on, worked out from its grant. Pure but for ReadTrainingInputs and ReadCheckpoint.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "common/planner/plan.h"
 #include "common/spec/task.h"
 #include "common/storage/blob_store.h"
+#include "common/storage/checkpoint.h"
 #include "worker/trainer/trainer.h"
 
 namespace atl::worker {
@@ -30,6 +31,11 @@ absl::StatusOr<TrainingInputs> MakeTrainingInputs(const spec::TaskGrant& grant,
 
 // The same, of the dataset that the grant names.
 absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, const spec::TaskGrant& grant);
+
+// The checkpoint that a task goes on from, every file verified. DATA_LOSS (CHECKPOINT_UNREADABLE) when one is missing
+// or not what was committed.
+absl::StatusOr<storage::CheckpointReader> ReadCheckpoint(storage::BlobStore* store,
+                                                         const spec::CommittedCheckpoint& checkpoint);
 
 // What a plan is for.
 struct PlannedIsland {

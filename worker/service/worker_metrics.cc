@@ -18,6 +18,8 @@ WorkerMetrics::WorkerMetrics(metrics::Registry* registry)
       attempts(registry->AddCounter("atoll_worker_attempts_total", "Training attempts started on this rank.")),
       attempt_failures(registry->AddCounter("atoll_worker_attempt_failures_total",
                                             "Training attempts that ended with an error on this rank.")),
+      divergences(registry->AddCounter("atoll_worker_divergences_total",
+                                       "Training attempts that ended because losses or gradients went wrong.")),
       lost_ranks(registry->AddCounter("atoll_worker_lost_ranks_total", "Ranks that the leader lost.")),
       lost_leader(registry->AddCounter("atoll_worker_lost_leader_total", "Times that this rank lost its leader.")),
       present_ranks(registry->AddGauge("atoll_worker_present_ranks", "Ranks that are there, as the leader sees it.")),

@@ -16,6 +16,7 @@ struct WorkerMetrics {
   metrics::Counter* checkpoint_failures;
   metrics::Counter* attempts;
   metrics::Counter* attempt_failures;
+  metrics::Counter* divergences;
   metrics::Counter* lost_ranks;   // the leader's
   metrics::Counter* lost_leader;  // the other ranks'
   metrics::Gauge* present_ranks;

@@ -1,11 +1,14 @@
 #include "worker/trainer/trainer.h"
 
 #include <cmath>
+#include <limits>
 
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "common/model/dit.h"
+#include "common/spec/data_cursor.h"
 #include "fmt/format.h"
 #include "worker/trainer/batch_feed.h"
 #include "worker/trainer/learning_rate.h"
@@ -44,13 +47,14 @@ class TrainerImpl : public Trainer {
 
   absl::StatusOr<StepResult> Step() override {
     return CatchTensorErrors("step", [this]() -> absl::StatusOr<StepResult> {
-      ATOLL_RETURN_IF_ERROR(RunFrozenFirst());
+      const int64_t first_sample = FirstSample(0);
+      ATOLL_RETURN_IF_ERROR(RunFrozenFirst(first_sample));
       // The last step prepares nothing: there is no next one.
       const bool prepares = frozen_ != nullptr && step_ + 1 < options_.training.steps;
-      if (prepares) frozen_->Prepare(samples_consumed_ + BatchSize());
+      if (prepares) frozen_->Prepare(FirstSample(1));
       {
         const engine::WorkScope work(options_.activity, "reading samples");
-        feed_.Begin(samples_consumed_);
+        feed_.Begin(first_sample);
         stages_.Begin();
       }
       ATOLL_RETURN_IF_ERROR(engine_.RunIteration({.self_conditioned = SelfConditioned(), .frozen = prepares}));
@@ -58,13 +62,14 @@ class TrainerImpl : public Trainer {
       ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
       StepResult result;
       ATOLL_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm(whole));
+      result.loss = whole.loss.loss;
       result.learning_rate = LearningRate(options_.training, step_);
       {
         const engine::WorkScope work(options_.activity, "optimizer");
         optimizer_.Step(step_, ClippingScale(result.gradient_norm));
       }
       ++step_;
-      samples_consumed_ += BatchSize();
+      samples_consumed_ = first_sample + BatchSize();
       result.step = step_;
       ReportLoss(whole.loss, &result);
       return result;
@@ -112,10 +117,15 @@ class TrainerImpl : public Trainer {
 
   int64_t BatchSize() const { return int64_t{plan_.replicas} * plan_.micro_batches * plan_.micro_batch_size; }
 
+  // Place in the run's order of the first sample of the step to come, or of one `ahead` steps later.
+  int64_t FirstSample(int64_t ahead) const {
+    return spec::BatchStart(samples_consumed_, ahead, BatchSize(), options_.skipped);
+  }
+
   // At the start, and after a resume, nobody has worked ahead.
-  absl::Status RunFrozenFirst() {
-    if (frozen_ == nullptr || frozen_->Holds(samples_consumed_)) return absl::OkStatus();
-    frozen_->Prepare(samples_consumed_);
+  absl::Status RunFrozenFirst(int64_t first_sample) {
+    if (frozen_ == nullptr || frozen_->Holds(first_sample)) return absl::OkStatus();
+    frozen_->Prepare(first_sample);
     ATOLL_RETURN_IF_ERROR(engine_.RunFrozen());
     frozen_->Advance();
     return absl::OkStatus();
@@ -160,7 +170,8 @@ class TrainerImpl : public Trainer {
         ++layer_index;
       }
     }
-    const StepLoss loss = stages_.Loss();
+    StepLoss loss = stages_.Loss();
+    if (!Failpoint("trainer.loss").ok()) loss.loss = std::numeric_limits<double>::quiet_NaN();
     values.insert(values.end(), {loss.loss, loss.accuracy});
     if (plan_.rank_count() > 1) {
       ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(values, options_.timeout));
@@ -173,9 +184,10 @@ class TrainerImpl : public Trainer {
   absl::StatusOr<double> GradientNorm(const WholeStep& whole) const {
     double sum = 0;
     for (const double squares : whole.squares_by_layer) sum += squares;
-    if (!std::isfinite(sum)) {
-      return MakeError(absl::StatusCode::kInternal, "GRADIENT_NOT_FINITE",
-                       fmt::format("step {}: expected a finite gradient norm; found {}", step_ + 1, std::sqrt(sum)));
+    if (!std::isfinite(sum) || !std::isfinite(whole.loss.loss)) {
+      return MakeError(absl::StatusCode::kInternal, std::isfinite(sum) ? "LOSS_NOT_FINITE" : "GRADIENT_NOT_FINITE",
+                       fmt::format("step {}: expected a finite loss and gradient norm; found {} and {}", step_ + 1,
+                                   whole.loss.loss, std::sqrt(sum)));
     }
     return std::sqrt(sum);
   }
@@ -188,7 +200,6 @@ class TrainerImpl : public Trainer {
   void ReportLoss(const StepLoss& loss, StepResult* result) const {
     if (rank_ != engine::RankOf(plan_, /*replica=*/0, plan_.schedule.stages - 1)) return;
     result->has_loss = true;
-    result->loss = loss.loss;
     if (options_.objective == Objective::kCluster) result->metrics["accuracy"] = loss.accuracy;
   }
 

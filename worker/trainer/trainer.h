@@ -17,6 +17,7 @@
 #include "common/dataset/dataset.h"
 #include "common/planner/plan.h"
 #include "common/spec/spec.h"
+#include "common/spec/task.h"
 #include "common/storage/checkpoint.h"
 #include "worker/engine/activity.h"
 #include "worker/engine/engine.h"
@@ -61,6 +62,8 @@ struct TrainerOptions {
   int32_t classes = 0;
   int32_t clusters = 0;  // kCluster: outputs of the head
   uint64_t seed = 0;
+  // Batches of the run's order that are left out (common/spec/data_cursor.h).
+  std::vector<spec::SkippedWindow> skipped;
   int32_t threads = 1;
   std::string device = "cpu";  // or "cuda", in a build with CUDA
   // What is run and not trained; `channels`, `height` and `width` are of the images that it reads. Its files' bytes by
@@ -81,10 +84,9 @@ std::string ModelConfigJson(const TrainerOptions& options, const spec::Precision
 
 struct StepResult {
   int64_t step = 0;  // 1 for the first
-  // On the first replica's rank of the last stage: the loss, mean over the batch; for kCluster also
-  // metrics["accuracy"].
+  double loss = 0;   // mean over the batch; the same on every rank
+  // On the first replica's rank of the last stage, which reports for all; for kCluster it also has metrics["accuracy"].
   bool has_loss = false;
-  double loss = 0;
   double gradient_norm = 0;
   double learning_rate = 0;
   std::map<std::string, double> metrics;
@@ -107,9 +109,11 @@ class Trainer {
   virtual absl::Status Load(const storage::CheckpointReader& checkpoint) = 0;
 
   // One optimizer step over one batch. Every rank of the plan must call it as often. INTERNAL with reason
-  // GRADIENT_NOT_FINITE, on every rank alike and with the weights unchanged, when the gradient's norm is no number.
+  // LOSS_NOT_FINITE or GRADIENT_NOT_FINITE, on every rank alike and with the weights unchanged, when the loss or the
+  // gradient's norm is no number.
   virtual absl::StatusOr<StepResult> Step() = 0;
   virtual int64_t step() const = 0;
+  // The cursor of the run's order after the last step: what is before it was read or left out.
   virtual int64_t samples_consumed() const = 0;
 
   // A copy of this rank's state, taken now, to be written while training goes on.

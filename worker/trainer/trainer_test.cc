@@ -1,6 +1,7 @@
 #include "worker/trainer/trainer.h"
 
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "worker/trainer/trainer_testing.h"
 
 namespace atl::trainer {
@@ -284,6 +285,51 @@ class NotFiniteData : public StrokeData {
     return item;
   }
 };
+
+TEST(SkippedTest, ARunThatWentBackEqualsOneThatLeavesTheSameBatchesOutFromTheStart) {
+  storage::TemporaryStore store;
+  TrainerOptions options = SmallOptions();
+  const planner::Plan plan = PlanFor(options, 2);
+  const Trained before = Train(options, plan, 5, &store);
+  // As after a divergence in step 7 with a checkpoint of step 5: an epoch is ten batches, so the order wraps later.
+  options.skipped = {{6, 2}};
+  const Trained went_back = Train(options, plan, 12, &store, &before);
+  const Trained from_start = Train(options, plan, 12, &store);
+  ExpectSameState(went_back, from_start);
+  // An exact resume in the middle, on another stage count, and with the look at what it consumed.
+  const Trained middle = Train(options, plan, 8, &store, &before);
+  const Trained resumed = Train(options, PlanFor(options, 1), 12, &store, &middle);
+  ExpectSameState(went_back, resumed);
+  const auto consumed = [&](const Trained& trained) {
+    return storage::CheckpointReader::Open(store.get(), trained.manifest_uri, trained.manifest_sha256)
+        ->manifest()
+        .samples_consumed;
+  };
+  EXPECT_EQ(consumed(before), 5 * 16);
+  EXPECT_EQ(consumed(middle), (8 + 2) * 16);
+  EXPECT_EQ(consumed(resumed), (12 + 2) * 16);
+  options.skipped.clear();
+  const Trained nothing_skipped = Train(options, plan, 12, &store, &before);
+  EXPECT_NE(nothing_skipped.state, went_back.state) << "the window changed nothing";
+}
+
+TEST(StepTest, ALossThatIsNoNumberEndsTrainingOnEveryRankAlike) {
+  const TrainerOptions options = SmallOptions();
+  const planner::Plan plan = PlanFor(options, 2);
+  // Wherever it comes up first: here on one of the two ranks.
+  ASSERT_TRUE(SetFailpoints("trainer.loss=error@5").ok());
+  OnEveryRank(plan, [&](int32_t rank, transport::Transport* transport) {
+    StrokeData data(160, options.height, 5);
+    auto trainer = Trainer::Create(options, plan, rank, &data, transport, Clock::Real());
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    absl::StatusOr<StepResult> result = (*trainer)->Step();
+    for (; result.ok(); result = (*trainer)->Step()) EXPECT_GT(result->loss, 0) << "every rank knows it";
+    EXPECT_EQ(ErrorReason(result.status()), "LOSS_NOT_FINITE") << result.status();
+    EXPECT_EQ((*trainer)->step(), 2);
+    EXPECT_EQ((*trainer)->samples_consumed(), 2 * 16);
+  });
+  EXPECT_TRUE(SetFailpoints("").ok());
+}
 
 TEST(StepTest, AGradientThatIsNoNumberEndsTraining) {
   NotFiniteData data(160, 8, 5);
