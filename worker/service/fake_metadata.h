@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ class FakeMetadata {
   // Of a machine named "vm7" that nobody wants back.
   explicit FakeMetadata(Cloud cloud) : cloud_(cloud) {
     Quiet();
-    server_.addHandler("/", handler_);
+    server_.addHandler("**", handler_);
   }
   ~FakeMetadata() {
     Release();

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/synchronization/notification.h"
 #include "common/planner/frozen_flow.h"
 #include "common/rpc/channel.h"
 #include "common/storage/checkpoint.h"
@@ -681,8 +682,8 @@ TEST_F(IslandTest, ARankWithoutTimeForACheckpointEndsTheAttemptAtOnce) {
   ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
   Grant(TrainingGrant(2, 20));
   follower->AskToStop(Clock::Real()->Monotonic() + absl::Milliseconds(400));
-  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
   training_.pause_at_step = 0;
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
   EXPECT_TRUE(follower->Join().ok());
   ASSERT_TRUE(coordinator_.Await(Completed()));
   EXPECT_NE(coordinator_.Copy().released[0].find("rank 1 leaves: the test says so: released at once"),

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -109,7 +110,7 @@ TEST(AskOverHttpTest, WhereNobodyListensIsSaidWhereItWasAsked) {
   }
   const auto answer = AskOverHttp(url, kPatience)({.path = "/latest"});
   EXPECT_EQ(ErrorReason(answer.status()), "METADATA_UNAVAILABLE");
-  EXPECT_THAT(answer.status().message(), HasSubstr(url + "/latest"));
+  EXPECT_THAT(std::string(answer.status().message()), HasSubstr(url + "/latest"));
 }
 
 TEST(AskOverHttpTest, OnlyHttpIsSpoken) {
