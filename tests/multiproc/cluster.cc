@@ -56,7 +56,8 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   if (mkdtemp(folder_.data()) == nullptr) Die("no temporary folder");
   std::filesystem::create_directories(folder_ + "/logs");
   std::ofstream(folder_ + "/secret") << fmt::format("{:016x}", absl::Uniform<uint64_t>(absl::BitGen()));
-  auto store = storage::BlobStore::Open("file://" + folder_ + "/blobs");
+  blob_store_ = options_.blob_store.empty() ? "file://" + folder_ + "/blobs" : options_.blob_store;
+  auto store = storage::BlobStore::Open(blob_store_);
   if (!store.ok()) Die(store.status().ToString());
   store_ = *std::move(store);
   StartCoordinator();
@@ -91,7 +92,7 @@ void Cluster::StartCoordinator(const std::vector<std::string>& environment) {
                                       "--store",
                                       folder_ + "/coordinator.db",
                                       "--blob-store",
-                                      store_->root()};
+                                      blob_store_};
   command.insert(command.end(), options_.coordinator_flags.begin(), options_.coordinator_flags.end());
   coordinator_ = std::make_unique<Process>(command, folder_ + "/logs/coordinator.log", environment);
   coordinator_address_ = AwaitAddress(port_file, coordinator_.get(), coordinator_address_);
@@ -107,7 +108,7 @@ std::vector<std::string> Cluster::RankCommand(int island, int rank) const {
                                       "--coordinator",
                                       coordinator,
                                       "--blob-store",
-                                      store_->root(),
+                                      blob_store_,
                                       "--island-id",
                                       fmt::format("island-{}", island),
                                       "--rank",
@@ -151,7 +152,7 @@ std::string Cluster::StartRouter() {
                                       "--coordinator",
                                       coordinator_address_,
                                       "--blob-store",
-                                      store_->root(),
+                                      blob_store_,
                                       "--listen",
                                       "127.0.0.1:0",
                                       "--port-file",

@@ -22,6 +22,7 @@ struct ClusterOptions {
   std::vector<std::string> coordinator_flags;
   std::vector<std::string> worker_flags;
   std::vector<std::string> worker_environment;  // "NAME=value", of every rank's first start
+  std::string blob_store;                       // empty: a folder of the cluster's own
   // Addresses as an island uses them, for a proxy in between: of the coordinator, and of the leader as the other ranks
   // see it. Empty: as they are.
   std::function<std::string(int island, const std::string& address)> coordinator_of;
@@ -75,6 +76,7 @@ class Cluster {
 
   const ClusterOptions options_;
   std::string folder_;
+  std::string blob_store_;
   std::string coordinator_address_;
   std::vector<std::string> leaders_;  // address of each island's leader
   std::unique_ptr<storage::BlobStore> store_;
