@@ -24,14 +24,19 @@ const jobs::Task* FindTask(const Story& story, std::string_view task_id) {
   return nullptr;
 }
 
-// Superseded rows go, so a commit may be vouched for by a later one.
+bool WentBack(const jobs::Task& task, int64_t step) {
+  return std::any_of(task.rollbacks.begin(), task.rollbacks.end(),
+                     [&](const jobs::Rollback& rollback) { return rollback.to_step < step; });
+}
+
+// Rows go once later ones are there, so a commit may be vouched for by a later one; or the task went back.
 bool HasCommit(const Story& story, const jobs::Task& task, const Acknowledged::Commit& commit) {
   const auto rows = story.checkpoints.find(task.task_id);
   const bool there = rows != story.checkpoints.end() &&
                      std::any_of(rows->second.begin(), rows->second.end(), [&](const store::CheckpointRow& row) {
                        return row.checkpoint.step == commit.step && row.attempt == commit.attempt;
                      });
-  return there || task.committed_step > commit.step;
+  return there || task.committed_step > commit.step || WentBack(task, commit.step);
 }
 
 }  // namespace
@@ -81,7 +86,7 @@ std::vector<Violation> CheckAcknowledged(const Story& story, const Acknowledged&
                        commit.attempt));
     }
     const auto [it, first] = by_step.emplace(std::pair(commit.task_id, commit.step), commit.attempt);
-    if (!first) {
+    if (!first && (task == nullptr || !WentBack(*task, commit.step))) {
       lost(fmt::format("{} step {} was committed twice, by attempts {} and {}", commit.task_id, commit.step, it->second,
                        commit.attempt));
     }

@@ -5,11 +5,12 @@
 //   epoch         the newest epoch in the blob store is this store's
 //   jobs          states of a job and of its tasks go together
 //   attempts      numbers only grow, one attempt is active at most, one finished each finished task
-//   steps         every step of a task is committed once, in the order of attempts, and the task knows the last one
+//   steps         every step of a task is committed once, in the order of attempts, and the task knows the last one;
+//                 once more only above a step that the task went back to
 //   results       a finished task's outputs are those that it must have; a training's is its last committed checkpoint
 //   versions      every published version belongs to a finished job; generations have no gap
 //   files         every committed checkpoint, output and published file is there and has its hash
-//   cursor        a checkpoint's data cursor is at its own step: no sample was skipped or read twice
+//   cursor        a checkpoint's data cursor is at its own step: no sample was read twice, or skipped but by a rollback
 //   acknowledged  nothing that a caller was told is missing
 //   weights       final weights are bit for bit those of the run without faults
 #pragma once

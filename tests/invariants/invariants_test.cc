@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "common/base/status_macros.h"
+#include "common/spec/data_cursor.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/model_index.h"
 #include "common/storage/testing.h"
@@ -27,8 +28,8 @@ constexpr int64_t kSteps = 100;
 constexpr int32_t kBatch = 4;
 const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
 
-// A store and its files after one job that has succeeded, in which an expert's first attempt was lost after a commit,
-// and one job that goes on.
+// A store and its files after one job that has succeeded, in which one expert's first attempt was lost after a commit
+// and another's diverged and went back, and one job that goes on.
 class StoryBuilder {
  public:
   StoryBuilder() : store_(store::SqliteStore::Open({.path = folder_.File("store.db")}).value()) {
@@ -48,7 +49,7 @@ class StoryBuilder {
   Acknowledged acknowledged;
 
  private:
-  void Write(jobs::JobRecord record, const absl::StatusOr<jobs::Effect>& effect,
+  void Write(const jobs::JobRecord& record, const absl::StatusOr<jobs::Effect>& effect,
              const std::function<absl::Status(store::Transaction&)>& more) {
     ASSERT_TRUE(effect.ok()) << effect.status();
     const absl::Status status = store_->Write("test", [&](store::Transaction& transaction) -> absl::Status {
@@ -103,10 +104,11 @@ class StoryBuilder {
     const std::string_view bytes(reinterpret_cast<const char*>(&weight), sizeof(weight));
     const std::string file = storage::SerializeSafetensors({{"weights/a", "F32", {1}, bytes}}, {}).value();
     const storage::WrittenFile written = blobs_->Write(folder + "stage-0.safetensors", file).value();
+    const int64_t cursor = spec::BatchStart(0, step - 1, kBatch, jobs::SkippedBy(task)) + kBatch;
     storage::CheckpointManifest manifest{.task_id = task.task_id,
                                          .attempt = task.attempt,
                                          .step = step,
-                                         .samples_consumed = step * kBatch,
+                                         .samples_consumed = cursor,
                                          .files = {{"stage-0.safetensors", written.bytes, written.sha256}}};
     const storage::WrittenFile last = blobs_->Write(folder + "manifest.json", storage::ToJson(manifest)).value();
     const store::CheckpointRow row{
@@ -115,6 +117,18 @@ class StoryBuilder {
           [&](store::Transaction& transaction) { return transaction.InsertCheckpoint(row); });
     acknowledged.commits.insert({task.task_id, task.attempt, step});
     return {"checkpoint", last.uri, last.bytes, last.sha256};
+  }
+
+  // Back to the checkpoint before step `below`; what was read up to step `through` is skipped.
+  void RollBack(jobs::JobRecord* record, const jobs::Task& task, int64_t below, int64_t through,
+                const spec::Artifact& superseded) {
+    const auto effect = jobs::RollBack(*record, task.task_id,
+                                       {.before_step = below, .through_step = through, .reason = "LOSS_EXPLODED"},
+                                       {kSteps / 4, kSteps / 2}, kNow);
+    Write(*record, effect, [&](store::Transaction& transaction) -> absl::Status {
+      ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpoint(superseded.uri, store::CheckpointState::kSuperseded));
+      return transaction.InsertRollback(task.task_id, task.rollbacks.back());
+    });
   }
 
   spec::Artifact WriteOutput(const std::string& name, const std::string& path) {
@@ -162,6 +176,12 @@ class StoryBuilder {
         Commit(&record, task, kSteps / 4);
         Write(record, jobs::EndAttempt(record, task.task_id, {jobs::AttemptOutcome::kExpired, false, "late"}, kNow),
               nullptr);
+        Grant(&record, task, "b");
+      }
+      if (task.kind == spec::TaskKind::kTrainExpert && task.index == 1) {
+        Commit(&record, task, kSteps / 4);
+        const spec::Artifact bad = Commit(&record, task, kSteps / 2);
+        RollBack(&record, task, kSteps / 2, kSteps / 2 + 10, bad);
         Grant(&record, task, "b");
       }
       if (jobs::IsTraining(task.kind)) {
@@ -234,7 +254,7 @@ TEST_P(BrokenStoreTest, IsFound) {
   const std::string store_path = folder.File("store.db");
   std::filesystem::copy_file(Whole().store_path(), store_path);
   if (!damage.sql.empty()) {
-    const auto database = store::Database::Open(store_path, absl::Seconds(1), store::OpenMode::kExisting);
+    const auto database = store::SqliteDatabase::Open(store_path, absl::Seconds(1), store::OpenMode::kExisting);
     ASSERT_TRUE(database.ok()) << database.status();
     const absl::Status broken = (*database)->Execute("PRAGMA foreign_keys = OFF; " + damage.sql);
     ASSERT_TRUE(broken.ok()) << broken;
@@ -318,6 +338,11 @@ INSTANTIATE_TEST_SUITE_P(
                "UPDATE checkpoints SET state = 2 WHERE task_id = 'done/train_router' AND step = 100"},
         Damage{"CommitNotCounted", "steps", "has committed: false",
                "UPDATE tasks SET attempt_committed = 0 WHERE task_id = 'done/train_router'"},
+        Damage{"SupersededByNothing", "steps", "is superseded, but the task never went back",
+               "UPDATE checkpoints SET state = 3 WHERE task_id = 'done/train_router' AND step = 50"},
+        Damage{"BackAndForth", "steps", "step 50 was committed twice",
+               "UPDATE checkpoints SET state = 1 WHERE task_id = 'done/train_expert-1' AND state = 3"},
+        Damage{"RollbackLost", "cursor", "done/train_expert-1 step 100", "DELETE FROM rollbacks"},
         Damage{"OutputsTooEarly", "results", "has outputs",
                "INSERT INTO artifacts VALUES ('open/publish', 0, 'model_index', 'file:///x', 1, 'a', 1)"},
         Damage{"NoOutputs", "results", "expected an artifact named",
@@ -333,17 +358,16 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"GenerationGap", "versions", "expected generation 1", "UPDATE serving_history SET generation = 2"},
         Damage{"GenerationFellBack", "versions", "its history ends with 1", "UPDATE serving SET generation = 0"},
         Damage{"CheckpointFlipped", "files", "stage-0.safetensors", "",
-               "jobs/done/train_expert-1/1-1/00000050-x/stage-0.safetensors"},
-        Damage{"ManifestFlipped", "files", "manifest.json", "",
-               "jobs/done/train_expert-1/1-1/00000050-x/manifest.json"},
+               "jobs/done/train_router/1-1/00000050-x/stage-0.safetensors"},
+        Damage{"ManifestFlipped", "files", "manifest.json", "", "jobs/done/train_router/1-1/00000050-x/manifest.json"},
         Damage{"OutputFlipped", "files", "done/cluster", "", "jobs/done/cluster/1-1/centroids"},
         Damage{"OutputBytes", "files", "expected 9", "UPDATE artifacts SET bytes = 9 WHERE task_id = 'done/cluster'"},
         Damage{"VersionFlipped", "files", "config.json", "", "models/digits/done/expert_0/config.json"},
         Damage{"IndexFlipped", "files", "model_index.json", "", "models/digits/done/model_index.json"},
-        Damage{"AnotherTasksCheckpoint", "files", "its manifest is of done/train_expert-1 attempt 1 step 50",
-               "UPDATE checkpoints SET step = 51 WHERE task_id = 'done/train_expert-1' AND step = 50"},
+        Damage{"AnotherTasksCheckpoint", "files", "its manifest is of done/train_router attempt 1 step 50",
+               "UPDATE checkpoints SET step = 51 WHERE task_id = 'done/train_router' AND step = 50"},
         Damage{"SamplesTwice", "cursor", "200 samples are consumed, expected 204",
-               "UPDATE checkpoints SET step = 51 WHERE task_id = 'done/train_expert-1' AND step = 50"},
+               "UPDATE checkpoints SET step = 51 WHERE task_id = 'done/train_router' AND step = 50"},
         Damage{"CommitNeverThere", "acknowledged", "done/train_router step 100",
                "UPDATE tasks SET committed_step = 50 WHERE task_id = 'done/train_router'; DELETE FROM checkpoints "
                "WHERE task_id = 'done/train_router' AND step = 100"},

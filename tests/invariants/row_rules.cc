@@ -155,18 +155,16 @@ class RowRules {
         Violated("steps", "{}: step {} was committed by attempt {}, which was never granted", task.task_id, step,
                  row.attempt);
       }
-      // What a rollback left behind is trained again by a later attempt.
-      const auto left_behind = [&task](const CheckpointRow& old, const CheckpointRow& later) {
-        return std::any_of(task.rollbacks.begin(), task.rollbacks.end(), [&](const jobs::Rollback& rollback) {
-          return rollback.to_step < old.checkpoint.step && old.attempt <= rollback.attempt &&
-                 rollback.attempt < later.attempt;
-        });
-      };
-      const bool judged = before != nullptr && !left_behind(*before, row) && !left_behind(row, *before);
-      if (judged && step == before->checkpoint.step) {
+      if (row.state == CheckpointState::kSuperseded && task.rollbacks.empty()) {
+        Violated("steps", "{}: step {} is superseded, but the task never went back", task.task_id, step);
+      }
+      // Above a step that the task went back to, the same steps are committed again.
+      const bool counts = row.state == CheckpointState::kCommitted || task.rollbacks.empty();
+      if (!counts) continue;
+      if (before != nullptr && step == before->checkpoint.step) {
         Violated("steps", "{}: step {} was committed twice, by attempts {} and {}", task.task_id, step, before->attempt,
                  row.attempt);
-      } else if (judged && row.attempt < before->attempt) {
+      } else if (before != nullptr && row.attempt < before->attempt) {
         Violated("steps", "{}: attempt {} committed step {} after attempt {} had committed {}", task.task_id,
                  row.attempt, step, before->attempt, before->checkpoint.step);
       }
@@ -178,8 +176,8 @@ class RowRules {
       Violated("steps", "{}: the task says step {}, its newest committed row {}", task.task_id, task.committed_step,
                committed);
     }
-    // The newest row is always kept. An adopted one may be of an attempt that the store never granted.
-    if (story_.restored_epoch == 0 && newest_attempt_committed != task.attempt_committed) {
+    // The newest row is always kept, but for a rollback. An adopted one may be of an attempt that was never granted.
+    if (story_.restored_epoch == 0 && task.rollbacks.empty() && newest_attempt_committed != task.attempt_committed) {
       Violated("steps", "{}: attempt {} has committed: {}; its rows say {}", task.task_id, task.attempt,
                task.attempt_committed, newest_attempt_committed);
     }
