@@ -6,20 +6,23 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/http/http_port.h"
 #include "common/metrics/metrics.h"
 
 namespace atl::metrics {
 
-// Serves from two threads of its own, joined by the destructor.
+// Serves from a few threads of its own, joined by the destructor. /healthz is open to all who reach the port, also
+// where /metrics is not.
 class Exposer {
  public:
   // Listens at "host:port"; port 0 takes a free one. `registry` must outlive it. `healthy` (may be empty: always
   // healthy) is called on a serving thread for every /healthz, which answers 200 "ok" or 503 "not ready".
   // `refresh` (may be empty) is called there before every /metrics, for what is measured by asking.
-  // INVALID_ARGUMENT, reason INVALID_ADDRESS, or UNAVAILABLE, reason CANNOT_LISTEN.
+  // UNAVAILABLE, reason CANNOT_LISTEN; errors of HttpPort::Open.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Registry* registry, const std::string& listen,
                                                         std::function<bool()> healthy = {},
-                                                        std::function<void()> refresh = {});
+                                                        std::function<void()> refresh = {},
+                                                        http::HttpSecurity security = {});
   virtual ~Exposer() = default;
 
   virtual int port() const = 0;

@@ -1,17 +1,21 @@
 #include "common/rpc/server.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/open_files.h"
 #include "fmt/format.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 
 namespace atl::rpc {
@@ -23,9 +27,24 @@ std::string DialableAddress(const std::string& listen, int port) {
   return fmt::format("{}:{}", wildcard ? "127.0.0.1" : host, port);
 }
 
-void Configure(grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
+}
+
+void Configure(const ServerLimits& limits, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(limits.max_message_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(limits.max_connection_idle));
+  if (limits.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(limits.max_connection_age));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(limits.connection_grace));
+  }
+  if (limits.memory_bytes > 0) {
+    grpc::ResourceQuota quota("server");
+    quota.Resize(limits.memory_bytes);
+    builder.SetResourceQuota(quota);
+  }
   // A second process on the same port must fail, not share it.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
@@ -60,7 +79,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(builder);
+  Configure(options.limits, builder);
+  RaiseOpenFiles();
   int port = 0;
   builder.AddListeningPort(
       options.listen, options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);

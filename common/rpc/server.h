@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
@@ -20,6 +21,22 @@ struct NamedService {
   grpc::Service* service = nullptr;  // borrowed; must outlive the server
 };
 
+// What callers may take of a process.
+struct ServerLimits {
+  // Of one message that comes in.
+  int max_message_bytes = kMaxMessageBytes;
+  // Calls at a time over one connection; further ones wait at their caller.
+  int max_streams_per_connection = 1024;
+  // A connection without a call is closed after it. Callers connect again by themselves.
+  absl::Duration max_connection_idle = absl::Minutes(30);
+  // A connection is not used for new calls after it, so that certificates are shown anew and callers spread over the
+  // addresses of a name; its calls get `connection_grace` to end. Infinite: streams that must last for days.
+  absl::Duration max_connection_age = absl::InfiniteDuration();
+  absl::Duration connection_grace = absl::Minutes(10);
+  // Of messages and connections, together; gRPC reads more slowly as it comes near. 0: no limit.
+  int64_t memory_bytes = 0;
+};
+
 struct ServerOptions {
   // "host:port"; port 0 takes a free one. IPv6 hosts in brackets.
   std::string listen = "127.0.0.1:0";
@@ -28,13 +45,15 @@ struct ServerOptions {
   std::shared_ptr<grpc::ServerCredentials> credentials;
   // Takes the calls of methods that no service has; null: UNIMPLEMENTED. Borrowed; must outlive the server.
   grpc::CallbackGenericService* other_calls = nullptr;
+  ServerLimits limits;
 };
 
 // Writes "<port>\n" for whoever started the process with port 0; a reader sees all of it or no file.
 absl::Status WritePortFile(const std::string& path, int port);
 
-// A running server. Thread-safe. Health (grpc.health.v1): the name "" answers for the process and is SERVING from the
-// start; each service's own name is NOT_SERVING until SetServing.
+// A running server. It raises the process's limit of open files (open_files.h). Thread-safe. Health (grpc.health.v1):
+// the name "" answers for the process and is SERVING from the start; each service's own name is NOT_SERVING until
+// SetServing.
 class Server {
  public:
   // UNAVAILABLE, reason CANNOT_LISTEN, when the address cannot be bound.

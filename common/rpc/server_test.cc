@@ -1,7 +1,10 @@
 #include "common/rpc/server.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <future>
@@ -93,6 +96,68 @@ class ServerTest : public ::testing::Test {
   FakeJobs jobs_;
   std::unique_ptr<Server> server_;
 };
+
+TEST_F(ServerTest, AMessageOverTheLimitIsRefused) {
+  FakeJobs jobs;
+  auto server =
+      Server::Start({.services = {{JobService::service_full_name(), &jobs}}, .limits = {.max_message_bytes = 1000}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  EXPECT_TRUE(GetJob(std::string(900, 'x')).ok());
+  EXPECT_EQ(GetJob(std::string(1100, 'x')).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(ServerTest, CallsOfOneConnectionOverTheLimitWait) {
+  FakeJobs jobs;
+  auto server = Server::Start(
+      {.services = {{JobService::service_full_name(), &jobs}}, .limits = {.max_streams_per_connection = 1}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto stub = JobService::NewStub(MakeChannel((*server)->address()));
+  grpc::ClientContext slow;
+  SetTimeout(&slow, absl::Seconds(20), true);
+  GetJobRequest request;
+  request.set_job_id("slow");
+  GetJobResponse response;
+  std::promise<void> ended;
+  stub->async()->GetJob(&slow, &request, &response, [&ended](const grpc::Status&) { ended.set_value(); });
+  jobs.started.WaitForNotification();
+  const auto call = [&stub](absl::Duration timeout) {
+    grpc::ClientContext context;
+    SetTimeout(&context, timeout, true);
+    GetJobRequest quick;
+    quick.set_job_id("a");
+    GetJobResponse answer;
+    return stub->GetJob(&context, quick, &answer).error_code();
+  };
+  EXPECT_EQ(call(absl::Milliseconds(300)), grpc::StatusCode::DEADLINE_EXCEEDED) << "it has no stream";
+  slow.TryCancel();
+  ended.get_future().wait();
+  EXPECT_EQ(call(absl::Seconds(20)), grpc::StatusCode::OK);
+}
+
+TEST_F(ServerTest, AnIdleConnectionIsClosedAndMadeAgain) {
+  FakeJobs jobs;
+  auto server = Server::Start({.services = {{JobService::service_full_name(), &jobs}},
+                               .limits = {.max_connection_idle = absl::Milliseconds(50)}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto channel = MakeChannel((*server)->address());
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
+  ASSERT_TRUE(channel->WaitForConnected(deadline));
+  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline)) << "nothing was called";
+  EXPECT_TRUE(channel->WaitForConnected(deadline));
+}
+
+TEST_F(ServerTest, OpenFilesAreRaisedToWhatTheSystemAllows) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{.rlim_cur = std::min<rlim_t>(256, before.rlim_max), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  FakeJobs jobs;
+  ASSERT_TRUE(Server::Start({.services = {{JobService::service_full_name(), &jobs}}}).ok());
+  rlimit after{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+}
 
 TEST_F(ServerTest, BindsAFreePortAndAnswers) {
   EXPECT_GT(server_->port(), 0);

@@ -107,6 +107,8 @@ struct Job {
   std::string model_version;
   // Of the whole store: grows with every durable change of any job.
   int64_t revision = 0;
+  // As whom it was submitted; empty for jobs from before this was kept.
+  std::string owner;
   bool operator==(const Job&) const = default;
 };
 

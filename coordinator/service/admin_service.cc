@@ -56,7 +56,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::DrainIsland(grpc::CallbackServerCont
                                                         const pb::DrainIslandRequest* request,
                                                         pb::DrainIslandResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "DrainIsland", *request);
-  return Serve(context_, call, "DrainIsland", [key, request, response](Core& core) -> absl::Status {
+  return Serve(context_, call, {"DrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
     ATOLL_RETURN_IF_ERROR(RequireField("reason", request->reason()));
@@ -70,7 +70,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::UndrainIsland(grpc::CallbackServerCo
                                                           const pb::UndrainIslandRequest* request,
                                                           pb::UndrainIslandResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "UndrainIsland", *request);
-  return Serve(context_, call, "UndrainIsland", [key, request, response](Core& core) -> absl::Status {
+  return Serve(context_, call, {"UndrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
     return Decode(core.DrainIsland(*key, request->island_id(), "", EncodeIslandAs<pb::UndrainIslandResponse>),
@@ -82,7 +82,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::MoveTask(grpc::CallbackServerContext
                                                      const pb::MoveTaskRequest* request,
                                                      pb::MoveTaskResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "MoveTask", *request);
-  return Serve(context_, call, "MoveTask", [key, request, response](Core& core) -> absl::Status {
+  return Serve(context_, call, {"MoveTask", request->task_id()}, [key, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("task_id", request->task_id()));
     const auto encode = [](const jobs::Task& task) {

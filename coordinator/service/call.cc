@@ -7,16 +7,32 @@
 
 namespace atl::coordinator {
 
-CallTimer::CallTimer(const ServiceContext& context, std::string_view method)
-    : clock_(context.clock), registry_(context.registry), method_(method), start_(context.clock->Monotonic()) {}
+CallTimer::CallTimer(const ServiceContext& context, const grpc::CallbackServerContext& call, CallName name)
+    : clock_(context.clock),
+      registry_(context.registry),
+      audit_(context.audit),
+      name_(std::move(name)),
+      start_(context.clock->Monotonic()) {
+  if (audit_ == nullptr) return;
+  subject_ = SubjectOf(context, call);
+  peer_ = call.peer();
+}
 
 void CallTimer::End(const absl::Status& status) const {
-  registry_->AddCounter("atoll_coordinator_requests_total", "Calls that ended, by method.", {{"method", method_}})
+  registry_->AddCounter("atoll_coordinator_requests_total", "Calls that ended, by method.", {{"method", name_.method}})
       ->Increment();
   registry_
       ->AddHistogram("atoll_coordinator_request_seconds", "Time of a call, waiting included.",
-                     metrics::CallSecondsBounds(), {{"method", method_}})
+                     metrics::CallSecondsBounds(), {{"method", name_.method}})
       ->Observe(absl::ToDoubleSeconds(clock_->Monotonic() - start_));
+  if (audit_ != nullptr && name_.resource) {
+    audit_->Write({.time = clock_->Now(),
+                   .subject = subject_,
+                   .peer = peer_,
+                   .method = name_.method,
+                   .resource = *name_.resource,
+                   .status = status});
+  }
   if (status.ok()) return;
   registry_
       ->AddCounter("atoll_coordinator_request_errors_total", "Calls that ended with an error, by code.",
@@ -29,10 +45,10 @@ absl::Status Busy() {
                    "the coordinator is overloaded or stopping; try again");
 }
 
-grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                std::string_view method, std::function<absl::Status(Core&)> body) {
+grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
+                                std::function<absl::Status(Core&)> body) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  auto timer = std::make_shared<CallTimer>(context, method);
+  auto timer = std::make_shared<CallTimer>(context, *call, std::move(name));
   const bool posted = context.core_thread->Post([reactor, timer, core = context.core, body = std::move(body)] {
     const absl::Status status = body(*core);
     timer->End(status);
@@ -47,6 +63,11 @@ grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackSer
 
 absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grpc::CallbackServerContext& call) {
   return rpc::CallerOf(context.guard, call);
+}
+
+std::string SubjectOf(const ServiceContext& context, const grpc::CallbackServerContext& call) {
+  const absl::StatusOr<rpc::Principal> caller = CallerOf(context, call);
+  return caller.ok() ? caller->subject : "";
 }
 
 absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServerContext& call,

@@ -4,8 +4,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,8 +14,10 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/guard.h"
 #include "common/rpc/status.h"
+#include "coordinator/service/audit.h"
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"
+#include "coordinator/service/open_watches.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
@@ -27,18 +30,38 @@ struct ServiceContext {
   Clock* clock = nullptr;
   metrics::Registry* registry = nullptr;
   const rpc::Guard* guard = nullptr;  // null: everybody may call everything
+  OpenWatches* watches = nullptr;
+  AuditLog* audit = nullptr;  // null: none is kept
 };
 
-// Times one call and counts it when it ends, with its code.
+// A call's method, without its service: "CancelJob".
+struct CallName {
+  // One that changes nothing.
+  CallName(const char* method) : method(method) {}
+  // One that changes `resource`, which the audit log names.
+  CallName(const char* method, std::string resource) : method(method), resource(std::move(resource)) {}
+
+  std::string method;
+  std::optional<std::string> resource;
+};
+
+// Times one call, counts it when it ends, with its code, and writes it to the audit log where it changes something.
 class CallTimer {
  public:
-  CallTimer(const ServiceContext& context, std::string_view method);
+  // Reads of `call` who makes it; keeps no reference to it.
+  CallTimer(const ServiceContext& context, const grpc::CallbackServerContext& call, CallName name);
+  // What is changed, where it is known only in the course of the call.
+  void Changes(std::string resource) { name_.resource = std::move(resource); }
+  // Before the caller is answered.
   void End(const absl::Status& status) const;
 
  private:
   Clock* const clock_;
   metrics::Registry* const registry_;
-  const std::string method_;
+  AuditLog* const audit_;
+  CallName name_;
+  std::string subject_;
+  std::string peer_;
   const absl::Duration start_;
 };
 
@@ -47,11 +70,14 @@ absl::Status Busy();
 
 // Runs `body` on the core's thread and finishes the call with its status. The request and response that it captures
 // live until then.
-grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                std::string_view method, std::function<absl::Status(Core&)> body);
+grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
+                                std::function<absl::Status(Core&)> body);
 
 // Who calls; errors as in rpc::Guard::Who.
 absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grpc::CallbackServerContext& call);
+
+// Its name; empty where its credential is no good any more.
+std::string SubjectOf(const ServiceContext& context, const grpc::CallbackServerContext& call);
 
 // OK where the caller may act for the island; PERMISSION_DENIED (ISLAND_NOT_YOURS).
 absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServerContext& call,

@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
 #include "coordinator/service/adoption.h"
 #include "coordinator/service/epoch.h"
@@ -22,6 +23,10 @@ namespace {
 
 // Bounded, so that a slow blob store refuses instead of hoarding.
 constexpr size_t kWaitingReads = 64;
+// A job's spec is the largest of what is sent here.
+constexpr int kMaxRequestBytes = 4 << 20;
+// Of connections and messages under way, together.
+constexpr int64_t kMaxConnectionBytes = int64_t{512} << 20;
 
 std::string RandomBytes(size_t size) {
   std::string bytes(size, '\0');
@@ -54,6 +59,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
 absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) {
   registry_ = metrics::Registry::Create("coordinator");
   metrics_ = std::make_unique<CoreMetrics>(registry_.get());
+  if (!options.audit_log.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(audit_, AuditLog::Open(options.audit_log, registry_.get()));
+  }
   ATOLL_RETURN_IF_ERROR(OpenStore(options));
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
@@ -97,7 +105,8 @@ absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::
   rpc::ServerOptions server;
   server.listen = options.listen;
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
-  ATOLL_ASSIGN_OR_RETURN(standby_, Standby::Start(std::move(server), options.metrics_listen, registry_.get()));
+  ATOLL_ASSIGN_OR_RETURN(standby_, Standby::Start(std::move(server), options.metrics_listen, registry_.get(),
+                                                   rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
   spdlog::info(
       "standby at {}: {}", standby_->address(),
       holder.empty() ? "the server of the store is away" : fmt::format("the coordinator {} has the store", holder));
@@ -132,19 +141,24 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   Core* const core = core_.get();
   Executor::Options core_thread;
   ExpertRegistry* const experts = experts_.get();
-  core_thread.after_each = [core, experts] {
+  watches_ = std::make_unique<OpenWatches>(options.watch_limits);
+  OpenWatches* const watches = watches_.get();
+  core_thread.after_each = [core, experts, watches, clock] {
     core->Deliver();
     core->Tick();
     core->Deliver();
     experts->Tick();
+    watches->CutUnread(clock->Monotonic());
   };
-  core_thread.next_wake = [core, experts] { return std::min(core->NextWake(), experts->NextWake()); };
+  core_thread.next_wake = [core, experts, watches, clock] {
+    return std::min({core->NextWake(), experts->NextWake(), watches->NextLook(clock->Monotonic())});
+  };
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
   blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
 
   security_ = options.security;
   const rpc::Guard* const guard = security_ == nullptr ? nullptr : security_->guard().get();
-  const ServiceContext context{core, core_thread_.get(), clock, registry_.get(), guard};
+  const ServiceContext context{core, core_thread_.get(), clock, registry_.get(), guard, watches_.get(), audit_.get()};
   job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
   island_service_ = std::make_unique<IslandServiceImpl>(context);
   model_service_ = std::make_unique<ModelServiceImpl>(context);
@@ -152,6 +166,8 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   serving_service_ = std::make_unique<ServingServiceImpl>(context, experts_.get());
   rpc::ServerOptions server;
   server.listen = options.listen;
+  server.limits = {
+      .max_message_bytes = kMaxRequestBytes, .max_connection_age = absl::Hours(6), .memory_bytes = kMaxConnectionBytes};
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(security_.get(), options.listen));
   if (standby_ != nullptr) {
     // Where callers found the standby.
@@ -168,7 +184,10 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
       blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },
       store_->store_id(), metrics_.get(), options.collector);
   if (!options.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(registry_.get(), options.metrics_listen));
+    ATOLL_ASSIGN_OR_RETURN(
+        exposer_,
+        metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{},
+                                /*refresh=*/{}, rpc::MetricsSecurityOf(security_.get(), options.metrics_open)));
   }
   server_->SetServing(true);
   metrics_->active->Set(1);
@@ -188,6 +207,10 @@ bool Coordinator::WithCore(const std::function<void(Core&)>& function) {
   });
   if (posted) done.WaitForNotification();
   return posted;
+}
+
+absl::Status Coordinator::ReopenAuditLog() {
+  return audit_ == nullptr ? absl::OkStatus() : audit_->Reopen();
 }
 
 void Coordinator::Stop(absl::Duration grace) {

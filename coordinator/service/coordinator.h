@@ -16,6 +16,7 @@
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
 #include "coordinator/service/admin_service.h"
+#include "coordinator/service/audit.h"
 #include "coordinator/service/collector.h"
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"
@@ -23,6 +24,7 @@
 #include "coordinator/service/island_service.h"
 #include "coordinator/service/job_service.h"
 #include "coordinator/service/model_service.h"
+#include "coordinator/service/open_watches.h"
 #include "coordinator/service/serving_service.h"
 #include "coordinator/service/standby.h"
 #include "coordinator/store/store.h"
@@ -33,6 +35,8 @@ struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";
   // Empty: no metrics over HTTP.
   std::string metrics_listen;
+  // Metrics in the clear and for everybody, wherever it listens.
+  bool metrics_open = false;
   // Null: in the clear, for everybody.
   std::shared_ptr<const rpc::Security> security;
   // An SQLite file, or postgres://…
@@ -47,6 +51,9 @@ struct CoordinatorOptions {
   leases::LeaseOptions lease;
   CollectorOptions collector;
   absl::Duration watch_interval = absl::Milliseconds(100);
+  WatchLimits watch_limits;
+  // Empty: no audit log.
+  std::string audit_log;
   // Its watch_interval is the one above.
   ExpertRegistryOptions experts;
   // Called when this process may not go on with the store: nobody can say whether its last transaction is durable, or
@@ -79,6 +86,9 @@ class Coordinator {
   // Runs a function with the core on its thread and waits for it; false when it has stopped.
   bool WithCore(const std::function<void(Core&)>& function);
 
+  // After the audit log's file was moved away. Errors of AuditLog::Reopen.
+  absl::Status ReopenAuditLog();
+
   // Health turns NOT_SERVING, waiting claims and watches end with UNAVAILABLE, running calls get `grace`. Safe to call
   // twice.
   void Stop(absl::Duration grace);
@@ -101,6 +111,8 @@ class Coordinator {
   std::unique_ptr<Core> core_;
   std::unique_ptr<ExpertRegistryMetrics> experts_metrics_;
   std::unique_ptr<ExpertRegistry> experts_;
+  std::unique_ptr<AuditLog> audit_;
+  std::unique_ptr<OpenWatches> watches_;
   std::unique_ptr<Executor> core_thread_;
   std::unique_ptr<Executor> blob_thread_;
   std::shared_ptr<const rpc::Security> security_;

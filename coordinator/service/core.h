@@ -67,6 +67,9 @@ struct CallKey {
   std::string method;
   std::string request_id;
   std::string payload_hash;
+  // Beside the key: what the caller may do.
+  bool may_change_all_jobs = true;                      // else its own alone
+  std::optional<int64_t> max_open_jobs = std::nullopt;  // unset: no limit
 };
 
 // What SubmitJob must know of the dataset; read from the blob store before, on another thread.
@@ -288,6 +291,7 @@ class Core {
 
   // With the last progress of tasks that ended and the newest of those that run.
   JobView ViewOf(jobs::JobRecord record);
+  absl::Status CheckOpenJobs(const CallKey& key) const;
   absl::Status RecordAnswer(store::Transaction& transaction, const CallKey& key, std::string response);
 
   // Claims (core_claims.cc).

@@ -1,4 +1,6 @@
 // Submitting, cancelling, deleting and reading jobs.
+#include <algorithm>
+
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/task_graph.h"
@@ -10,6 +12,13 @@ namespace atl::coordinator {
 namespace {
 
 constexpr size_t kJobIdBytes = 4;
+
+absl::Status CheckOwner(const CallKey& key, const jobs::Job& job) {
+  if (key.may_change_all_jobs || job.owner == key.caller) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kPermissionDenied, "JOB_NOT_YOURS",
+                   fmt::format("job {} was submitted by '{}': expected that caller or an admin, found '{}'", job.job_id,
+                               job.owner, key.caller));
+}
 
 }  // namespace
 
@@ -23,7 +32,9 @@ absl::StatusOr<std::string> Core::SubmitJob(const CallKey& key, const spec::JobS
         "dataset", "DATASET_EMPTY",
         fmt::format("expected at least 1 training shard in '{}', found {}", spec.dataset, dataset.training_shards));
   }
+  ATOLL_RETURN_IF_ERROR(CheckOpenJobs(key));
   jobs::JobRecord record;
+  record.job.owner = key.caller;
   record.job.job_id = fmt::format("{}-{}", spec.model_name, RandomHex(kJobIdBytes));
   record.job.spec = spec;
   record.job.dataset_manifest_uri = dataset.manifest_uri;
@@ -48,11 +59,23 @@ absl::StatusOr<std::string> Core::SubmitJob(const CallKey& key, const spec::JobS
   return response;
 }
 
+absl::Status Core::CheckOpenJobs(const CallKey& key) const {
+  if (!key.max_open_jobs) return absl::OkStatus();
+  const int64_t open =
+      std::ranges::count_if(active_, [&key](const auto& entry) { return entry.second.job.owner == key.caller; });
+  if (open < *key.max_open_jobs) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
+      fmt::format("'{}' may have {} unfinished jobs at a time, found {}: wait for one to end, or cancel one",
+                  key.caller, *key.max_open_jobs, open));
+}
+
 absl::StatusOr<std::string> Core::CancelJob(const CallKey& key, std::string_view job_id, std::string_view reason,
                                             const EncodeJob& encode) {
   ATOLL_ASSIGN_OR_RETURN(std::optional<std::string> before, FindAnswer(key));
   if (before) return *std::move(before);
   ATOLL_ASSIGN_OR_RETURN(JobView view, GetJob(job_id));
+  ATOLL_RETURN_IF_ERROR(CheckOwner(key, view.record.job));
   ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect, jobs::Cancel(view.record, reason, clock_.Now()));
   std::string response;
   ATOLL_RETURN_IF_ERROR(
@@ -68,6 +91,7 @@ absl::Status Core::DeleteJob(const CallKey& key, std::string_view job_id) {
   ATOLL_ASSIGN_OR_RETURN(const std::optional<std::string> before, FindAnswer(key));
   if (before) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(const JobView view, GetJob(job_id));
+  ATOLL_RETURN_IF_ERROR(CheckOwner(key, view.record.job));
   if (!jobs::IsFinal(view.record.job.state)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "JOB_NOT_ENDED",
                      fmt::format("job {} is {}, expected it to have ended; cancel it first", job_id,

@@ -25,13 +25,16 @@ absl::Duration StepTimeOf(const pb::HeartbeatRequest& request) {
 // gRPC let go of request and response.
 class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
  public:
-  ClaimReactor(const ServiceContext& context, pb::ClaimTaskResponse* response)
-      : context_(context), timer_(context, "ClaimTask"), response_(response) {}
+  ClaimReactor(const ServiceContext& context, const grpc::CallbackServerContext& call, pb::ClaimTaskResponse* response)
+      : context_(context), timer_(context, call, "ClaimTask"), response_(response) {}
 
   // `own`: whether the island is the caller's.
   void Start(const pb::ClaimTaskRequest& request, const absl::Status& own) {
     self_ = shared_from_this();
-    if (!own.ok()) return FinishOnce(own, nullptr);
+    if (!own.ok()) {
+      timer_.Changes(request.island_id());
+      return FinishOnce(own, nullptr);
+    }
     ClaimRequest claim;
     claim.island_id = request.island_id();
     claim.incarnation = request.incarnation();
@@ -68,7 +71,10 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
     if (finished_) return;
     finished_ = true;
     if (answer != nullptr) {
-      if (answer->grant) *response_->mutable_grant() = wire::ToProto(*answer->grant);
+      if (answer->grant) {
+        *response_->mutable_grant() = wire::ToProto(*answer->grant);
+        timer_.Changes(response_->grant().token().task_id());
+      }
       for (const std::string& line : answer->unmet) response_->add_unmet(line);
     }
     timer_.End(status);
@@ -76,7 +82,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
   }
 
   const ServiceContext context_;
-  const CallTimer timer_;
+  CallTimer timer_;
   pb::ClaimTaskResponse* const response_;
   std::shared_ptr<ClaimReactor> self_;
   int64_t ticket_ = 0;  // used on the core's thread only
@@ -90,17 +96,18 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServer
                                                             const pb::RegisterIslandRequest* request,
                                                             pb::RegisterIslandResponse* response) {
   const absl::Status own = CheckIsland(context_, *call, request->island_id());
-  return Serve(context_, call, "RegisterIsland", [own, request, response](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(own);
-    ATOLL_ASSIGN_OR_RETURN(const Registration registration,
-                           core.RegisterIsland(request->island_id(), request->request_id(),
-                                               CapabilitiesFromProto(request->capabilities())));
-    response->set_incarnation(registration.incarnation);
-    response->set_store_epoch(registration.store_epoch);
-    *response->mutable_heartbeat_interval() = wire::ToProto(registration.lease.heartbeat_interval);
-    *response->mutable_lease_duration() = wire::ToProto(registration.lease.lease_duration);
-    return absl::OkStatus();
-  });
+  return Serve(context_, call, {"RegisterIsland", request->island_id()},
+               [own, request, response](Core& core) -> absl::Status {
+                 ATOLL_RETURN_IF_ERROR(own);
+                 ATOLL_ASSIGN_OR_RETURN(const Registration registration,
+                                        core.RegisterIsland(request->island_id(), request->request_id(),
+                                                            CapabilitiesFromProto(request->capabilities())));
+                 response->set_incarnation(registration.incarnation);
+                 response->set_store_epoch(registration.store_epoch);
+                 *response->mutable_heartbeat_interval() = wire::ToProto(registration.lease.heartbeat_interval);
+                 *response->mutable_lease_duration() = wire::ToProto(registration.lease.lease_duration);
+                 return absl::OkStatus();
+               });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
@@ -128,7 +135,7 @@ grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerContext* call,
                                                        const pb::ClaimTaskRequest* request,
                                                        pb::ClaimTaskResponse* response) {
-  const auto reactor = std::make_shared<ClaimReactor>(context_, response);
+  const auto reactor = std::make_shared<ClaimReactor>(context_, *call, response);
   reactor->Start(*request, CheckIsland(context_, *call, request->island_id()));
   return reactor.get();
 }
@@ -145,19 +152,20 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ReportProgress(grpc::CallbackServer
 grpc::ServerUnaryReactor* IslandServiceImpl::CommitCheckpoint(grpc::CallbackServerContext* call,
                                                               const pb::CommitCheckpointRequest* request,
                                                               pb::CommitCheckpointResponse* response) {
-  return Serve(context_, call, "CommitCheckpoint", [request, response](Core& core) -> absl::Status {
-    ATOLL_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> superseded,
-        core.CommitCheckpoint(wire::FromProto(request->token()), wire::FromProto(request->checkpoint())));
-    for (const int64_t step : superseded) response->add_superseded_steps(step);
-    return absl::OkStatus();
-  });
+  return Serve(context_, call, {"CommitCheckpoint", request->token().task_id()},
+               [request, response](Core& core) -> absl::Status {
+                 ATOLL_ASSIGN_OR_RETURN(
+                     const std::vector<int64_t> superseded,
+                     core.CommitCheckpoint(wire::FromProto(request->token()), wire::FromProto(request->checkpoint())));
+                 for (const int64_t step : superseded) response->add_superseded_steps(step);
+                 return absl::OkStatus();
+               });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::CompleteTask(grpc::CallbackServerContext* call,
                                                           const pb::CompleteTaskRequest* request,
                                                           pb::CompleteTaskResponse*) {
-  return Serve(context_, call, "CompleteTask", [request](Core& core) {
+  return Serve(context_, call, {"CompleteTask", request->token().task_id()}, [request](Core& core) {
     std::vector<spec::Artifact> outputs;
     for (const auto& artifact : request->outputs()) outputs.push_back(wire::FromProto(artifact));
     return core.CompleteTask(wire::FromProto(request->token()), outputs, wire::FromProto(request->progress()));
@@ -166,7 +174,7 @@ grpc::ServerUnaryReactor* IslandServiceImpl::CompleteTask(grpc::CallbackServerCo
 
 grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContext* call,
                                                       const pb::FailTaskRequest* request, pb::FailTaskResponse*) {
-  return Serve(context_, call, "FailTask", [request](Core& core) {
+  return Serve(context_, call, {"FailTask", request->token().task_id()}, [request](Core& core) {
     return core.FailTask(wire::FromProto(request->token()), request->code(), request->message(), request->permanent());
   });
 }
@@ -174,7 +182,7 @@ grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerContext* call,
                                                          const pb::ReleaseTaskRequest* request,
                                                          pb::ReleaseTaskResponse*) {
-  return Serve(context_, call, "ReleaseTask", [request](Core& core) {
+  return Serve(context_, call, {"ReleaseTask", request->token().task_id()}, [request](Core& core) {
     return core.ReleaseTask(wire::FromProto(request->token()), request->reason());
   });
 }
@@ -182,7 +190,7 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerContext* call,
                                                           const pb::RollbackTaskRequest* request,
                                                           pb::RollbackTaskResponse* response) {
-  return Serve(context_, call, "RollbackTask", [request, response](Core& core) -> absl::Status {
+  return Serve(context_, call, {"RollbackTask", request->token().task_id()}, [request, response](Core& core) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(
         const std::optional<jobs::Rollback> rollback,
         core.RollBackTask(wire::FromProto(request->token()), {.before_step = request->before_step(),

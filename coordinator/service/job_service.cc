@@ -9,7 +9,7 @@
 #include "common/wire/spec_wire.h"
 #include "coordinator/service/dataset_lookup.h"
 #include "coordinator/service/messages.h"
-#include "coordinator/service/stream_writer.h"
+#include "coordinator/service/watch.h"
 #include "fmt/format.h"
 
 namespace atl::coordinator {
@@ -23,6 +23,8 @@ absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::Callbac
   ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
   CallKey key{caller.subject, std::string(method), request.request_id(), ""};
   if (!key.request_id.empty()) key.payload_hash = PayloadHash(request);
+  key.may_change_all_jobs = caller.roles.Has(rpc::Role::kAdmin);
+  key.max_open_jobs = caller.quota.open_jobs;
   return key;
 }
 
@@ -67,8 +69,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
                                                     const pb::SubmitJobRequest* request,
                                                     pb::SubmitJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  auto timer = std::make_shared<CallTimer>(context_, "SubmitJob");
-  const auto finish = [reactor, timer](const absl::Status& status) {
+  auto timer = std::make_shared<CallTimer>(context_, *call, "SubmitJob");
+  const auto finish = [reactor, timer, request, response](const absl::Status& status) {
+    if (!request->validate_only()) timer->Changes(response->job().job_id());
     timer->End(status);
     reactor->Finish(rpc::ToGrpc(status));
   };
@@ -119,7 +122,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext*
                                                     const pb::CancelJobRequest* request,
                                                     pb::CancelJobResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "CancelJob", *request);
-  return Serve(context_, call, "CancelJob", [key, request, response](Core& core) -> absl::Status {
+  return Serve(context_, call, {"CancelJob", request->job_id()}, [key, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
     return Decode(core.CancelJob(*key, request->job_id(), request->reason(), EncodeJobAs<pb::CancelJobResponse>),
@@ -130,22 +133,22 @@ grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext* call,
                                                     const pb::DeleteJobRequest* request, pb::DeleteJobResponse*) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "DeleteJob", *request);
-  return Serve(context_, call, "DeleteJob", [key, request](Core& core) -> absl::Status {
+  return Serve(context_, call, {"DeleteJob", request->job_id()}, [key, request](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
     return core.DeleteJob(*key, request->job_id());
   });
 }
 
-grpc::ServerWriteReactor<pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext* call,
                                                                          const pb::WatchJobRequest* request) {
-  auto timer = std::make_shared<CallTimer>(context_, "WatchJob");
   auto ticket = std::make_shared<int64_t>(0);
   const ServiceContext context = context_;
-  auto writer = StreamWriter<pb::WatchJobResponse>::Create([context, timer, ticket](const grpc::Status& status) {
-    timer->End(rpc::FromGrpc(status));
+  const auto watch = OpenWatch<pb::WatchJobResponse>(context_, call, "WatchJob", [context, ticket] {
     context.core_thread->Post([context, ticket] { context.core->CancelWatch(*ticket); });
   });
+  const auto writer = watch.writer;
+  if (!watch.admitted) return writer.get();
   const auto send = [writer](const absl::StatusOr<JobView>& view, bool last) {
     if (view.ok()) {
       pb::WatchJobResponse message;

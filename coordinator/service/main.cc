@@ -73,7 +73,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
                "store, which may take long, and let collection go on");
   app.add_option("--metrics-listen", flags.options.metrics_listen, "Address of /metrics and /healthz; none by default")
       ->envname("ATOLL_METRICS_LISTEN");
+  app.add_flag("--metrics-open", flags.options.metrics_open,
+               "Serve metrics in the clear and to everybody, wherever it listens");
   atl::rpc::AddSecurityFlags(app, &flags.security, atl::rpc::Side::kServer);
+  app.add_option("--audit-log", flags.options.audit_log,
+                 "Append a line of JSON to this file for every call that changes something; SIGHUP opens it again")
+      ->envname("ATOLL_AUDIT_LOG");
   app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often islands send heartbeats")->capture_default_str();
   app.add_option("--restart-grace", flags.restart_grace, "How long leases live on after a restart")
@@ -122,12 +127,13 @@ bool WriteAddress(const std::string& path, const std::string& address) {
   return static_cast<bool>(file) && !error;
 }
 
-// SIGTERM and SIGINT, blocked in every thread so that only sigwait sees them.
-sigset_t BlockStopSignals() {
+// SIGTERM, SIGINT and, where an audit log is kept, SIGHUP: blocked in every thread so that only sigwait sees them.
+sigset_t BlockStopSignals(bool audits) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  if (audits) sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return signals;
 }
@@ -196,7 +202,7 @@ int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   signal(SIGPIPE, SIG_IGN);
-  const sigset_t stop_signals = BlockStopSignals();
+  const sigset_t stop_signals = BlockStopSignals(!flags.options.audit_log.empty());
 
   auto security = atl::rpc::Security::Make(flags.security);
   if (!security.ok()) return Fail(security.status());
@@ -218,7 +224,10 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
 
   int signal_number = 0;
-  sigwait(&stop_signals, &signal_number);
+  while (sigwait(&stop_signals, &signal_number) == 0 && signal_number == SIGHUP) {
+    const absl::Status reopened = (*coordinator)->ReopenAuditLog();
+    if (!reopened.ok()) spdlog::error("{}", std::string(reopened.message()));
+  }
   spdlog::info("{}: stopping", signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
   (*coordinator)->Stop(stop_grace);
   return 0;

@@ -94,6 +94,7 @@ atlpb::job::v1::Job JobToProto(const jobs::Job& job) {
   proto.set_message(job.message);
   proto.set_model_version(job.model_version);
   proto.set_revision(job.revision);
+  proto.set_owner(job.owner);
   return proto;
 }
 

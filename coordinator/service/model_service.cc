@@ -7,7 +7,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/service/messages.h"
-#include "coordinator/service/stream_writer.h"
+#include "coordinator/service/watch.h"
 
 namespace atl::coordinator {
 namespace {
@@ -52,27 +52,28 @@ grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServ
                                                               const pb::SetServingVersionRequest* request,
                                                               pb::SetServingVersionResponse* response) {
   const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
-  return Serve(context_, call, "SetServingVersion", [caller, request, response](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(caller.status());
-    CallKey key{caller->subject, "SetServingVersion", request->request_id(), ""};
-    if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
-    ATOLL_ASSIGN_OR_RETURN(const std::string bytes,
-                           core.SetServingVersion(key, request->name(), request->version(),
-                                                  request->expected_generation(), EncodeServing));
-    if (response->ParseFromString(bytes)) return absl::OkStatus();
-    return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
-  });
+  return Serve(context_, call, {"SetServingVersion", request->name()},
+               [caller, request, response](Core& core) -> absl::Status {
+                 ATOLL_RETURN_IF_ERROR(caller.status());
+                 CallKey key{caller->subject, "SetServingVersion", request->request_id(), ""};
+                 if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
+                 ATOLL_ASSIGN_OR_RETURN(const std::string bytes,
+                                        core.SetServingVersion(key, request->name(), request->version(),
+                                                               request->expected_generation(), EncodeServing));
+                 if (response->ParseFromString(bytes)) return absl::OkStatus();
+                 return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
+               });
 }
 
-grpc::ServerWriteReactor<pb::WatchModelResponse>* ModelServiceImpl::WatchModel(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<pb::WatchModelResponse>* ModelServiceImpl::WatchModel(grpc::CallbackServerContext* call,
                                                                                const pb::WatchModelRequest* request) {
-  auto timer = std::make_shared<CallTimer>(context_, "WatchModel");
   auto ticket = std::make_shared<int64_t>(0);
   const ServiceContext context = context_;
-  auto writer = StreamWriter<pb::WatchModelResponse>::Create([context, timer, ticket](const grpc::Status& status) {
-    timer->End(rpc::FromGrpc(status));
+  const auto watch = OpenWatch<pb::WatchModelResponse>(context_, call, "WatchModel", [context, ticket] {
     context.core_thread->Post([context, ticket] { context.core->CancelWatch(*ticket); });
   });
+  const auto writer = watch.writer;
+  if (!watch.admitted) return writer.get();
   const auto send = [writer](const absl::StatusOr<store::Model>& model, bool last) {
     if (model.ok()) {
       pb::WatchModelResponse message;

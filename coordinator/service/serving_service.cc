@@ -7,7 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/status_proto.h"
 #include "common/wire/time_wire.h"
-#include "coordinator/service/stream_writer.h"
+#include "coordinator/service/watch.h"
 #include "fmt/format.h"
 
 namespace atl::coordinator {
@@ -172,17 +172,16 @@ grpc::ServerUnaryReactor* ServingServiceImpl::ReportRouting(grpc::CallbackServer
   });
 }
 
-grpc::ServerWriteReactor<pb::WatchServersResponse>* ServingServiceImpl::WatchServers(grpc::CallbackServerContext*,
+grpc::ServerWriteReactor<pb::WatchServersResponse>* ServingServiceImpl::WatchServers(grpc::CallbackServerContext* call,
                                                                                      const pb::WatchServersRequest*) {
-  auto timer = std::make_shared<CallTimer>(context_, "WatchServers");
   auto ticket = std::make_shared<int64_t>(0);
   const ServiceContext context = context_;
   ExpertRegistry* const registry = registry_;
-  auto writer =
-      StreamWriter<pb::WatchServersResponse>::Create([context, registry, timer, ticket](const grpc::Status& status) {
-        timer->End(rpc::FromGrpc(status));
-        context.core_thread->Post([registry, ticket] { registry->CancelWatch(*ticket); });
-      });
+  const auto watch = OpenWatch<pb::WatchServersResponse>(context_, call, "WatchServers", [context, registry, ticket] {
+    context.core_thread->Post([registry, ticket] { registry->CancelWatch(*ticket); });
+  });
+  const auto writer = watch.writer;
+  if (!watch.admitted) return writer.get();
   const auto send = [writer](const absl::StatusOr<std::shared_ptr<const ServersView>>& view, bool last) {
     if (view.ok()) writer->Send("servers", ToProto(**view));
     if (last) writer->End(rpc::ToGrpc(view.status()));

@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <fstream>
+#include <utility>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -30,14 +31,16 @@ class Standby::Refusing : public grpc::CallbackGenericService {
 Standby::Standby() : refusing_(std::make_unique<Refusing>()) {}
 
 absl::StatusOr<std::unique_ptr<Standby>> Standby::Start(rpc::ServerOptions server, const std::string& metrics_listen,
-                                                        const metrics::Registry* registry) {
+                                                        const metrics::Registry* registry,
+                                                        http::HttpSecurity metrics_security) {
   std::unique_ptr<Standby> standby(new Standby);
   server.services.clear();
   server.other_calls = standby->refusing_.get();
   ATOLL_ASSIGN_OR_RETURN(standby->server_, rpc::Server::Start(server));
   standby->server_->SetServing("", false);
   if (!metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(standby->exposer_, metrics::Exposer::Start(registry, metrics_listen, [] { return false; }));
+    ATOLL_ASSIGN_OR_RETURN(standby->exposer_, metrics::Exposer::Start(registry, metrics_listen, [] { return false; },
+                                                                       /*refresh=*/{}, std::move(metrics_security)));
   }
   return standby;
 }

@@ -17,7 +17,8 @@ class Standby {
   // Listens as `server` says; its services are ignored. Metrics at `metrics_listen`, with /healthz "not ready"; none
   // where it is empty. Errors as rpc::Server and metrics::Exposer.
   static absl::StatusOr<std::unique_ptr<Standby>> Start(rpc::ServerOptions server, const std::string& metrics_listen,
-                                                        const metrics::Registry* registry);
+                                                        const metrics::Registry* registry,
+                                                        http::HttpSecurity metrics_security = {});
   ~Standby();  // the ports are free afterwards
 
   // "host:port", as bound.

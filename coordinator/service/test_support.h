@@ -22,12 +22,15 @@ class CoordinatorFixture : public testing::Test {
  protected:
   CoordinatorFixture() { StartCoordinator(); }
 
-  void StartCoordinator(bool restored = false, bool adopt = false) {
+  void StartCoordinator(bool restored = false, bool adopt = false,
+                        std::shared_ptr<const rpc::Security> security = nullptr) {
     CoordinatorOptions options;
     options.store = folder_.File("store.db");
     options.blob_store = "file://" + folder_.File("blobs");
     options.collector.min_age = absl::ZeroDuration();
     options.watch_interval = absl::Milliseconds(1);
+    options.audit_log = audit_log();
+    options.security = std::move(security);
     options.restored = restored;
     options.adopt = adopt;
     auto coordinator = Coordinator::Start(std::move(options));
@@ -42,6 +45,8 @@ class CoordinatorFixture : public testing::Test {
     islands_ = atlpb::island::v1::IslandService::NewStub(channel);
     models_ = atlpb::model::v1::ModelService::NewStub(channel);
   }
+
+  std::string audit_log() const { return folder_.File("audit.log"); }
 
   void WriteDataset(const std::string& name, int64_t rows) {
     dataset::DatasetManifest manifest;

@@ -165,6 +165,10 @@ CREATE TABLE rollbacks (
   time INTEGER NOT NULL,
   PRIMARY KEY (task_id, attempt)) WITHOUT ROWID;
 )sql",
+    // 6: who submitted a job.
+    R"sql(
+ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+)sql",
 };
 
 absl::StatusOr<int64_t> TableCount(Database& database, std::string_view name) {

@@ -121,6 +121,7 @@ absl::StatusOr<jobs::Job> ReadJob(Statement& row) {
   job.message = row.Text();
   job.model_version = row.Text();
   job.revision = row.Int();
+  job.owner = row.Text();
   return job;
 }
 

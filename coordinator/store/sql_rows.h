@@ -13,7 +13,7 @@ namespace atl::store {
 
 // Column lists in the order in which the readers below read them.
 inline constexpr std::string_view kJobColumns =
-    "job_id, spec_yaml, dataset_manifest_uri, state, create_time, end_time, message, model_version, revision";
+    "job_id, spec_yaml, dataset_manifest_uri, state, create_time, end_time, message, model_version, revision, owner";
 inline constexpr std::string_view kAttemptColumns =
     "task_id, attempt, store_epoch, island_id, incarnation, secret, outcome, message, start_time, end_time, "
     "code";

@@ -48,10 +48,11 @@ absl::StatusOr<int64_t> SqlTransaction::NextRevision() {
 absl::Status SqlTransaction::InsertJob(const jobs::JobRecord& record) {
   const jobs::Job& job = record.job;
   Statement insert =
-      database_.Prepare(fmt::format("INSERT INTO jobs ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", kJobColumns));
+      database_.Prepare(fmt::format("INSERT INTO jobs ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kJobColumns));
   insert.Bind(job.job_id).Bind(spec::ToJson(job.spec)).Bind(job.dataset_manifest_uri);
   insert.Bind(static_cast<int64_t>(job.state)).Bind(job.create_time).Bind(job.end_time);
-  ATOLL_RETURN_IF_ERROR(insert.Bind(job.message).Bind(job.model_version).Bind(job.revision).Run());
+  insert.Bind(job.message).Bind(job.model_version).Bind(job.revision);
+  ATOLL_RETURN_IF_ERROR(insert.Bind(job.owner).Run());
   int64_t position = 0;
   for (const jobs::Task& task : record.tasks) {
     Statement row = database_.Prepare(

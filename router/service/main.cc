@@ -61,6 +61,8 @@ int main(int argc, char** argv) {
   atl::rpc::AddSecurityFlags(app, &security_flags, atl::rpc::Side::kBoth);
   app.add_option("--port-file", port_file, "Write the bound port to this file");
   app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
+  app.add_flag("--metrics-open", options.metrics_open,
+               "Serve metrics in the clear and to everybody, wherever it listens");
   app.add_option("--rest-listen", options.rest.listen,
                  "HOST:PORT of the REST API in the shape of OpenAI's images endpoint (default: none); without a host,\n"
                  "this machine's loopback")
@@ -170,7 +172,9 @@ int main(int argc, char** argv) {
     }
   }
   spdlog::info("atoll-router {} listens at {}", atl::kVersion, (*router)->address());
-  if (!options.rest.listen.empty()) spdlog::info("REST at http://{}/v1", (*router)->rest_address());
+  if (!options.rest.listen.empty()) {
+    spdlog::info("REST at {}://{}/v1", security_flags.tls_dir.empty() ? "http" : "https", (*router)->rest_address());
+  }
   int signal = 0;
   sigwait(&signals, &signal);
   spdlog::info("signal {}: draining for at most {} s", signal, drain_seconds);

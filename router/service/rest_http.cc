@@ -18,6 +18,10 @@ std::string_view ReasonPhrase(int code) {
   switch (code) {
     case 200:
       return "OK";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -56,6 +60,7 @@ Reply ErrorReply(const absl::Status& status) {
     const int64_t seconds = absl::ToInt64Seconds(absl::Ceil(delay, absl::Seconds(1)));
     reply.extra_header = fmt::format("Retry-After: {}\r\n", seconds);
   }
+  if (reply.code == 401) reply.extra_header = "WWW-Authenticate: Bearer\r\n";
   return reply;
 }
 

@@ -18,7 +18,7 @@
 #include "civetweb.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/metrics/http_listen.h"
+#include "common/http/http_listen.h"
 #include "fmt/format.h"
 #include "router/service/rest_call.h"
 #include "router/service/rest_http.h"
@@ -32,6 +32,7 @@ namespace {
 constexpr int kOtherConnections = 4;
 // For a caller to notice that its body is not wanted.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
+constexpr std::string_view kApiPrefix = "/v1/";
 constexpr char kImagesPath[] = "/v1/images/generations";
 constexpr char kModelsPath[] = "/v1/models";
 constexpr std::string_view kModelPrefix = "/v1/models/";
@@ -61,6 +62,7 @@ struct Accepted {
   ImageFormat format = ImageFormat::kPng;
   bool stream = false;
   std::shared_ptr<RestCall> call;
+  QuotaShare share;
   // Holds its place in the engine until the answer is written.
   std::unique_ptr<SampleTicket> ticket;
 };
@@ -73,6 +75,7 @@ struct Exchange {
   bool body_read = false;  // all of it
   bool keep = false;       // the connection, as the caller was told
   bool streamed = false;   // the answer is written already
+  http::HttpSubject caller;
   std::optional<Accepted> accepted;
 
   std::string_view method() const { return request->request_method; }
@@ -89,12 +92,18 @@ class CivetRestServer : public RestServer {
       : options_(std::move(options)), engine_(engine), clock_(clock), observer_(std::move(observer)) {}
 
   absl::Status Open() {
+    ATOLL_ASSIGN_OR_RETURN(http_, http::HttpPort::Open({.listen = options_.listen,
+                                                        .what = "REST",
+                                                        .open_flag = "--insecure-network",
+                                                        .security = options_.security,
+                                                        .max_connections = options_.max_connections},
+                                                       clock_));
     const std::string threads =
         fmt::format("{}", std::max(options_.max_connections, options_.max_requests + kOtherConnections));
     const std::string timeout = fmt::format("{}", absl::ToInt64Milliseconds(options_.max_idle_time));
     const std::string head = fmt::format("{}", kMaxHeadBytes);
     const std::array<const char*, 17> settings = {"listening_ports",
-                                                  options_.listen.c_str(),
+                                                  http_->civet_listen().c_str(),
                                                   "num_threads",
                                                   threads.c_str(),
                                                   "request_timeout_ms",
@@ -123,8 +132,10 @@ class CivetRestServer : public RestServer {
           absl::StatusCode::kUnavailable, "CANNOT_LISTEN",
           fmt::format("cannot serve REST at {}: the address is taken or not this machine's", options_.listen));
     }
-    port_ = ports[0].port;
-    address_ = fmt::format("{}:{}", options_.listen.substr(0, options_.listen.rfind(':')), port_);
+    const std::string& listen = http_->civet_listen();
+    civet_address_ = fmt::format("{}:{}", listen.substr(0, listen.rfind(':')), ports[0].port);
+    http_->Serve(ports[0].port);
+    address_ = http_->address();
     return absl::OkStatus();
   }
 
@@ -137,10 +148,10 @@ class CivetRestServer : public RestServer {
       const auto answered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return serving_ == 0; };
       mutex_.AwaitWithTimeout(absl::Condition(&answered), options_.max_transfer_time);
     }
-    if (context_ != nullptr) metrics::CloseListener(address_, [this] { mg_stop(context_); });
+    if (context_ != nullptr) http::CloseListener(civet_address_, [this] { mg_stop(context_); });
   }
 
-  int port() const override { return port_; }
+  int port() const override { return http_->port(); }
   const std::string& address() const override { return address_; }
 
  private:
@@ -178,6 +189,14 @@ class CivetRestServer : public RestServer {
       *route = "malformed";
       exchange->malformed = true;
       return *std::move(refused);
+    }
+    if (path.starts_with(kApiPrefix)) {
+      absl::StatusOr<http::HttpSubject> caller = http_->Admit(exchange->connection, path);
+      if (!caller.ok()) {
+        *route = "refused";
+        return ErrorReply(caller.status());
+      }
+      exchange->caller = *std::move(caller);
     }
     if (path == kImagesPath) {
       *route = "images";
@@ -311,7 +330,7 @@ class CivetRestServer : public RestServer {
   absl::StatusOr<Reply> Sample(const std::string& body, Exchange* exchange) {
     // First: the socket of a caller that has hung up and was written to since has no peer by which it could be found.
     const int socket = SocketOf(*exchange);
-    ATOLL_ASSIGN_OR_RETURN(exchange->accepted, Submit(body));
+    ATOLL_ASSIGN_OR_RETURN(exchange->accepted, Submit(body, exchange->caller));
     Accepted& accepted = *exchange->accepted;
     if (accepted.stream) {
       Stream(exchange, socket);
@@ -325,7 +344,7 @@ class CivetRestServer : public RestServer {
                                     accepted.call->report())};
   }
 
-  absl::StatusOr<Accepted> Submit(const std::string& body) {
+  absl::StatusOr<Accepted> Submit(const std::string& body, const http::HttpSubject& caller) {
     const SamplerLimits& limits = engine_->options().limits;
     const int32_t max_images = std::min(options_.max_images, limits.max_images);
     ATOLL_ASSIGN_OR_RETURN(const ImagesRequest asked, ParseImagesRequest(body, max_images));
@@ -335,6 +354,10 @@ class CivetRestServer : public RestServer {
                            CompleteRequest(asked, accepted.info, FreshSeed()));
     ATOLL_ASSIGN_OR_RETURN(const SampleRequest sample, FromProto(complete, limits));
     accepted.format = sample.format;
+    if (options_.quotas != nullptr) {
+      const auto images = static_cast<int64_t>(sample.classes.size());
+      ATOLL_ASSIGN_OR_RETURN(accepted.share, options_.quotas->Take(caller.name, images, caller.images_in_flight));
+    }
     ATOLL_ASSIGN_OR_RETURN(accepted.ticket,
                            engine_->Submit(sample, clock_->Monotonic() + asked.timeout, accepted.call));
     return accepted;
@@ -383,8 +406,9 @@ class CivetRestServer : public RestServer {
   int serving_ ABSL_GUARDED_BY(mutex_) = 0;  // requests of any kind
   int kept_ ABSL_GUARDED_BY(mutex_) = 0;     // connections that wait for another request
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<http::HttpPort> http_;
   mg_context* context_ = nullptr;
-  int port_ = 0;
+  std::string civet_address_;
   std::string address_;
 };
 
@@ -392,7 +416,6 @@ class CivetRestServer : public RestServer {
 
 absl::StatusOr<std::unique_ptr<RestServer>> RestServer::Start(const RestOptions& options, Engine* engine, Clock* clock,
                                                               RestObserver observer) {
-  ATOLL_RETURN_IF_ERROR(metrics::CheckListenAddress(options.listen, "REST"));
   auto server = std::make_unique<CivetRestServer>(options, engine, clock, std::move(observer));
   ATOLL_RETURN_IF_ERROR(server->Open());
   return server;

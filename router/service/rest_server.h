@@ -9,12 +9,18 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/http/http_port.h"
 #include "router/engine/engine.h"
+#include "router/service/caller_quotas.h"
 
 namespace atl::router {
 
 struct RestOptions {
   std::string listen = "127.0.0.1:0";  // "host:port"
+  // Who may call /v1; /healthz is open to all who reach the port.
+  http::HttpSecurity security;
+  // What callers have under way; null: as much as they like. Outlives the server.
+  CallerQuotas* quotas = nullptr;
   // Requests for images at a time.
   int max_requests = 16;
   // One thread each. At most half of them wait for another request of their callers; others wait to be accepted.
@@ -34,8 +40,8 @@ using RestObserver = std::function<void(std::string_view route, int code, absl::
 // Thread-safe. Requests that wait for images when it is destroyed are cancelled; its threads are joined.
 class RestServer {
  public:
-  // `engine` and `clock` must outlive it; `observer` may be empty. INVALID_ARGUMENT, reason INVALID_ADDRESS;
-  // UNAVAILABLE, reason CANNOT_LISTEN.
+  // `engine` and `clock` must outlive it; `observer` may be empty. UNAVAILABLE, reason CANNOT_LISTEN; errors of
+  // HttpPort::Open.
   static absl::StatusOr<std::unique_ptr<RestServer>> Start(const RestOptions& options, Engine* engine, Clock* clock,
                                                            RestObserver observer = {});
   virtual ~RestServer() = default;

@@ -254,6 +254,8 @@ std::string ParamOf(const absl::Status& status) {
 }
 
 std::string_view ErrorType(int code) {
+  if (code == 401) return "authentication_error";
+  if (code == 403) return "permission_error";
   if (code == 429) return "rate_limit_error";
   return code < 500 ? "invalid_request_error" : "server_error";
 }
@@ -430,6 +432,10 @@ int HttpCode(absl::StatusCode code) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kOutOfRange:
       return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
     case absl::StatusCode::kNotFound:
       return 404;
     case absl::StatusCode::kResourceExhausted:

@@ -8,6 +8,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/http_access.h"
 #include "common/storage/model_folder.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -77,10 +78,17 @@ absl::Status CheckStore(const std::string& uri) {
 }  // namespace
 
 RouterServer::RouterServer(const RouterOptions& options)
-    : registry_(metrics::Registry::Create("atoll-router")),
+    : security_(options.security),
+      registry_(metrics::Registry::Create("atoll-router")),
       metrics_(registry_.get()),
       engine_(options.engine, Clock::Real(), &metrics_),
-      service_(&engine_, Clock::Real(), {.versions = [this] { return Versions(); }}) {}
+      service_(&engine_, Clock::Real(),
+               {.versions = [this] { return Versions(); },
+                .caller =
+                    [this](const grpc::CallbackServerContext& call) {
+                      return rpc::CallerOf(security_ == nullptr ? nullptr : security_->guard().get(), call);
+                    },
+                .quotas = &quotas_}) {}
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
@@ -106,9 +114,12 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
                                                               .services = {{kServiceName, &router->service_}},
                                                               .credentials = credentials}));
   if (!options.rest.listen.empty()) {
+    RestOptions rest = options.rest;
+    rest.quotas = &router->quotas_;
+    rest.security = rpc::HttpSecurityOf(options.security.get());
     ATOLL_ASSIGN_OR_RETURN(
         router->rest_,
-        RestServer::Start(options.rest, &router->engine_, Clock::Real(),
+        RestServer::Start(rest, &router->engine_, Clock::Real(),
                           [metrics = &router->metrics_](std::string_view route, int code, absl::Duration duration) {
                             metrics->OnRest(route, code, duration);
                           }));
@@ -117,7 +128,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
     ATOLL_ASSIGN_OR_RETURN(router->exposer_, metrics::Exposer::Start(
                                                  router->registry_.get(), options.metrics_listen,
                                                  [engine = &router->engine_] { return engine->takes_requests(); },
-                                                 [metrics = &router->metrics_] { metrics->Refresh(); }));
+                                                 [metrics = &router->metrics_] { metrics->Refresh(); },
+                                                 rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
   }
   if (options.model_dir.empty()) {
     ATOLL_RETURN_IF_ERROR(router->Follow(options));

@@ -18,6 +18,7 @@
 #include "common/storage/blob_store.h"
 #include "router/engine/engine.h"
 #include "router/engine/local_experts.h"
+#include "router/service/caller_quotas.h"
 #include "router/service/expert_directory.h"
 #include "router/service/model_follower.h"
 #include "router/service/remote_experts.h"
@@ -42,9 +43,11 @@ struct RouterOptions {
   std::map<std::string, std::vector<std::string>> pinned;
   absl::Duration version_drain_deadline = absl::Minutes(10);
   std::string listen = "127.0.0.1:0";
+  std::string metrics_listen;  // empty: none
+  // Metrics in the clear and for everybody, wherever it listens.
+  bool metrics_open = false;
   // Of its own port, and of its calls; null: in the clear, for everybody.
   std::shared_ptr<const rpc::Security> security;
-  std::string metrics_listen;         // empty: none
   RestOptions rest = {.listen = ""};  // no address: none
   int threads = 1;
   // Expert servers that evaluate networks, "host:port", beside those that the coordinator lists.
@@ -93,6 +96,8 @@ class RouterServer {
   RouterVersions Versions();
   void SetServing();
 
+  const std::shared_ptr<const rpc::Security> security_;
+  CallerQuotas quotas_;
   const std::unique_ptr<metrics::Registry> registry_;
   RouterMetrics metrics_;
   // Longer than the engine, whose versions give their networks back when they go.

@@ -1,6 +1,7 @@
 #include "router/service/sample_service.h"
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
@@ -19,6 +20,12 @@ grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::Callba
     stream->Refuse(asked.status());
     return stream.get();
   }
+  absl::StatusOr<QuotaShare> share = TakeShare(*context, *asked);
+  if (!share.ok()) {
+    stream->Refuse(share.status());
+    return stream.get();
+  }
+  stream->Keep(*std::move(share));
   stream->Register();
   absl::StatusOr<std::unique_ptr<SampleTicket>> ticket =
       engine_->Submit(*asked, clock_->Monotonic() + rpc::TimeLeft(*context), stream);
@@ -51,6 +58,14 @@ grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerCont
   }
   reactor->Finish(ToGrpcWithRetry(WithPending(info.status())));
   return reactor;
+}
+
+absl::StatusOr<QuotaShare> SampleService::TakeShare(const grpc::CallbackServerContext& call,
+                                                    const SampleRequest& asked) {
+  if (!options_.caller || options_.quotas == nullptr) return QuotaShare();
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, options_.caller(call));
+  return options_.quotas->Take(caller.subject, static_cast<int64_t>(asked.classes.size()),
+                               caller.quota.images_in_flight);
 }
 
 absl::Status SampleService::WithPending(const absl::Status& status) const {

@@ -6,7 +6,9 @@
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/rpc/principals.h"
 #include "router/engine/engine.h"
+#include "router/service/caller_quotas.h"
 #include "router/service/model_follower.h"
 #include "router/service/running_requests.h"
 
@@ -17,6 +19,10 @@ struct SampleServiceOptions {
   absl::Duration max_write_time = absl::Seconds(30);
   // What the router has, whether it serves or not; must not block. Null: nothing is told of it.
   std::function<RouterVersions()> versions;
+  // Who calls; must not block. Null: nobody has a quota.
+  std::function<absl::StatusOr<rpc::Principal>(const grpc::CallbackServerContext&)> caller;
+  // What callers have under way; outlives the service.
+  CallerQuotas* quotas = nullptr;
 };
 
 // Thread-safe. `engine` and `clock` must outlive it and every call: shut the server down before they go.
@@ -37,6 +43,8 @@ class SampleService final : public atlpb::sample::v1::SampleService::CallbackSer
                                            atlpb::sample::v1::GetSamplerInfoResponse* response) override;
 
  private:
+  // The caller's share for its images.
+  absl::StatusOr<QuotaShare> TakeShare(const grpc::CallbackServerContext& call, const SampleRequest& asked);
   // Says of a router that serves nothing yet what its versions wait for.
   absl::Status WithPending(const absl::Status& status) const;
 

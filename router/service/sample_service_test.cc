@@ -171,6 +171,25 @@ TEST_F(SampleServiceTest, AStreamIsQueuedProgressImagesDone) {
   EXPECT_THAT(done.routing().chosen(), ElementsAre(0, 4, 0, 4));
 }
 
+TEST_F(SampleServiceTest, ACallerHasItsQuotaOfImagesAndNoMore) {
+  CallerQuotas quotas;
+  service_options_.quotas = &quotas;
+  service_options_.caller = [](const grpc::CallbackServerContext&) -> absl::StatusOr<rpc::Principal> {
+    return rpc::Principal{.subject = "alice", .quota = {.images_in_flight = 3}};
+  };
+  StartServer();
+  Call first(stub_.get(), Asking({0, 1}, 2));
+  AwaitWaiting(1);
+  EXPECT_EQ(ErrorReason(StatusOf(Asking({0, 1}, 2))), "QUOTA_EXCEEDED");
+  Call second(stub_.get(), Asking({1}, 2));
+  AwaitWaiting(2);
+  RunAll();
+  EXPECT_TRUE(first.Finish().ok());
+  EXPECT_TRUE(second.Finish().ok());
+  server_->Shutdown(absl::Seconds(20));  // every stream is over
+  EXPECT_TRUE(quotas.Take("alice", 3, 3).ok()) << "its shares came back";
+}
+
 TEST_F(SampleServiceTest, ConcurrentRequestsShareBatches) {
   StartServer();
   Call a(stub_.get(), Asking({0, 1}, 2));

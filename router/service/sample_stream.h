@@ -13,6 +13,7 @@
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "grpcpp/alarm.h"
 #include "router/engine/engine.h"
+#include "router/service/caller_quotas.h"
 #include "router/service/running_requests.h"
 
 namespace atl::router {
@@ -31,6 +32,8 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
 
   // Ends the call with an error before anything was submitted.
   void Refuse(const absl::Status& status) { OnError(status); }
+  // Until the stream is over.
+  void Keep(QuotaShare share) { share_ = std::move(share); }
   // Gives the request its id. Before it is submitted.
   void Register();
   // Keeps the request's place until its results are delivered.
@@ -68,6 +71,7 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   grpc::CallbackServerContext* const context_;
   RunningRequests* const requests_;
   const absl::Duration max_write_time_;
+  QuotaShare share_;
   std::string request_id_;  // set before the engine knows of the request
 
   absl::Mutex mutex_;

@@ -6,6 +6,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
 #include "fmt/format.h"
 #include "router/engine/version_files.h"
@@ -111,8 +112,9 @@ absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
                                                       .services = {{kServiceName, service_.get()}},
                                                       .credentials = credentials}));
   if (options.metrics_listen.empty()) return absl::OkStatus();
-  ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{},
-                                                           [this] { Refresh(); }));
+  ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(
+                                       registry_.get(), options.metrics_listen, /*healthy=*/{}, [this] { Refresh(); },
+                                       rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
   return absl::OkStatus();
 }
 

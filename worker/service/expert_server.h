@@ -29,6 +29,8 @@ namespace atl::worker {
 struct ExpertServerOptions {
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen;  // empty: none
+  // Metrics in the clear and for everybody, wherever it listens.
+  bool metrics_open = false;
   // Null: in the clear, for everybody.
   std::shared_ptr<const rpc::Security> security;
   router::LocalExpertsOptions local;

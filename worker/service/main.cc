@@ -24,6 +24,7 @@
 #include "common/base/version.h"
 #include "common/metrics/exposer.h"
 #include "common/model/device.h"
+#include "common/rpc/http_access.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/tls_check.h"
@@ -32,6 +33,7 @@
 #include "fmt/format.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
+#include "worker/service/data_network.h"
 #include "worker/service/drain_command.h"
 #include "worker/service/expert_server.h"
 #include "worker/service/host_memory.h"
@@ -63,10 +65,11 @@ struct Flags {
   std::string island_secret_file;
   int32_t threads = 1;
   std::string metrics_listen;
+  bool metrics_open = false;
   std::vector<std::string> labels;
   std::string device = "cpu";
   std::string transport;
-  std::string interface;
+  DataNetworkFlags data_network;
   std::string port_file;
   double rejoin_seconds = 10;
   double stop_seconds = 20;
@@ -104,6 +107,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->envname("ATOLL_ISLAND_SECRET_FILE");
   app.add_option("--threads", flags.threads, "Compute threads")->check(CLI::Range(1, 1024))->capture_default_str();
   app.add_option("--metrics-listen", flags.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
+  app.add_flag("--metrics-open", flags.metrics_open,
+               "Serve metrics in the clear and to everybody, wherever it listens");
   app.add_option("--label", flags.labels, "KEY=VALUE that jobs may require; may be repeated");
   app.add_option("--device", flags.device,
                  "cpu or cuda; with --serve also a list, as cuda:0,cuda:1, or cpu:0,cpu:1 for parts of the processor, "
@@ -111,9 +116,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--transport", flags.transport, "Between ranks: ucx, nccl or loopback (default: by device)")
       ->check(CLI::IsMember({"ucx", "nccl", "loopback"}));
-  app.add_option(
-      "--interface", flags.interface,
-      "Network interface of the ucx transport, or 'all' (default: 'lo' when the leader is local, else 'all')");
+  app.add_option("--interface", flags.data_network.interface,
+                 "Network interface over which ranks send each other tensors, as eth1 (default: 'lo' where all are on "
+                 "this machine)");
+  app.add_flag("--trusted-data-network", flags.data_network.trusted,
+               "Nobody else can read or write on --interface's network: tensors travel there in the clear");
   rpc::AddSecurityFlags(app, &flags.security, rpc::Side::kBoth);
   app.add_option("--port-file", flags.port_file,
                  "Rank 0: write the rendezvous' HOST:PORT to this file; with --serve the server's");
@@ -244,13 +251,13 @@ std::string ListenAddress(const std::string& leader) {
 using transport::AttemptIdentity;
 using transport::Transport;
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, const std::string& leader, int32_t rank,
-                                                         int32_t ranks, const AttemptIdentity& identity) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, int32_t rank, int32_t ranks,
+                                                         const AttemptIdentity& identity) {
   if (ranks == 1) return std::move(transport::MakeLoopbackTransports(1, identity)[0]);
   const std::string kind = !flags.transport.empty() ? flags.transport : flags.device == "cuda" ? "nccl" : "ucx";
   if (kind == "ucx") {
     transport::UcxOptions options;
-    options.interface = !flags.interface.empty() ? flags.interface : IsLocalAddress(leader) ? "lo" : "all";
+    options.interface = flags.data_network.interface;
     return transport::MakeUcxTransport(options, rank, ranks, identity);
   }
 #ifdef ATOLL_CUDA
@@ -261,12 +268,11 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, con
                                ranks, kind == "loopback" ? "" : "; nccl needs a build with CUDA"));
 }
 
-AttemptParts MakeParts(const Flags& flags, const std::string& leader, storage::BlobStore* store,
-                       WorkerMetrics* metrics) {
+AttemptParts MakeParts(const Flags& flags, storage::BlobStore* store, WorkerMetrics* metrics) {
   AttemptParts parts{
       .store = store, .clock = Clock::Real(), .metrics = metrics, .threads = flags.threads, .device = flags.device};
-  parts.make_transport = [flags, leader](int32_t rank, int32_t ranks, const AttemptIdentity& identity) {
-    return MakeTransport(flags, leader, rank, ranks, identity);
+  parts.make_transport = [flags](int32_t rank, int32_t ranks, const AttemptIdentity& identity) {
+    return MakeTransport(flags, rank, ranks, identity);
   };
   parts.open_data = [store](const TrainingInputs& inputs) {
     return trainer::OpenTrainingData(store, inputs.partitions);
@@ -393,7 +399,7 @@ absl::Status RunProfile(const Flags& flags, const RankIdentity& identity) {
   LocalProfileOptions options = flags.profile;
   options.rank = identity.rank;
   options.ranks = identity.ranks;
-  return RunLocalProfile(options, MakeParts(flags, identity.leader, nullptr, nullptr));
+  return RunLocalProfile(options, MakeParts(flags, nullptr, nullptr));
 }
 
 // Before anything is promised to a coordinator.
@@ -420,6 +426,7 @@ absl::Status RunExpertServer(const Flags& flags) {
   options.local.device = flags.device;
   options.local.threads = flags.threads;
   options.metrics_listen = flags.metrics_listen;
+  options.metrics_open = flags.metrics_open;
   options.coordinator = flags.coordinator;
   options.blob_store = flags.blob_store;
   ATOLL_ASSIGN_OR_RETURN(options.security, SecurityOf(flags));
@@ -475,7 +482,7 @@ absl::Status RunDrain(const Flags& flags) {
   return DrainProcess(process, absl::Seconds(flags.stop_seconds) + kDrainSlack);
 }
 
-absl::Status RunWorker(const Flags& flags) {
+absl::Status RunWorker(Flags flags) {
   if (!flags.drain.empty()) return RunDrain(flags);
   if (!flags.pid_file.empty()) ATOLL_RETURN_IF_ERROR(WritePidFile(flags.pid_file));
   ATOLL_RETURN_IF_ERROR(CheckDevice(flags));
@@ -491,6 +498,12 @@ absl::Status RunWorker(const Flags& flags) {
   if (flags.rank >= 0) rank_flags.rank = flags.rank;
   if (flags.ranks > 0) rank_flags.ranks = flags.ranks;
   ATOLL_ASSIGN_OR_RETURN(const RankIdentity identity, DiscoverRank(rank_flags, environment));
+  ATOLL_ASSIGN_OR_RETURN(flags.data_network.interface,
+                         ChooseDataInterface(flags.data_network, IsLocalAddress(identity.leader), identity.ranks));
+#ifdef ATOLL_CUDA
+  // NCCL reads it when it is first used. "=": this name, not all that begin with it.
+  setenv("NCCL_SOCKET_IFNAME", ("=" + flags.data_network.interface).c_str(), 1);
+#endif
   spdlog::set_default_logger(spdlog::stderr_logger_mt(fmt::format("{}/{}", flags.island_id, identity.rank)));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   spdlog::flush_on(spdlog::level::info);
@@ -504,11 +517,14 @@ absl::Status RunWorker(const Flags& flags) {
   std::atomic<bool> stopping = false;
   std::unique_ptr<metrics::Exposer> exposer;
   if (!flags.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(registry.get(), flags.metrics_listen,
-                                                            [&stopping] { return !stopping.load(); }));
+    ATOLL_ASSIGN_OR_RETURN(const auto security, rpc::Security::Make(flags.security));
+    ATOLL_ASSIGN_OR_RETURN(
+        exposer, metrics::Exposer::Start(
+                     registry.get(), flags.metrics_listen, [&stopping] { return !stopping.load(); },
+                     /*refresh=*/{}, rpc::MetricsSecurityOf(security.get(), flags.metrics_open)));
     spdlog::info("metrics at http://{}/metrics", exposer->address());
   }
-  AttemptParts parts = MakeParts(flags, identity.leader, store.get(), &metrics);
+  AttemptParts parts = MakeParts(flags, store.get(), &metrics);
   if (identity.rank == 0) return RunLeader(flags, identity, environment, secret, build, std::move(parts), &stopping);
   return RunOtherRank(flags, identity, secret, build, std::move(parts), &stopping);
 }

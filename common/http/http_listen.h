@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace atl::metrics {
+namespace atl::http {
 
 // CivetWeb reads more into its text (lists, TLS suffixes) than an address. INVALID_ARGUMENT, reason INVALID_ADDRESS,
 // unless `listen` is "host:port"; `what` is served there, for the message.
@@ -17,4 +17,4 @@ absl::Status CheckListenAddress(const std::string& listen, std::string_view what
 // up to two seconds: connections cut that short.
 void CloseListener(const std::string& address, const std::function<void()>& close);
 
-}  // namespace atl::metrics
+}  // namespace atl::http

@@ -1,4 +1,4 @@
-#include "common/metrics/http_listen.h"
+#include "common/http/http_listen.h"
 
 #include <charconv>
 #include <thread>
@@ -8,7 +8,7 @@
 #include "common/base/errors.h"
 #include "fmt/format.h"
 
-namespace atl::metrics {
+namespace atl::http {
 namespace {
 
 // Opens and closes a connection to a listening port of this machine, so that its poll returns.
@@ -46,4 +46,4 @@ void CloseListener(const std::string& address, const std::function<void()>& clos
   closer.join();
 }
 
-}  // namespace atl::metrics
+}  // namespace atl::http

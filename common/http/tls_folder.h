@@ -1,0 +1,48 @@
+// A server's certificate, its key, and whom it believes, read from a folder that may change while it serves.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "openssl/types.h"
+
+namespace atl::http {
+
+struct TlsFolderOptions {
+  // tls.crt (with the chain), tls.key and, where clients may prove who they are, ca.crt: the names of Kubernetes'
+  // secrets. Swap all three with one rename of a link, as it does.
+  std::string folder;
+  // Clients without a certificate of ca.crt are refused.
+  bool require_client_certificate = false;
+  // How old what was read may be when it is used.
+  absl::Duration max_age = absl::Seconds(1);
+};
+
+// TLS 1.2 and newer. Not thread-safe.
+class TlsFolder {
+ public:
+  // FAILED_PRECONDITION, reason TLS_FILES_INVALID, names the file that cannot be used.
+  static absl::StatusOr<std::unique_ptr<TlsFolder>> Open(TlsFolderOptions options, Clock* clock = Clock::Real());
+
+  // What new connections use. Files that changed and are no good are logged, and what was read before goes on.
+  std::shared_ptr<SSL_CTX> Current();
+
+ private:
+  TlsFolder(TlsFolderOptions options, Clock* clock) : options_(std::move(options)), clock_(clock) {}
+  std::string Stamp() const;
+
+  const TlsFolderOptions options_;
+  Clock* const clock_;
+  std::shared_ptr<SSL_CTX> context_;
+  std::string stamp_;  // of the files that were read last
+  absl::Duration looked_;
+};
+
+// Whom a certificate names: its common name, and its DNS names and URIs. Empty for null.
+std::vector<std::string> NamesOf(X509* certificate);
+
+}  // namespace atl::http

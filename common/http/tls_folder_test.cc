@@ -1,0 +1,99 @@
+#include "common/http/tls_folder.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/pki.h"
+
+namespace atl::http {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TlsFolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) / ("tls_folder_test." + std::to_string(getpid()));
+    std::filesystem::remove_all(folder_);
+    testing::WriteTlsFolder(folder_, authority_.IssueServer("one"), authority_.certificate());
+  }
+
+  // Replaces one of the files by itself.
+  void Put(const std::string& name, const std::string& text) {
+    std::filesystem::remove(folder_ / name);
+    std::ofstream(folder_ / name) << text;
+  }
+  absl::Status Open(bool require = false) {
+    return TlsFolder::Open({.folder = folder_, .require_client_certificate = require}).status();
+  }
+
+  const testing::CertificateAuthority authority_;
+  std::filesystem::path folder_;
+};
+
+TEST_F(TlsFolderTest, FilesOfNoUseAreNamed) {
+  const testing::Certificate other = authority_.IssueServer("two");
+  struct Case {
+    std::string file;
+    std::string text;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {"tls.crt", "not a certificate", "tls.crt: expected a certificate"},
+      {"tls.key", other.key, "tls.key: expected the key of tls.crt"},
+      {"tls.key", "", "tls.key: expected the key of tls.crt"},
+      {"ca.crt", "not a certificate", "ca.crt: expected certificates"},
+  };
+  for (const Case& test : cases) {
+    SetUp();
+    Put(test.file, test.text);
+    const absl::Status status = Open();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << test.file;
+    EXPECT_EQ(ErrorReason(status), "TLS_FILES_INVALID");
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.expected));
+    EXPECT_EQ(status.message().find("PRIVATE"), std::string::npos);
+  }
+}
+
+TEST_F(TlsFolderTest, AnAuthorityIsNeededOnlyWhereClientsMustProveThemselves) {
+  std::filesystem::remove(folder_ / "ca.crt");
+  EXPECT_TRUE(Open().ok());
+  const absl::Status status = Open(/*require=*/true);
+  EXPECT_EQ(ErrorReason(status), "TLS_FILES_INVALID");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ca.crt"));
+}
+
+TEST_F(TlsFolderTest, ChangedFilesAreReadWhenTheLastLookIsOld) {
+  FakeClock clock;
+  const auto folder = TlsFolder::Open({.folder = folder_, .max_age = absl::Seconds(5)}, &clock);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto first = (*folder)->Current();
+  testing::WriteTlsFolder(folder_, authority_.IssueServer("two"), authority_.certificate());
+  clock.Advance(absl::Seconds(4));
+  EXPECT_EQ((*folder)->Current(), first);
+  clock.Advance(absl::Seconds(1));
+  const auto second = (*folder)->Current();
+  EXPECT_NE(second, first);
+  clock.Advance(absl::Seconds(5));
+  EXPECT_EQ((*folder)->Current(), second) << "nothing changed";
+}
+
+TEST_F(TlsFolderTest, ChangedFilesOfNoUseLeaveWhatWasThere) {
+  FakeClock clock;
+  const auto folder = TlsFolder::Open({.folder = folder_, .max_age = absl::ZeroDuration()}, &clock);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto first = (*folder)->Current();
+  Put("tls.crt", "half a file");
+  EXPECT_EQ((*folder)->Current(), first);
+  testing::WriteTlsFolder(folder_, authority_.IssueServer("two"), authority_.certificate());
+  std::filesystem::remove(folder_ / "tls.crt");
+  EXPECT_EQ((*folder)->Current(), first);
+}
+
+}  // namespace
+}  // namespace atl::http

@@ -1,0 +1,95 @@
+#include "common/rpc/http_access.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/errors.h"
+#include "common/rpc/principals.h"
+#include "gtest/gtest.h"
+#include "tests/pki.h"
+
+namespace atl::rpc {
+namespace {
+
+class HttpAccessTest : public ::testing::Test {
+ protected:
+  HttpAccessTest()
+      : folder_(std::filesystem::path(::testing::TempDir()) / ("http_access_test." + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+    testing::WriteTlsFolder(folder_ / "tls", authority_.IssueServer("server"), authority_.certificate());
+    std::ofstream(folder_ / "principals.yaml")
+        << "principals:\n- {subject: prometheus, roles: [reader], certificate: prometheus}\n"
+        << "- {subject: alice, roles: [sampler], token_sha256: " << alice_.sha256 << ", quota: {images_in_flight: 3}}\n"
+        << "- {subject: root, roles: [admin], token_sha256: " << root_.sha256 << "}\n";
+    options_.principals = folder_ / "principals.yaml";
+  }
+  ~HttpAccessTest() override { std::filesystem::remove_all(folder_); }
+
+  http::HttpSecurity Make() {
+    const auto security = Security::Make(options_);
+    EXPECT_TRUE(security.ok()) << security.status();
+    return security.ok() ? HttpSecurityOf(security->get()) : http::HttpSecurity{};
+  }
+  static std::string Outcome(const http::HttpSecurity& security, const http::HttpCaller& caller,
+                             std::string_view route) {
+    const auto subject = security.access(caller, route);
+    return subject.ok() ? subject->name : ErrorReason(subject.status());
+  }
+
+  const testing::CertificateAuthority authority_;
+  const NewToken alice_ = MakeToken();
+  const NewToken root_ = MakeToken();
+  const std::filesystem::path folder_;
+  SecurityOptions options_;
+};
+
+TEST_F(HttpAccessTest, RoutesAreForTheRolesOfTheTable) {
+  const http::HttpSecurity security = Make();
+  const http::HttpCaller nobody, wrong{.bearer = "wrong"}, alice{.bearer = alice_.token}, root{.bearer = root_.token},
+      prometheus{.certificate_names = {"prometheus"}};
+  EXPECT_EQ(Outcome(security, nobody, "/metrics"), "CREDENTIAL_REQUIRED");
+  EXPECT_EQ(Outcome(security, wrong, "/metrics"), "TOKEN_UNKNOWN");
+  EXPECT_EQ(Outcome(security, alice, "/metrics"), "ROLE_REQUIRED");
+  EXPECT_EQ(Outcome(security, prometheus, "/metrics"), "prometheus");
+  EXPECT_EQ(Outcome(security, prometheus, "/v1/models"), "ROLE_REQUIRED");
+  EXPECT_EQ(Outcome(security, alice, "/v1/images/generations"), "alice");
+  EXPECT_EQ(Outcome(security, root, "/v1/models/digits"), "root");
+  EXPECT_EQ(Outcome(security, root, "/elsewhere"), "METHOD_UNKNOWN");
+  const auto subject = security.access(alice, "/v1/models");
+  ASSERT_TRUE(subject.ok());
+  EXPECT_EQ(subject->images_in_flight, 3);
+}
+
+TEST_F(HttpAccessTest, TokensNeverTravelInTheClear) {
+  options_.insecure_network = true;
+  EXPECT_FALSE(Make().allow_clear);
+  options_.principals.clear();
+  EXPECT_TRUE(Make().allow_clear);
+}
+
+TEST_F(HttpAccessTest, OpenMetricsAskForNothing) {
+  options_.tls_dir = folder_ / "tls";
+  const auto security = Security::Make(options_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  EXPECT_FALSE(MetricsSecurityOf(security->get(), false).tls_dir.empty());
+  const http::HttpSecurity open = MetricsSecurityOf(security->get(), true);
+  EXPECT_TRUE(open.allow_clear);
+  EXPECT_EQ(open.tls_dir, "");
+  EXPECT_FALSE(open.access);
+  EXPECT_FALSE(MetricsSecurityOf(nullptr, false).allow_clear);
+}
+
+TEST_F(HttpAccessTest, WithoutPrincipalsTlsIsForThoseWithACertificate) {
+  options_.principals.clear();
+  EXPECT_FALSE(Make().require_client_certificate);
+  options_.tls_dir = folder_ / "tls";
+  EXPECT_TRUE(Make().require_client_certificate);
+  EXPECT_FALSE(Make().access) << "the certificate is all that is asked for";
+  options_.principals = folder_ / "principals.yaml";
+  EXPECT_FALSE(Make().require_client_certificate);
+}
+
+}  // namespace
+}  // namespace atl::rpc

@@ -1,0 +1,82 @@
+#include "coordinator/service/audit.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+absl::StatusOr<int> OpenFile(const std::string& path) {
+  // Others than its owner and group learn nothing of who does what.
+  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+  if (file >= 0) return file;
+  return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",
+                   fmt::format("--audit-log {}: cannot open it for writing: {}", path, std::strerror(errno)));
+}
+
+}  // namespace
+
+std::string AuditLine(const AuditEntry& entry) {
+  const nlohmann::ordered_json line = {
+      {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", entry.time, absl::UTCTimeZone())},
+      {"subject", entry.subject},
+      {"peer", entry.peer},
+      {"method", entry.method},
+      {"resource", entry.resource},
+      {"code", absl::StatusCodeToString(entry.status.code())},
+      {"reason", ErrorReason(entry.status)}};
+  // Safe for any bytes: what is no UTF-8 is replaced.
+  return line.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path, metrics::Registry* registry) {
+  std::unique_ptr<AuditLog> log(new AuditLog(
+      path, registry->AddCounter("atoll_coordinator_audit_failures_total",
+                                 "Lines of the audit log that could not be written; their calls went on.")));
+  ATOLL_RETURN_IF_ERROR(log->Reopen());
+  return log;
+}
+
+AuditLog::~AuditLog() {
+  absl::MutexLock lock(&mutex_);
+  if (file_ >= 0) close(file_);
+}
+
+void AuditLog::Write(const AuditEntry& entry) {
+  const std::string line = AuditLine(entry);
+  absl::MutexLock lock(&mutex_);
+  // In one piece: other processes may append to the same file.
+  const std::string bytes = torn_ ? "\n" + line : line;
+  const ssize_t written = write(file_, bytes.data(), bytes.size());
+  const int error = errno;
+  if (written == static_cast<ssize_t>(bytes.size())) {
+    torn_ = failing_ = false;
+    return;
+  }
+  torn_ |= written > 0;
+  failures_.Increment();
+  if (std::exchange(failing_, true)) return;
+  spdlog::error("the audit log {} lacks lines from now on: {}", path_,
+                written < 0 ? std::strerror(error) : "only a part of a line could be written");
+}
+
+absl::Status AuditLog::Reopen() {
+  ATOLL_ASSIGN_OR_RETURN(const int file, OpenFile(path_));
+  absl::MutexLock lock(&mutex_);
+  if (file_ >= 0) close(file_);
+  file_ = file;
+  torn_ = false;
+  return absl::OkStatus();
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,58 @@
+// The audit log: one line of JSON for every call that changes something, with who made it, from where, on what, and how
+// it ended.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/metrics/metrics.h"
+
+namespace atl::coordinator {
+
+struct AuditEntry {
+  absl::Time time;
+  std::string subject;   // as whom the caller was let in; empty: as nobody
+  std::string peer;      // its address, as gRPC writes it
+  std::string method;    // "CancelJob"
+  std::string resource;  // the job, task, model or island; empty where there is none
+  absl::Status status;
+};
+
+// {"time": RFC 3339 in UTC, "subject", "peer", "method", "resource", "code", "reason"} and a line end. Free texts, as
+// the message of an error or a reason that a user gave, are left out: they may hold anything.
+std::string AuditLine(const AuditEntry& entry);
+
+// A file that only grows. A line is handed to the system before its call is answered; it is not synced, so that a crash
+// of the machine, but not of the process, may lose the last ones. A line that cannot be written (the disk is full) does
+// not stop its call: it is counted (atoll_coordinator_audit_failures_total), and the first of a row is logged.
+// Thread-safe.
+class AuditLog {
+ public:
+  // FAILED_PRECONDITION, reason AUDIT_LOG_UNWRITABLE, when it cannot be opened for writing.
+  static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path, metrics::Registry* registry);
+  ~AuditLog();
+
+  void Write(const AuditEntry& entry);
+
+  // Opens the path again, for whoever has moved the file away (log rotation). On an error, as of Open, the old file
+  // stays.
+  absl::Status Reopen();
+
+ private:
+  AuditLog(std::string path, metrics::Counter* failures) : path_(std::move(path)), failures_(*failures) {}
+
+  const std::string path_;
+  metrics::Counter& failures_;
+  absl::Mutex mutex_;
+  int file_ ABSL_GUARDED_BY(mutex_) = -1;
+  bool torn_ ABSL_GUARDED_BY(mutex_) = false;     // the last line has no end
+  bool failing_ ABSL_GUARDED_BY(mutex_) = false;  // the last line could not be written
+};
+
+}  // namespace atl::coordinator

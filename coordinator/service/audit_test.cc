@@ -1,0 +1,133 @@
+#include "coordinator/service/audit.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "common/base/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace atl::coordinator {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::vector<std::string> Lines(const std::filesystem::path& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+AuditEntry Entry(const std::string& resource) {
+  return {.time = absl::FromUnixSeconds(1'700'000'000),
+          .subject = "alice",
+          .peer = "ipv4:10.0.0.1:4711",
+          .method = "CancelJob",
+          .resource = resource};
+}
+
+class AuditLogTest : public ::testing::Test {
+ protected:
+  AuditLogTest()
+      : folder_(std::filesystem::path(::testing::TempDir()) / ("audit_test." + std::to_string(getpid()))),
+        path_(folder_ / "audit.log") {
+    std::filesystem::create_directories(folder_);
+  }
+  ~AuditLogTest() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<AuditLog> Open() {
+    auto log = AuditLog::Open(path_, registry_.get());
+    EXPECT_TRUE(log.ok()) << log.status();
+    return log.ok() ? *std::move(log) : nullptr;
+  }
+
+  const std::filesystem::path folder_;
+  const std::filesystem::path path_;
+  const std::unique_ptr<metrics::Registry> registry_ = metrics::Registry::Create("test");
+};
+
+TEST(AuditLineTest, SaysWhoDidWhatAndHowItEnded) {
+  EXPECT_EQ(AuditLine(Entry("job-1")),
+            R"({"time":"2023-11-14T22:13:20.000000Z","subject":"alice","peer":"ipv4:10.0.0.1:4711",)"
+            R"("method":"CancelJob","resource":"job-1","code":"OK","reason":""})"
+            "\n");
+  AuditEntry refused = Entry("job-1");
+  refused.status = MakeError(absl::StatusCode::kPermissionDenied, "NOT_YOURS", "a text that may hold anything");
+  const json line = json::parse(AuditLine(refused));
+  EXPECT_EQ(line["code"], "PERMISSION_DENIED");
+  EXPECT_EQ(line["reason"], "NOT_YOURS");
+  EXPECT_EQ(AuditLine(refused).find("anything"), std::string::npos);
+}
+
+TEST(AuditLineTest, AnyBytesMakeOneLine) {
+  const std::string line = AuditLine(Entry(std::string("a\nb\"c\\d\xff\0e", 10)));
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_TRUE(json::accept(line)) << line;
+}
+
+TEST_F(AuditLogTest, LinesAreThereAtOnceAndSurviveANewStart) {
+  auto log = Open();
+  log->Write(Entry("a"));
+  EXPECT_EQ(Lines(path_).size(), 1u);
+  log.reset();
+  log = Open();
+  log->Write(Entry("b"));
+  const std::vector<std::string> lines = Lines(path_);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(json::parse(lines[0])["resource"], "a");
+  EXPECT_EQ(json::parse(lines[1])["resource"], "b");
+  EXPECT_EQ(std::filesystem::status(path_).permissions() & std::filesystem::perms::others_all,
+            std::filesystem::perms::none);
+}
+
+TEST_F(AuditLogTest, AMovedFileIsLeftAloneAfterReopening) {
+  auto log = Open();
+  log->Write(Entry("a"));
+  std::filesystem::rename(path_, folder_ / "audit.log.1");
+  log->Write(Entry("b"));
+  ASSERT_TRUE(log->Reopen().ok());
+  log->Write(Entry("c"));
+  EXPECT_EQ(Lines(folder_ / "audit.log.1").size(), 2u);
+  ASSERT_EQ(Lines(path_).size(), 1u);
+  EXPECT_EQ(json::parse(Lines(path_)[0])["resource"], "c");
+}
+
+TEST_F(AuditLogTest, AFolderThatIsNotThereIsAnError) {
+  const auto log = AuditLog::Open(folder_ / "none" / "audit.log", registry_.get());
+  EXPECT_EQ(ErrorReason(log.status()), "AUDIT_LOG_UNWRITABLE");
+  EXPECT_THAT(std::string(log.status().message()), HasSubstr("audit.log"));
+}
+
+// A limit on the size of files is a disk that is full for this process alone.
+TEST_F(AuditLogTest, AFullDiskIsCountedAndLeavesNoTornLineInTheMiddle) {
+  auto log = Open();
+  log->Write(Entry("a"));
+  const auto size = std::filesystem::file_size(path_);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, SIG_IGN);
+  const absl::Cleanup restore = [&] { setrlimit(RLIMIT_FSIZE, &before); };
+  const rlimit full{.rlim_cur = size + 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  log->Write(Entry("torn"));
+  log->Write(Entry("lost"));
+  EXPECT_THAT(registry_->Text(), HasSubstr("atoll_coordinator_audit_failures_total 2"));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  log->Write(Entry("z"));
+  const std::vector<std::string> lines = Lines(path_);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[1].size(), 10u) << "what the disk took of the torn line";
+  EXPECT_EQ(json::parse(lines[2])["resource"], "z");
+}
+
+}  // namespace
+}  // namespace atl::coordinator

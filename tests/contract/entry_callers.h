@@ -1,0 +1,51 @@
+// Callers of every role, with every state of a credential, for the tests of who may enter.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/rpc/principals.h"
+#include "common/rpc/security.h"
+#include "tests/pki.h"
+
+namespace atl::entry {
+
+// Written out here, not taken from the code under test.
+inline const std::vector<std::string> kRoles = {"admin",  "submitter", "sampler", "island",
+                                                "expert", "router",    "reader"};
+
+enum class State { kNone, kWrong, kExpired, kRevoked, kRight };
+enum class Kind { kToken, kJwt };
+
+struct Credential {
+  std::string role;
+  State state = State::kNone;
+  Kind kind = Kind::kToken;
+  std::string bearer;
+  std::string name;  // for messages: "reader, expired JWT"
+};
+
+// A temporary folder with a principals file, a deny list and the key of an issuer of JWTs.
+class Callers {
+ public:
+  Callers();
+  ~Callers();
+  Callers(const Callers&) = delete;
+  Callers& operator=(const Callers&) = delete;
+
+  // None at all once; of each role each other state, as token and as JWT.
+  const std::vector<Credential>& credentials() const { return credentials_; }
+  const std::filesystem::path& folder() const { return folder_; }
+  // With the principals; in the clear.
+  rpc::SecurityOptions security() const;
+
+ private:
+  const std::filesystem::path folder_;
+  std::vector<Credential> credentials_;
+};
+
+// The reason with which a credential is refused whatever it asks for; "" for the right one.
+std::string RefusalOf(const Credential& credential);
+
+}  // namespace atl::entry
