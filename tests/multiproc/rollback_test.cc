@@ -144,7 +144,7 @@ TEST(Rollback, AFlippedByteInTheNewestCheckpointCostsOneIntervalAndNothingElse) 
   EXPECT_GT(expert.rollbacks(0).to_step(), 0);
   EXPECT_EQ(expert.rollbacks(0).skipped_steps(), 0);
   EXPECT_EQ(expert.rollbacks(0).reason(), "CHECKPOINT_UNREADABLE");
-  EXPECT_NE(expert.rollbacks(0).message().find(std::filesystem::path(flipped).filename()), std::string::npos)
+  EXPECT_NE(expert.rollbacks(0).message().find(std::filesystem::path(flipped).filename().string()), std::string::npos)
       << expert.rollbacks(0).message();
   const storage::CheckpointReader a = cluster.FinalCheckpoint(whole, 0);
   const storage::CheckpointReader b = cluster.FinalCheckpoint(damaged, 0);
