@@ -63,6 +63,8 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
     ATOLL_ASSIGN_OR_RETURN(audit_, AuditLog::Open(options.audit_log, registry_.get()));
   }
   ATOLL_RETURN_IF_ERROR(OpenStore(options));
+  // A standby may have waited for days, in which the file was moved away.
+  if (audit_ != nullptr) ATOLL_RETURN_IF_ERROR(audit_->Reopen());
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
   CoreOptions core;

@@ -155,7 +155,8 @@ void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
   };
   flags.options.keep_waiting = [&stop_signals](absl::Duration poll) {
     const timespec wait = absl::ToTimespec(poll);
-    return sigtimedwait(&stop_signals, nullptr, &wait) < 0;
+    const int signal_number = sigtimedwait(&stop_signals, nullptr, &wait);
+    return signal_number < 0 || signal_number == SIGHUP;
   };
 }
 
