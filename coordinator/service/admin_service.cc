@@ -56,26 +56,28 @@ grpc::ServerUnaryReactor* AdminServiceImpl::DrainIsland(grpc::CallbackServerCont
                                                         const pb::DrainIslandRequest* request,
                                                         pb::DrainIslandResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "DrainIsland", *request);
-  return Serve(context_, call, {"DrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(key.status());
-    ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
-    ATOLL_RETURN_IF_ERROR(RequireField("reason", request->reason()));
-    const std::string reason = request->reason().substr(0, kLongestReason);
-    return Decode(core.DrainIsland(*key, request->island_id(), reason, EncodeIslandAs<pb::DrainIslandResponse>),
-                  response);
-  });
+  return Serve(
+      context_, call, {"DrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
+        ATOLL_RETURN_IF_ERROR(key.status());
+        ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
+        ATOLL_RETURN_IF_ERROR(RequireField("reason", request->reason()));
+        const std::string reason = request->reason().substr(0, kLongestReason);
+        return Decode(core.DrainIsland(*key, request->island_id(), reason, EncodeIslandAs<pb::DrainIslandResponse>),
+                      response);
+      });
 }
 
 grpc::ServerUnaryReactor* AdminServiceImpl::UndrainIsland(grpc::CallbackServerContext* call,
                                                           const pb::UndrainIslandRequest* request,
                                                           pb::UndrainIslandResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "UndrainIsland", *request);
-  return Serve(context_, call, {"UndrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(key.status());
-    ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
-    return Decode(core.DrainIsland(*key, request->island_id(), "", EncodeIslandAs<pb::UndrainIslandResponse>),
-                  response);
-  });
+  return Serve(
+      context_, call, {"UndrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
+        ATOLL_RETURN_IF_ERROR(key.status());
+        ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
+        return Decode(core.DrainIsland(*key, request->island_id(), "", EncodeIslandAs<pb::UndrainIslandResponse>),
+                      response);
+      });
 }
 
 grpc::ServerUnaryReactor* AdminServiceImpl::MoveTask(grpc::CallbackServerContext* call,

@@ -107,8 +107,9 @@ absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::
   rpc::ServerOptions server;
   server.listen = options.listen;
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
-  ATOLL_ASSIGN_OR_RETURN(standby_, Standby::Start(std::move(server), options.metrics_listen, registry_.get(),
-                                                   rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
+  ATOLL_ASSIGN_OR_RETURN(standby_,
+                         Standby::Start(std::move(server), options.metrics_listen, registry_.get(),
+                                        rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
   spdlog::info(
       "standby at {}: {}", standby_->address(),
       holder.empty() ? "the server of the store is away" : fmt::format("the coordinator {} has the store", holder));

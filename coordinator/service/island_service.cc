@@ -190,17 +190,18 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerContext* call,
                                                           const pb::RollbackTaskRequest* request,
                                                           pb::RollbackTaskResponse* response) {
-  return Serve(context_, call, {"RollbackTask", request->token().task_id()}, [request, response](Core& core) -> absl::Status {
-    ATOLL_ASSIGN_OR_RETURN(
-        const std::optional<jobs::Rollback> rollback,
-        core.RollBackTask(wire::FromProto(request->token()), {.before_step = request->before_step(),
-                                                              .through_step = request->through_step(),
-                                                              .reason = request->reason(),
-                                                              .message = request->message(),
-                                                              .evidence_uri = request->evidence_uri()}));
-    if (rollback) *response->mutable_rollback() = RollbackToProto(*rollback);
-    return absl::OkStatus();
-  });
+  return Serve(context_, call, {"RollbackTask", request->token().task_id()},
+               [request, response](Core& core) -> absl::Status {
+                 ATOLL_ASSIGN_OR_RETURN(
+                     const std::optional<jobs::Rollback> rollback,
+                     core.RollBackTask(wire::FromProto(request->token()), {.before_step = request->before_step(),
+                                                                           .through_step = request->through_step(),
+                                                                           .reason = request->reason(),
+                                                                           .message = request->message(),
+                                                                           .evidence_uri = request->evidence_uri()}));
+                 if (rollback) *response->mutable_rollback() = RollbackToProto(*rollback);
+                 return absl::OkStatus();
+               });
 }
 
 }  // namespace atl::coordinator

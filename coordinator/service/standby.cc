@@ -39,8 +39,9 @@ absl::StatusOr<std::unique_ptr<Standby>> Standby::Start(rpc::ServerOptions serve
   ATOLL_ASSIGN_OR_RETURN(standby->server_, rpc::Server::Start(server));
   standby->server_->SetServing("", false);
   if (!metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(standby->exposer_, metrics::Exposer::Start(registry, metrics_listen, [] { return false; },
-                                                                       /*refresh=*/{}, std::move(metrics_security)));
+    ATOLL_ASSIGN_OR_RETURN(standby->exposer_, metrics::Exposer::Start(
+                                                  registry, metrics_listen, [] { return false; },
+                                                  /*refresh=*/{}, std::move(metrics_security)));
   }
   return standby;
 }

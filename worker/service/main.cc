@@ -518,10 +518,9 @@ absl::Status RunWorker(Flags flags) {
   std::unique_ptr<metrics::Exposer> exposer;
   if (!flags.metrics_listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(const auto security, rpc::Security::Make(flags.security));
-    ATOLL_ASSIGN_OR_RETURN(
-        exposer, metrics::Exposer::Start(
-                     registry.get(), flags.metrics_listen, [&stopping] { return !stopping.load(); },
-                     /*refresh=*/{}, rpc::MetricsSecurityOf(security.get(), flags.metrics_open)));
+    ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(
+                                        registry.get(), flags.metrics_listen, [&stopping] { return !stopping.load(); },
+                                        /*refresh=*/{}, rpc::MetricsSecurityOf(security.get(), flags.metrics_open)));
     spdlog::info("metrics at http://{}/metrics", exposer->address());
   }
   AttemptParts parts = MakeParts(flags, store.get(), &metrics);
