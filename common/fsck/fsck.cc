@@ -96,7 +96,11 @@ class Run {
       ++report_.unnamed_files;
       report_.unnamed_bytes += bytes;
     }
-    std::sort(report_.bad.begin(), report_.bad.end(), [](const BadFile& a, const BadFile& b) { return a.uri < b.uri; });
+    // A file that is bad to several is bad once, as the first found it.
+    std::stable_sort(report_.bad.begin(), report_.bad.end(),
+                     [](const BadFile& a, const BadFile& b) { return a.uri < b.uri; });
+    const auto same = [](const BadFile& a, const BadFile& b) { return a.uri == b.uri; };
+    report_.bad.erase(std::unique(report_.bad.begin(), report_.bad.end(), same), report_.bad.end());
     return report_;
   }
 

@@ -35,7 +35,7 @@ struct FsckReport {
   int64_t bytes = 0;
   int64_t unnamed_files = 0;  // that nothing names: of running attempts, traces, what waits for collection
   int64_t unnamed_bytes = 0;
-  std::vector<BadFile> bad;  // by URI
+  std::vector<BadFile> bad;  // by URI, each once
 };
 
 struct FsckOptions {

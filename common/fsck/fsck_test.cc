@@ -134,6 +134,14 @@ TEST_F(FsckTest, OnlyTheChosenFoldersAreChecked) {
   EXPECT_THAT(Bad(), ::testing::ElementsAre("damaged models/m/v/expert_0/w.safetensors"));
 }
 
+TEST_F(FsckTest, AFileThatIsBadToSeveralIsNamedOnce) {
+  const std::string uri = store_->UriOf("models/m/v/model_index.json");
+  options_.known.push_back({uri, Sha256(store_->Read(uri).value()), "model m: version v"});
+  EXPECT_THAT(Bad(), IsEmpty());
+  Put("models/m/v/model_index.json", "{}");
+  EXPECT_THAT(Bad(), ::testing::ElementsAre("damaged models/m/v/model_index.json"));
+}
+
 TEST_F(FsckTest, FilesOfAnotherRootAreSaidToBeUnread) {
   options_.known.push_back({"s3://other/root/x", Sha256("x"), "task j/t"});
   const FsckReport report = Check();
