@@ -31,7 +31,8 @@ class Child {
     close(ready[1]);
   }
   ~Child() {
-    kill(process_, SIGKILL);
+    // After Reap there is none, and -1 would mean every process of the machine.
+    if (process_ > 0) kill(process_, SIGKILL);
     Reap();
   }
   void Reap() {
