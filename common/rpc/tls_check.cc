@@ -9,8 +9,11 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
+#include "common/base/address.h"
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::rpc {
@@ -106,6 +109,10 @@ void SetHost(SSL* ssl, const std::string& host) {
 }  // namespace
 
 absl::Status ExplainConnection(const SecurityOptions& options, const std::string& address, absl::Duration timeout) {
+  if (const std::vector<std::string> each = SplitAddresses(address); each.size() > 1) {
+    for (const std::string& one : each) ATOLL_RETURN_IF_ERROR(ExplainConnection(options, one, timeout));
+    return absl::OkStatus();
+  }
   const bool with_tls = !options.tls_dir.empty() || !options.ca.empty();
   const ContextPtr context = MakeContext(options);
   const SslPtr ssl(context == nullptr ? nullptr : SSL_new(context.get()));

@@ -120,8 +120,9 @@ TEST_F(SecureClusterTest, OnlyWhoMayDoesAJobAndAPicture) {
   const std::vector<std::string> list = {"models", "list"};
   EXPECT_EQ(Atoll(list).code, 0);
   EXPECT_THAT(Atoll(list, {"--ca", Path("ca.crt")}).log, HasSubstr("[CREDENTIAL_REQUIRED]"));
-  EXPECT_THAT(Atoll(list, {"--timeout", "10"}).log, HasSubstr("speaks TLS: give --tls-dir DIR or --ca FILE"));
+  EXPECT_THAT(Atoll(list, {"--output", "table"}).log, HasSubstr("speaks TLS: give --tls-dir DIR or --ca FILE"));
   const std::vector<std::string> bob = {"--ca", Path("ca.crt"), "--token-file", Path("bob.token")};
+  std::filesystem::remove(Path("one.png"));
   EXPECT_THAT(Atoll(sample, bob).log, HasSubstr("[ROLE_REQUIRED]"));
   EXPECT_THAT(Atoll({"jobs", "cancel", job}, bob).log, HasSubstr("found bob with reader"));
   const std::string wrong = Write("wrong.token", "atoll_wrong");
