@@ -66,12 +66,14 @@ TEST_F(SecretsTest, NoneIsFoundWhereItDoesNotBelong) {
   const std::string s3_key = "known-secret-access-key-of-this-test";
   setenv("AWS_SECRET_ACCESS_KEY", s3_key.c_str(), 1);
   secrets_["key of the blob store"] = s3_key;
+  const auto security = rpc::Security::Make({.token_file = folder_ / "submitter"});
+  ASSERT_TRUE(security.ok()) << security.status();
   Cluster cluster(
       {.islands = 1,
        .ranks = 2,
        .coordinator_flags = {"--principals", folder_ / "principals.yaml", "--audit-log", audit, "--log-level", "debug"},
        .worker_flags = {"--token-file", folder_ / "island", "--log-level", "debug"},
-       .token_file = folder_ / "submitter"});
+       .credentials = (*security)->channel_credentials()});
   secrets_["secret of the island"] = ReadFile(cluster.folder() + "/secret");
   cluster.WriteDataset();
   const std::string job = cluster.Submit(SmallJob(/*experts=*/1, /*steps=*/4, /*checkpoint_every=*/2));
