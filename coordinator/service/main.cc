@@ -220,7 +220,8 @@ int main(int argc, char** argv) {
   }
   std::printf("atoll-coordinator serves at %s\n", address.c_str());
   if (const std::string metrics = (*coordinator)->metrics_address(); !metrics.empty()) {
-    std::printf("metrics at http://%s/metrics\n", metrics.c_str());
+    const bool clear = flags.security.tls_dir.empty() || flags.options.metrics_open;
+    std::printf("metrics at %s://%s/metrics\n", clear ? "http" : "https", metrics.c_str());
   }
   std::fflush(stdout);
 

@@ -521,7 +521,8 @@ absl::Status RunWorker(Flags flags) {
     ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(
                                         registry.get(), flags.metrics_listen, [&stopping] { return !stopping.load(); },
                                         /*refresh=*/{}, rpc::MetricsSecurityOf(security.get(), flags.metrics_open)));
-    spdlog::info("metrics at http://{}/metrics", exposer->address());
+    const bool clear = flags.security.tls_dir.empty() || flags.metrics_open;
+    spdlog::info("metrics at {}://{}/metrics", clear ? "http" : "https", exposer->address());
   }
   AttemptParts parts = MakeParts(flags, store.get(), &metrics);
   if (identity.rank == 0) return RunLeader(flags, identity, environment, secret, build, std::move(parts), &stopping);
