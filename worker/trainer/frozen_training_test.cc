@@ -106,6 +106,16 @@ TEST(FrozenTrainingTest, AResumedRunMakesItsOutputsAgainBitForBit) {
   }
 }
 
+TEST(FrozenTrainingTest, WorkAheadIsForTheBatchesThatAreNotLeftOut) {
+  storage::TemporaryStore store;
+  TrainerOptions options = LatentOptions();
+  const Trained before = Train(options, Filled(options, 2), 3, &store);
+  options.skipped = {{4, 2}, {7, 1}};
+  const Trained expected = Train(options, OneAfterAnother(options, 1), 8, &store);
+  ExpectSameState(expected, Train(options, Filled(options, 2), 8, &store));
+  ExpectSameState(expected, Train(options, Filled(options, 2), 8, &store, &before));
+}
+
 TEST(FrozenTrainingTest, TheLastStepOfARunPreparesNothing) {
   storage::TemporaryStore store;
   TrainerOptions options = LatentOptions();
