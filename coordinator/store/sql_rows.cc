@@ -43,15 +43,16 @@ absl::StatusOr<std::vector<spec::Artifact>> ReadArtifacts(Database& database, st
   }
 }
 
-// Of a job's tasks, by task. They are rare: one look finds that there are none.
+// Of the tasks of the jobs that `selected` gives, by task; `job_id`, if given, takes the place of its question mark.
 absl::StatusOr<std::map<std::string, std::vector<jobs::Rollback>>> ReadRollbacks(Database& database,
-                                                                                 std::string_view job_id) {
+                                                                                 std::string_view selected,
+                                                                                 std::string_view job_id = "") {
   std::map<std::string, std::vector<jobs::Rollback>> rollbacks;
-  Statement row =
-      database.Prepare(fmt::format("SELECT {} FROM rollbacks WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id "
-                                   "= ?) ORDER BY task_id, attempt",
-                                   kRollbackColumns));
-  row.Bind(job_id);
+  Statement row = database.Prepare(fmt::format(
+      "SELECT {} FROM rollbacks WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id IN ({})) ORDER BY task_id, "
+      "attempt",
+      kRollbackColumns, selected));
+  if (!job_id.empty()) row.Bind(job_id);
   while (true) {
     ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
     if (!found) return rollbacks;
@@ -140,7 +141,7 @@ absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::strin
     if (task.state != jobs::TaskState::kSucceeded) continue;
     ATOLL_ASSIGN_OR_RETURN(task.outputs, ReadArtifacts(database, task.task_id));
   }
-  ATOLL_ASSIGN_OR_RETURN(auto rollbacks, ReadRollbacks(database, job_id));
+  ATOLL_ASSIGN_OR_RETURN(auto rollbacks, ReadRollbacks(database, "?", job_id));
   if (rollbacks.empty()) return tasks;
   for (jobs::Task& task : tasks) task.rollbacks = std::move(rollbacks[task.task_id]);
   return tasks;
@@ -158,6 +159,7 @@ absl::StatusOr<std::vector<jobs::JobRecord>> ReadUnfinishedJobs(Database& databa
     std::vector<spec::Artifact>& of_task = outputs[artifact.Text()];
     of_task.push_back(ReadArtifact(artifact));
   }
+  ATOLL_ASSIGN_OR_RETURN(auto rollbacks, ReadRollbacks(database, kUnfinished));
   std::unordered_map<std::string, std::vector<jobs::Task>> tasks;
   Statement task = database.Prepare(fmt::format(
       "SELECT job_id, {} FROM tasks WHERE job_id IN ({}) ORDER BY job_id, position", kTaskColumns, kUnfinished));
@@ -167,6 +169,7 @@ absl::StatusOr<std::vector<jobs::JobRecord>> ReadUnfinishedJobs(Database& databa
     std::vector<jobs::Task>& of_job = tasks[task.Text()];
     of_job.push_back(ReadTask(task));
     if (auto made = outputs.extract(of_job.back().task_id)) of_job.back().outputs = std::move(made.mapped());
+    if (auto known = rollbacks.extract(of_job.back().task_id)) of_job.back().rollbacks = std::move(known.mapped());
   }
   std::vector<jobs::JobRecord> records;
   Statement job =

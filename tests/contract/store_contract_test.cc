@@ -177,6 +177,10 @@ TEST_P(StoreContract, RollbacksComeBackWithTheirTaskAndGoWithTheirJob) {
   EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-1"), "j-1/train_router")->rollbacks, IsEmpty());
   EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-10"), "j-10/train_router")->rollbacks, ElementsAre(first));
   EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-2"), "j-2/train_router")->rollbacks, IsEmpty());
+  const auto unfinished = store_->UnfinishedJobs();
+  ASSERT_TRUE(unfinished.ok()) << unfinished.status();
+  ASSERT_EQ(unfinished->size(), 3u);
+  for (const jobs::JobRecord& record : *unfinished) EXPECT_EQ(record, *store_->GetJob(record.job.job_id));
   ASSERT_TRUE(store_->Write("delete", [&](Transaction& t) { return t.DeleteJob("j-1", kNow); }).ok());
   ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
   EXPECT_THAT(jobs::FindTask(*store_->GetJob("j-1"), "j-1/train_expert-0")->rollbacks, IsEmpty());
