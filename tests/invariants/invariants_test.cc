@@ -343,8 +343,6 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"BackAndForth", "steps", "step 50 was committed twice",
                "UPDATE checkpoints SET state = 1 WHERE task_id = 'done/train_expert-1' AND state = 3"},
         Damage{"RollbackLost", "cursor", "done/train_expert-1 step 100", "DELETE FROM rollbacks"},
-        Damage{"OutputsTooEarly", "results", "has outputs",
-               "INSERT INTO artifacts VALUES ('open/publish', 0, 'model_index', 'file:///x', 1, 'a', 1)"},
         Damage{"NoOutputs", "results", "expected an artifact named",
                "DELETE FROM artifacts WHERE task_id = 'done/cluster'"},
         Damage{"DoneTooEarly", "results", "is done at step 50 of 100",
