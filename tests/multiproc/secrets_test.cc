@@ -76,7 +76,7 @@ TEST_F(SecretsTest, NoneIsFoundWhereItDoesNotBelong) {
        .credentials = (*security)->channel_credentials()});
   secrets_["secret of the island"] = ReadFile(cluster.folder() + "/secret");
   cluster.WriteDataset();
-  const std::string job = cluster.Submit(SmallJob(/*experts=*/1, /*steps=*/4, /*checkpoint_every=*/2));
+  const std::string job = cluster.Submit(SmallJob(/*experts=*/1, /*steps=*/8, /*checkpoint_every=*/4));
 
   // A token that is wrong is not repeated in the error.
   const std::string wrong = "a-wrong-token-" + secrets_["token of submitter"];
