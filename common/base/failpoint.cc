@@ -42,7 +42,7 @@ const char* NameOf(Action action) {
 }
 
 struct Fault {
-  std::string name;  // or "*"
+  std::string name;  // with a * at its end: every name that starts so
   Action action = Action::kKill;
   absl::StatusCode code = absl::StatusCode::kUnavailable;
   absl::Duration delay;
@@ -50,6 +50,12 @@ struct Fault {
   bool on = true;  // also after `first`
   int64_t reached = 0;
 };
+
+bool Fits(std::string_view pattern, std::string_view name) {
+  if (!pattern.ends_with('*')) return pattern == name;
+  pattern.remove_suffix(1);
+  return name.starts_with(pattern);
+}
 
 absl::Status Unreadable(absl::string_view text, absl::string_view why) {
   return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_FAILPOINT",
@@ -129,7 +135,7 @@ class Faults {
       absl::MutexLock lock(&mutex_);
       List(name);
       for (Fault& fault : faults_) {
-        if (fault.name != "*" && fault.name != name) continue;
+        if (!Fits(fault.name, name)) continue;
         ++fault.reached;
         if (fault.reached < fault.first || (fault.reached > fault.first && !fault.on)) continue;
         WriteLine(fmt::format("{}={}", name, NameOf(fault.action)));

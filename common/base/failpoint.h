@@ -14,10 +14,10 @@ namespace atl {
 //
 //   ATOLL_FAILPOINTS="name=action[@n[+]];…"   action: kill | error[:CODE] | delay:DURATION
 //
-// CODE is a canonical code by name (UNAVAILABLE when not given), `*` any name, `@n` the n-th time that the place is
-// reached (every time when not given), `@n+` from the n-th on. ATOLL_FAILPOINT_LIST=FILE appends every name that is
-// reached, once per process, and "name=action" each time that one strikes. A text that cannot be read ends the process: a test must not believe in a fault that
-// never comes.
+// CODE is a canonical code by name (UNAVAILABLE when not given); a `*` at the end of a name stands for every name that
+// starts so; `@n` the n-th time that the place is reached (every time when not given), `@n+` from the n-th on.
+// ATOLL_FAILPOINT_LIST=FILE appends every name that is reached, once per process, and "name=action" each time that one
+// strikes. A text that cannot be read ends the process: a test must not believe in a fault that never comes.
 absl::Status Failpoint(std::string_view name);
 
 // Takes the place of the environment's text, counting from zero again; "" sets none. INVALID_ARGUMENT, reason

@@ -36,7 +36,7 @@ TEST_F(FailpointTest, AnErrorHasTheCodeAndNamesThePlace) {
 }
 
 TEST_F(FailpointTest, CountsHowOftenAPlaceIsReached) {
-  ASSERT_TRUE(SetFailpoints("once=error@2; later=error@2+; *=error:ABORTED@7").ok());
+  ASSERT_TRUE(SetFailpoints("once=error@2; later=error@2+; *=error:ABORTED@7; o*=error:INTERNAL@5").ok());
   EXPECT_TRUE(Failpoint("once").ok());
   EXPECT_FALSE(Failpoint("once").ok());
   EXPECT_TRUE(Failpoint("once").ok());
@@ -45,6 +45,8 @@ TEST_F(FailpointTest, CountsHowOftenAPlaceIsReached) {
   EXPECT_FALSE(Failpoint("later").ok());
   // The seventh place of any name.
   EXPECT_EQ(Failpoint("other").code(), absl::StatusCode::kAborted);
+  // The fifth place whose name starts with o.
+  EXPECT_EQ(Failpoint("other").code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(Failpoint("other").ok());
 }
 

@@ -184,10 +184,10 @@ TEST_F(CoordinatorKillTest, KilledOnceOnEitherSideOfEveryCommit) {
 }
 
 TEST_F(CoordinatorKillTest, KilledAgainAndAgain) {
-  process_->Start("*=kill@5");
+  process_->Start("store.*=kill@5");
   Submit();
   StartIsland();
-  EXPECT_GE(DriveJob("*=kill@5"), 4);
+  EXPECT_GE(DriveJob("store.*=kill@5"), 4);
   process_->Stop(SIGKILL);
   process_->Start();
   ASSERT_TRUE(Call([](const std::shared_ptr<grpc::Channel>& channel) {
