@@ -241,7 +241,7 @@ serving::VersionFacts ExpertRegistry::GatherVersionFacts(absl::Duration now) {
   }
   for (const auto& [name, model] : models_) {
     const auto version = std::find_if(model.versions.begin(), model.versions.end(),
-                                      [&](const auto& one) { return one.version == model.serving; });
+                                      [&serving = model.serving](const auto& one) { return one.version == serving; });
     if (version == model.versions.end() || !serving::IsReady(name, *version, servers)) {
       ready_since_.erase(name);
       continue;
@@ -264,8 +264,8 @@ void ExpertRegistry::BeginReads(absl::Duration now, const std::vector<serving::W
     Weights& weights = weights_[digest];
     if (weights.known.ok()) continue;
     if (weights.next_try <= now) {
-      const bool begun = read_weights_(uri, digest, [this, digest](absl::StatusOr<serving::VersionWeights> read) {
-        TakeWeights(digest, std::move(read));
+      const bool begun = read_weights_(uri, digest, [this, of = digest](absl::StatusOr<serving::VersionWeights> read) {
+        TakeWeights(of, std::move(read));
       });
       weights.next_try = now + (begun ? kReadPatience : options_.first_retry);
     }
