@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/errors.h"
+#include "common/base/one_line.h"
 #include "fmt/format.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -14,20 +15,6 @@ namespace {
 
 constexpr char kFieldKey[] = "field";
 constexpr size_t kMaxMessageBytes = 4096;
-
-// Names that strangers made up are in messages, and whoever logs one must not write lines of theirs.
-std::string OneLine(std::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7F) {
-      line += c;
-    } else {
-      line += c == '\n' ? "\\n" : fmt::format("\\x{:02x}", byte);
-    }
-  }
-  return line;
-}
 
 std::string Shorten(std::string message) {
   if (message.size() <= kMaxMessageBytes) return message;

@@ -7,6 +7,7 @@
 #include <streambuf>
 
 #include "common/base/errors.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "yaml-cpp/eventhandler.h"
@@ -173,7 +174,8 @@ class ViewBuffer : public std::streambuf {
 };
 
 absl::Status TreeStatus(std::string_view reason, std::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+  // The parser repeats what it read, line breaks too.
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, OneLine(message));
 }
 
 }  // namespace
@@ -198,7 +200,7 @@ std::string Describe(const YamlNode& node) {
   }
   constexpr size_t kShown = 60;
   const std::string text = node.text.size() > kShown ? node.text.substr(0, kShown) + "…" : node.text;
-  return node.quoted ? fmt::format("the text \"{}\"", text) : fmt::format("'{}'", text);
+  return node.quoted ? fmt::format("the text \"{}\"", OneLine(text)) : fmt::format("'{}'", OneLine(text));
 }
 
 absl::StatusOr<NodePtr> ParseYamlTree(std::string_view yaml, std::string_view file_name, std::string_view where) {
