@@ -19,7 +19,8 @@ TEST(AddressTest, AListIsOneOfAddresses) {
   EXPECT_EQ(SplitAddresses("a:1"), std::vector<std::string>{"a:1"});
   EXPECT_EQ(SplitAddresses("a:1,[::1]:2"), (std::vector<std::string>{"a:1", "[::1]:2"}));
   for (const char* list : {"a:1", "a:1,b:2", "[::1]:2,b:2,c:3", "dns:///a:1"}) EXPECT_TRUE(IsAddressList(list)) << list;
-  for (const char* list : {"", "a:1,", ",a:1", "a:1,b", "a:1, b:2", "dns:///a", "dns:///a:1,b:2"}) EXPECT_FALSE(IsAddressList(list)) << list;
+  for (const char* list : {"", "a:1,", ",a:1", "a:1,b", "a:1, b:2", "dns:///a", "dns:///a:1,b:2"})
+    EXPECT_FALSE(IsAddressList(list)) << list;
 }
 
 }  // namespace

@@ -45,8 +45,7 @@ absl::Status RunningRequests::Cancel(const std::string& id) {
       if (cancelled_.contains(id)) return absl::OkStatus();
       return MakeErrorWithField(
           absl::StatusCode::kNotFound, "UNKNOWN_REQUEST", "request_id",
-          fmt::format("request_id: expected the id of a request that is queued or sampled here, found {}",
-                      Quoted(id)));
+          fmt::format("request_id: expected the id of a request that is queued or sampled here, found {}", Quoted(id)));
     }
     cancel.swap(found->second);
     running_.erase(found);
