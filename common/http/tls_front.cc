@@ -51,6 +51,7 @@ struct TlsFront::Connection {
   std::string address;  // of the client
   int port = 0;         // of this side's end of the connection behind; 0: none
   bool has_event = false;
+  bool is_broken = false;  // the client takes nothing any more
 };
 
 TlsFront::TlsFront(const TlsFrontOptions& options, Clock* clock) : options_(options), clock_(clock) {}
@@ -160,6 +161,8 @@ bool TlsFront::Poll(absl::Duration stop_by) {
   const absl::Duration after = clock_->Monotonic();
   for (size_t i = 0; i < connections_.size(); ++i) {
     const TlsRelay& relay = *connections_[i]->relay;
+    // Said whether it was asked for or not: a connection that stayed would be reported at every turn.
+    connections_[i]->is_broken = (events[2 + 2 * i].revents & (POLLERR | POLLHUP)) != 0;
     connections_[i]->has_event =
         events[2 + 2 * i].revents != 0 || events[3 + 2 * i].revents != 0 || relay.ready() || after >= relay.deadline();
   }
@@ -187,7 +190,7 @@ void TlsFront::Accept() {
 void TlsFront::Advance(Connection* connection) {
   if (!connection->has_event) return;
   const auto connect = [&](const std::vector<std::string>& names) { return ConnectFor(connection, names); };
-  if (connection->relay->Advance(clock_->Monotonic(), connect)) return;
+  if (!connection->is_broken && connection->relay->Advance(clock_->Monotonic(), connect)) return;
   if (connection->port != 0) {
     // Before the port is free for others.
     absl::MutexLock lock(&mutex_);
