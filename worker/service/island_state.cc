@@ -68,7 +68,11 @@ absl::Status IslandState::Join(int32_t rank, std::string_view build, std::string
     return MakeError(absl::StatusCode::kAlreadyExists, "RANK_TAKEN",
                      fmt::format("rank {} of {}: {} holds it and is not lost yet", rank, where, entry.where));
   }
-  entry = Rank{.present = true, .where = std::string(where), .heard = now};
+  // Its part stays: an attempt that its predecessor was lost from may still be ending, and waits for nobody who is new.
+  entry.present = true;
+  entry.leaving = false;
+  entry.where = std::string(where);
+  entry.heard = now;
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "worker/service/island_state.h"
 
+#include <algorithm>
+#include <random>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -275,6 +277,82 @@ TEST(IslandState, ReportsOfAnotherAttemptChangeNothing) {
         {0, "ready 0 8 a", "connect 0 a b; connect 1 a b"},
         {0, "ready 0 8 z", ""}},
        IslandPhase::kRunning);
+}
+
+TEST(IslandState, ALostRankThatIsBackBeforeTheOthersHaveEndedIsNotWaitedFor) {
+  Play(3,
+       {{0, "join 1", ""},
+        {0, "join 2", ""},
+        {0, "begin 7 0 1 2", "start 0 as 0; start 1 as 1; start 2 as 2"},
+        {5, "left 1", "abort 0; abort 2"},
+        {6, "join 1", ""},
+        {7, "ended 2 7 ABORT 3", ""},
+        {7, "left 2", ""},
+        {8, "join 2", ""},
+        {9, "ended 0 7 ABORT 3", "finished UNAVAILABLE LOST_RANK"},
+        {9, "begin 8 0 1 2", "start 0 as 0; start 1 as 1; start 2 as 2"}},
+       IslandPhase::kStarting);
+}
+
+// Ranks come, go, fail, fall silent and come back in any order: once each that works has ended or is lost, the attempt
+// is over, and it is over once.
+TEST(IslandState, EveryAttemptEndsWhateverItsRanksDo) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  const auto below = [&](int n) { return static_cast<int32_t>(random() % n); };
+  for (int story = 0; story < 3000; ++story) {
+    const int32_t ranks = 1 + below(4);
+    IslandState island({.ranks = ranks, .build = "b1", .start_timeout = absl::Seconds(30)});
+    absl::Duration now;
+    std::string told;
+    const auto finished = [&told](const std::vector<IslandCommand>& commands) {
+      told += Text(commands) + "\n";
+      return std::count_if(commands.begin(), commands.end(),
+                           [](const auto& command) { return command.kind == IslandCommand::Kind::kFinished; });
+    };
+    for (int64_t attempt = 1; attempt <= 3; ++attempt) {
+      for (int32_t rank = 1; rank < ranks; ++rank) (void)island.Join(rank, "b1", "host", now);
+      std::vector<IslandCommand> commands;
+      ASSERT_TRUE(island.Begin(attempt, island.Present(), now, &commands).ok()) << told;
+      int64_t ends = finished(commands);
+      const absl::Status errors[] = {absl::OkStatus(), absl::UnavailableError("peer"), absl::DataLossError("shard")};
+      for (int event = below(30); event > 0 && ends == 0; --event) {
+        now += absl::Milliseconds(below(900));
+        const int32_t rank = below(ranks);
+        switch (below(8)) {
+          case 0:
+            if (rank > 0) (void)island.Join(rank, "b1", "host", now);
+            break;
+          case 1:
+            ends += finished(island.Left(rank, absl::UnavailableError("stream closed"), now));
+            break;
+          case 2:
+            ends += finished(island.Ended(rank, attempt, errors[below(3)], 1, now));
+            break;
+          case 3:
+            ends += finished(island.Beat(rank, attempt, engine::Overdue{below(2) == 0, "1F3"}, now));
+            break;
+          case 4:
+            ends += finished(island.Tick(now));
+            break;
+          case 5:
+            if (below(4) == 0) ends += finished(island.Abort(absl::AbortedError("revoked"), now));
+            break;
+          default:
+            ends += finished(island.Ready(rank, attempt, "a", now));
+            island.Heard(rank, now);
+        }
+      }
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        if (ends == 0 && island.Working(rank)) {
+          ends += finished(island.Ended(rank, attempt, absl::AbortedError("over"), 1, now));
+        }
+      }
+      ASSERT_EQ(ends, 1) << told;
+      ASSERT_EQ(island.phase(), IslandPhase::kGathering) << told;
+    }
+  }
 }
 
 }  // namespace
