@@ -156,6 +156,10 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   core_thread.next_wake = [core, experts, watches, clock] {
     return std::min({core->NextWake(), experts->NextWake(), watches->NextLook(clock->Monotonic())});
   };
+  metrics::Histogram* const wait = registry_->AddHistogram(
+      "atoll_coordinator_core_wait_seconds", "Time that calls wait for the thread that answers them all.",
+      metrics::CallSecondsBounds());
+  core_thread.waited = [wait](absl::Duration waited) { wait->Observe(absl::ToDoubleSeconds(waited)); };
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
   blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
 

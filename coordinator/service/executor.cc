@@ -15,7 +15,7 @@ Executor::~Executor() {
 bool Executor::Post(std::function<void()> function) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || queue_.size() >= options_.capacity) return false;
-  queue_.push_back(std::move(function));
+  queue_.push_back({std::move(function), clock_.Monotonic()});
   return true;
 }
 
@@ -30,18 +30,21 @@ void Executor::Stop() {
 void Executor::Run() {
   while (true) {
     const absl::Duration wake = options_.next_wake ? options_.next_wake() : absl::InfiniteDuration();
-    std::function<void()> function;
+    Posted next;
     {
       absl::MutexLock lock(&mutex_);
       clock_.AwaitUntil(&mutex_, absl::Condition(this, &Executor::HasWork), wake);
       if (!queue_.empty()) {
-        function = std::move(queue_.front());
+        next = std::move(queue_.front());
         queue_.pop_front();
       } else if (stopping_) {
         return;
       }
     }
-    if (function) function();
+    if (next.function) {
+      if (options_.waited) options_.waited(clock_.Monotonic() - next.at);
+      next.function();
+    }
     if (options_.after_each) options_.after_each();
   }
 }

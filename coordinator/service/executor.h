@@ -24,6 +24,8 @@ class Executor {
     // monotonic time, is reached.
     std::function<void()> after_each;
     std::function<absl::Duration()> next_wake;
+    // Told on the thread how long what runs now has waited in the queue.
+    std::function<void(absl::Duration)> waited;
   };
 
   Executor(Clock* clock, Options options);
@@ -36,13 +38,18 @@ class Executor {
   void Stop();
 
  private:
+  struct Posted {
+    std::function<void()> function;
+    absl::Duration at;  // monotonic
+  };
+
   void Run();
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
 
   Clock& clock_;
   const Options options_;
   absl::Mutex mutex_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Posted> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -37,6 +37,24 @@ TEST(ExecutorTest, AFullQueueRefuses) {
   go_on.Notify();
 }
 
+TEST(ExecutorTest, TellsHowLongFunctionsWaited) {
+  FakeClock clock;
+  std::vector<absl::Duration> waited;
+  Executor executor(&clock, {.waited = [&waited](absl::Duration time) { waited.push_back(time); }});
+  absl::Notification started;
+  absl::Notification go_on;
+  ASSERT_TRUE(executor.Post([&] {
+    started.Notify();
+    go_on.WaitForNotification();
+  }));
+  started.WaitForNotification();
+  ASSERT_TRUE(executor.Post([] {}));
+  clock.Advance(absl::Seconds(3));
+  go_on.Notify();
+  executor.Stop();
+  EXPECT_THAT(waited, ElementsAre(absl::ZeroDuration(), absl::Seconds(3)));
+}
+
 TEST(ExecutorTest, WakesByItselfWhenTheTimeComes) {
   FakeClock clock;
   absl::Notification woken;

@@ -24,6 +24,9 @@
 namespace atl::scale {
 namespace {
 
+// From when the last island was heard until the calls of all of them are spread again.
+constexpr absl::Duration kSettling = absl::Seconds(5);
+
 struct Flags {
   int islands = 2000;
   int jobs = 0;
@@ -77,12 +80,11 @@ void Print(const char* phase, const Flags& flags, Observed observed, absl::Durat
   std::fflush(stdout);
 }
 
-absl::Status Measure(const char* phase, const Flags& flags, SimulatedIslands& islands,
+absl::Status Measure(const char* phase, absl::Duration length, const Flags& flags, SimulatedIslands& islands,
                      const CoordinatorUnderLoad& coordinator) {
-  (void)islands.Take();
   ATOLL_ASSIGN_OR_RETURN(const absl::Duration processor, coordinator.ProcessorTime());
   const absl::Time start = absl::Now();
-  absl::SleepFor(absl::Seconds(flags.seconds));
+  absl::SleepFor(length);
   Print(phase, flags, islands.Take(), absl::Now() - start, coordinator, processor);
   return absl::OkStatus();
 }
@@ -115,7 +117,9 @@ absl::Status Run(const std::string& folder, const Flags& flags) {
   fmt::print(R"({{"phase":"joined","islands":{},"tls":{},"tasks":{},"all_renewed_s":{:.2f}}})"
              "\n",
              flags.islands, flags.tls, TasksOf(shape), absl::ToDoubleSeconds(joined) - 1);
-  ATOLL_RETURN_IF_ERROR(Measure("steady", flags, islands, coordinator));
+  // The calls of all who came at once belong to their coming, which has figures of its own.
+  ATOLL_RETURN_IF_ERROR(Measure("joining", kSettling, flags, islands, coordinator));
+  ATOLL_RETURN_IF_ERROR(Measure("steady", absl::Seconds(flags.seconds), flags, islands, coordinator));
   if (!flags.away.empty()) {
     absl::Duration away;
     if (!absl::ParseDuration(flags.away, &away)) return absl::InvalidArgumentError("--away: expected a duration");
@@ -132,7 +136,8 @@ absl::Status Run(const std::string& folder, const Flags& flags) {
         "\n",
         flags.islands, TasksOf(shape), absl::ToDoubleSeconds(away), absl::ToDoubleSeconds(first_call),
         absl::ToDoubleSeconds(renewed));
-    ATOLL_RETURN_IF_ERROR(Measure("after", flags, islands, coordinator));
+    ATOLL_RETURN_IF_ERROR(Measure("returning", kSettling, flags, islands, coordinator));
+    ATOLL_RETURN_IF_ERROR(Measure("after", absl::Seconds(flags.seconds), flags, islands, coordinator));
   }
   ATOLL_ASSIGN_OR_RETURN(const AttemptCounts counts,
                          AttemptsOf(coordinator.address(), trust.credentials,
