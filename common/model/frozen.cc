@@ -2,17 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/model/ops.h"
+#include "common/model/torchscript.h"
 #include "common/model/weights.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -21,28 +20,9 @@ namespace atl::model {
 namespace {
 
 constexpr double kNormEpsilon = 1e-6;
-constexpr size_t kQuoted = 300;
 
 std::string Sizes(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", DtypeName(tensor.scalar_type()), fmt::join(tensor.sizes().vec(), ", "));
-}
-
-// LibTorch's errors carry stack traces of many lines.
-std::string FirstLine(const char* what) {
-  const std::string_view text(what);
-  return std::string(text.substr(0, std::min(text.find('\n'), kQuoted)));
-}
-
-// What a file that LibTorch does not load is. Where the archive itself is at fault, `said` speaks of the library's
-// parts.
-std::string WhyUnreadable(std::string_view bytes, const std::string& said) {
-  constexpr size_t kFarthestEnd = (1 << 16) + 22;  // a zip archive's last record, and a comment
-  if (!bytes.starts_with("PK\x03\x04")) return fmt::format("{} bytes that are no archive", bytes.size());
-  const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kFarthestEnd));
-  if (tail.find("PK\x05\x06") == std::string_view::npos) return fmt::format("one cut off after {} bytes", bytes.size());
-  if (said.find("PytorchStreamReader") != std::string::npos)
-    return fmt::format("a damaged one of {} bytes", bytes.size());
-  return "one that does not load: " + said;
 }
 
 absl::Status LayerFailed(const std::string& where, const at::Tensor& x, const std::string& why) {
@@ -174,16 +154,8 @@ class ScriptLayer : public FrozenLayer {
 
   static absl::StatusOr<std::shared_ptr<FrozenLayer>> Create(const std::string& bytes, const std::string& name,
                                                              const std::string& uri, const std::string& device) {
-    try {
-      std::istringstream stream(bytes);
-      torch::jit::Module module = torch::jit::load(stream, at::Device(device));
-      module.eval();
-      return std::make_shared<ScriptLayer>(std::move(module), fmt::format("{} ({})", name, uri));
-    } catch (const std::exception& error) {
-      return FieldError(name, "FROZEN_FILE",
-                        fmt::format("{}: expected a TorchScript archive, found {}", uri,
-                                    WhyUnreadable(bytes, FirstLine(error.what()))));
-    }
+    ATOLL_ASSIGN_OR_RETURN(torch::jit::Module module, LoadTorchScript(bytes, device, name, uri));
+    return std::make_shared<ScriptLayer>(std::move(module), fmt::format("{} ({})", name, uri));
   }
 
   absl::StatusOr<at::Tensor> Forward(const at::Tensor& x) override {

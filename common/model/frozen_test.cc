@@ -174,7 +174,7 @@ TEST(FrozenTest, AFileThatDoesNotFitIsRefusedWithFileExpectedAndFoundShape) {
   FrozenSource broken = Scripted("x", {1, 4, 4});
   broken.files = Files({{"a.pt", "no archive"}, {"b.pt", Script("x")}});
   status = LoadFrozen(broken).status();
-  EXPECT_EQ(ErrorReason(status), "FROZEN_FILE");
+  EXPECT_EQ(ErrorReason(status), "TORCHSCRIPT_FILE");
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("a.pt: expected a TorchScript archive, found 10 bytes that are no"));
   const std::string whole = Script("x");

@@ -115,8 +115,8 @@ absl::StatusOr<Extractor> ColumnExtractor(const TaskContext& context, const data
 
 absl::StatusOr<Extractor> ScriptExtractor(const TaskContext& context, const dataset::DatasetManifest& manifest) {
   const std::string& uri = context.grant.spec.features.encoder_uri;
-  ATOLL_ASSIGN_OR_RETURN(const std::string path, context.store->LocalPath(uri));
-  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<ScriptEncoder> encoder, ScriptEncoder::Load(path, uri));
+  ATOLL_ASSIGN_OR_RETURN(const std::string archive, context.store->Read(uri));
+  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<ScriptEncoder> encoder, ScriptEncoder::Load(archive, uri));
   return [encoder = std::move(encoder), manifest](dataset::SampleReader* samples, int64_t first,
                                                   int64_t count) -> absl::StatusOr<at::Tensor> {
     const int64_t values = int64_t{manifest.channels} * manifest.height * manifest.width;

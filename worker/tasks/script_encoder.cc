@@ -6,20 +6,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/serialization/import.h>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/model/torchscript.h"
 
 namespace atl::tasks {
 namespace {
 
 constexpr char kField[] = "features.encoder_uri";
-
-// TorchScript errors carry stack traces of many lines.
-std::string FirstLine(const char* what) {
-  const std::string_view text(what);
-  return std::string(text.substr(0, std::min(text.find('\n'), size_t{300})));
-}
 
 class LoadedEncoder : public ScriptEncoder {
  public:
@@ -43,9 +38,9 @@ class LoadedEncoder : public ScriptEncoder {
       }
       return features;
     } catch (const std::exception& error) {
-      return FieldError(
-          kField, "ENCODER_FAILED",
-          fmt::format("{}: on images [{}]: {}", name_, fmt::join(images.sizes(), ", "), FirstLine(error.what())));
+      return FieldError(kField, "ENCODER_FAILED",
+                        fmt::format("{}: on images [{}]: {}", name_, fmt::join(images.sizes(), ", "),
+                                    model::FirstLine(error.what())));
     }
   }
 
@@ -56,15 +51,9 @@ class LoadedEncoder : public ScriptEncoder {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ScriptEncoder>> ScriptEncoder::Load(const std::string& path, const std::string& name) {
-  try {
-    torch::jit::Module module = torch::jit::load(path, at::kCPU);
-    module.eval();
-    return std::make_shared<LoadedEncoder>(std::move(module), name);
-  } catch (const std::exception& error) {
-    return FieldError(kField, "ENCODER_FILE",
-                      fmt::format("{}: expected a TorchScript module: {}", name, FirstLine(error.what())));
-  }
+absl::StatusOr<std::shared_ptr<ScriptEncoder>> ScriptEncoder::Load(const std::string& archive, const std::string& uri) {
+  ATOLL_ASSIGN_OR_RETURN(torch::jit::Module module, model::LoadTorchScript(archive, "cpu", kField, uri));
+  return std::make_shared<LoadedEncoder>(std::move(module), uri);
 }
 
 }  // namespace atl::tasks

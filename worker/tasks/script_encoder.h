@@ -13,9 +13,8 @@ namespace atl::tasks {
 // Not thread-safe.
 class ScriptEncoder {
  public:
-  // `name` is what messages call the file. INVALID_ARGUMENT (field features.encoder_uri) for a file that is no
-  // TorchScript module.
-  static absl::StatusOr<std::shared_ptr<ScriptEncoder>> Load(const std::string& path, const std::string& name);
+  // From the bytes of the file at `uri`. Errors: model::LoadTorchScript, of the field features.encoder_uri.
+  static absl::StatusOr<std::shared_ptr<ScriptEncoder>> Load(const std::string& archive, const std::string& uri);
   virtual ~ScriptEncoder() = default;
 
   // images [n, c, h, w] in [-1, 1] -> features [n, d], floating. INVALID_ARGUMENT when the module fails on them or

@@ -279,7 +279,7 @@ TEST_F(Tasks, EncodersThatAreNoneOrReturnSomethingElseAreRefused) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
   }
   ASSERT_TRUE(store_->Write(spec_.features.encoder_uri, "no archive").ok());
-  EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kFeaturize, 0, {})).status()), "ENCODER_FILE");
+  EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kFeaturize, 0, {})).status()), "TORCHSCRIPT_FILE");
 }
 
 TEST_F(Tasks, RandomClustersDependOnSeedAndSampleOnly) {
