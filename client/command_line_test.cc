@@ -550,7 +550,7 @@ TEST_F(CommandLineTest, SubmitRefusesFrozenFilesThatAreNotThere) {
   EXPECT_THAT(outcome.err, HasSubstr("frozen[0].torchscript[0]: expected a file below the blob store " + blobs));
   outcome = submit(blobs + "/e.pt");
   EXPECT_EQ(outcome.code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("expected a file, found none at " + blobs + "/e.pt [FROZEN_FILE]"));
+  EXPECT_THAT(outcome.err, HasSubstr("expected a file, found none at " + blobs + "/e.pt [JOB_FILE]"));
   ASSERT_TRUE(WriteFile(folder_ + "/blobs/e.pt", "x").ok());
   EXPECT_EQ(submit(blobs + "/e.pt").code, 0);
 }

@@ -5,11 +5,14 @@
 #include "client/calls.h"
 #include "client/commands.h"
 #include "client/dataset_store.h"
+#include "client/job_text.h"
 #include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/fsck/fsck.h"
+#include "common/spec/frozen.h"
+#include "common/wire/spec_wire.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -30,7 +33,21 @@ struct FsckFlags {
   FsckOptions options;
 };
 
-// Every output of every task.
+// The encoder and the files of frozen components, which belong to the user: a job that is over needs them no more.
+void AddFilesNamedBy(const atlpb::job::v1::Job& job, std::vector<NamedFile>* known) {
+  if (IsFinal(job.state())) return;
+  const spec::JobSpec spec = wire::FromProto(job.spec());
+  std::vector<spec::FrozenFileField> files = spec::FrozenFileFields(spec.frozen);
+  if (spec.features.kind == "torchscript") {
+    files.push_back({"features.encoder_uri", spec.features.encoder_uri, spec.features.encoder_sha256});
+  }
+  for (const spec::FrozenFileField& file : files) {
+    if (file.sha256.empty()) continue;  // a job of before
+    known->push_back({file.uri, file.sha256, fmt::format("job {}: {}", job.job_id(), file.field)});
+  }
+}
+
+// Every output of every task, and what jobs name that go on.
 absl::Status AddOutputs(const Session& session, std::vector<NamedFile>* known) {
   ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   atlpb::job::v1::ListJobsRequest request;
@@ -45,6 +62,7 @@ absl::Status AddOutputs(const Session& session, std::vector<NamedFile>* known) {
       const absl::Status got = Call(session, peer, &JobService::Stub::GetJob, get, &job);
       if (absl::IsNotFound(got)) continue;  // deleted since it was listed
       ATOLL_RETURN_IF_ERROR(got);
+      AddFilesNamedBy(job.job(), known);
       for (const auto& task : job.job().tasks()) {
         for (const auto& output : task.outputs()) {
           if (output.sha256().empty()) continue;

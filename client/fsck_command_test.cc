@@ -1,4 +1,6 @@
 // `atoll fsck`, over a store of the test and what its coordinator knows.
+#include <functional>
+
 #include "client/command_line_testing.h"
 #include "common/dataset/dataset.h"
 #include "common/storage/blob_store.h"
@@ -40,6 +42,39 @@ TEST_F(CommandLineTest, FsckNamesBadFilesAndEndsWithDataLoss) {
   EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
   EXPECT_EQ(Run({"fsck", "--coordinator", "127.0.0.1:1"}).code, 6);
   EXPECT_EQ(Run({"fsck", "--threads", "0"}).code, 2);
+}
+
+TEST_F(CommandLineTest, FsckChecksTheFilesThatUnfinishedJobsName) {
+  auto store = storage::BlobStore::Open("file://" + folder_ + "/blobs").value();
+  const auto encoder = store->Write(store->UriOf("files/e.pt"), "encoder");
+  const auto latent = store->Write(store->UriOf("files/l.pt"), "latent");
+  ASSERT_TRUE(encoder.ok() && latent.ok());
+  const auto tell = [&](const std::function<void(Job*)>& change) {
+    absl::MutexLock lock(&jobs_.mutex_);
+    change(&jobs_.more_);
+  };
+  tell([&](Job* job) {
+    job->mutable_spec()->mutable_features()->set_kind("torchscript");
+    job->mutable_spec()->mutable_features()->set_encoder_uri(encoder->uri);
+    job->mutable_spec()->mutable_features()->set_encoder_sha256(encoder->sha256);
+    job->mutable_spec()->add_frozen()->add_torchscript(latent->uri);
+    job->mutable_spec()->mutable_frozen(0)->add_file_sha256(latent->sha256);
+  });
+  Outcome outcome = Run({"fsck", "--below", "files/"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 files of 13 bytes checked, 0 bad; nothing names 0 files"));
+
+  ASSERT_TRUE(store->Write(encoder->uri, "Encoder").ok());
+  ASSERT_TRUE(store->Delete(latent->uri).ok());
+  outcome = Run({"fsck", "--below", "files/"});
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.out, HasSubstr("damaged " + encoder->uri + ": expected SHA-256 " + encoder->sha256));
+  EXPECT_THAT(outcome.out, HasSubstr("(named by job j1: features.encoder_uri)"));
+  EXPECT_THAT(outcome.out, HasSubstr("missing " + latent->uri));
+  EXPECT_THAT(outcome.out, HasSubstr("(named by job j1: frozen[0].torchscript[0])"));
+  // They are the user's, and a job that is over needs them no more.
+  tell([](Job* job) { job->set_state(Job::STATE_SUCCEEDED); });
+  EXPECT_EQ(Run({"fsck", "--below", "files/"}).code, 0);
 }
 
 }  // namespace

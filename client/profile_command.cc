@@ -21,6 +21,7 @@
 #include "common/base/status_macros.h"
 #include "common/planner/measured_profile.h"
 #include "common/spec/spec_io.h"
+#include "common/storage/frozen_files.h"
 #include "common/storage/profile_file.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -125,9 +126,9 @@ absl::Status LeaveInputs(const Session& session, const spec::JobSpec& spec, cons
   const std::vector<std::string> uris = spec::FrozenFiles(spec.frozen);
   if (uris.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const auto files, storage::ReadFrozenFiles(store.get(), spec::FrozenFileFields(spec.frozen)));
   for (size_t i = 0; i < uris.size(); ++i) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string bytes, store->Read(uris[i]));
-    ATOLL_RETURN_IF_ERROR(WriteFile(meeting.Path(fmt::format("frozen-{}", i)), bytes));
+    ATOLL_RETURN_IF_ERROR(WriteFile(meeting.Path(fmt::format("frozen-{}", i)), files.at(uris[i])));
   }
   return absl::OkStatus();
 }

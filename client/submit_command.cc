@@ -30,17 +30,17 @@ struct SubmitFlags {
   bool wait = false;
 };
 
-// Files that no island could read either. Where this machine knows no blob store, or cannot reach it, the islands find
-// out.
+// Files that the coordinator could not read either, said here with the job file's name. Where this machine knows no
+// blob store, or cannot reach it, the coordinator finds out.
 absl::Status CheckFrozenFiles(const Session& session, const spec::JobSpec& spec) {
   const std::vector<spec::FrozenFileField> files = spec::FrozenFileFields(spec.frozen);
   if (files.empty()) return absl::OkStatus();
   const auto store = OpenBlobStore(session);
   if (!store.ok()) return absl::OkStatus();
-  for (const auto& [field, uri] : files) {
+  for (const auto& [field, uri, sha256] : files) {
     const absl::StatusOr<bool> exists = (*store)->Exists(uri);
     if (exists.ok() ? *exists : !absl::IsInvalidArgument(exists.status())) continue;
-    return FieldError(field, "FROZEN_FILE",
+    return FieldError(field, "JOB_FILE",
                       exists.ok()
                           ? "expected a file, found none at " + uri
                           : fmt::format("expected a file below the blob store {}, found {}", (*store)->root(), uri));

@@ -51,6 +51,20 @@ absl::Status ValidateLayer(const std::string& path, const FrozenLayerSpec& layer
   return OneOf(path + ".activation", layer.activation, {"none", "relu", "silu", "gelu", "tanh"});
 }
 
+absl::Status ValidateHashes(const std::string& path, const FrozenSpec& component) {
+  const size_t files = FilesOf(component).size();
+  const size_t hashes = component.file_sha256.size();
+  if (hashes != 0 && hashes != files) {
+    return FieldError(
+        path, "INVALID_SHA256",
+        fmt::format("expected none, or one for each of the component's {} files; found {}", files, hashes));
+  }
+  for (size_t i = 0; i < hashes; ++i) {
+    ATOLL_RETURN_IF_ERROR(ValidateSha256(fmt::format("{}[{}]", path, i), component.file_sha256[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateSource(const std::string& path, const FrozenSpec& component) {
   if (component.layers.empty() == component.torchscript.empty()) {
     return FieldError(path + ".layers", "FROZEN_LAYERS",
@@ -70,7 +84,7 @@ absl::Status ValidateSource(const std::string& path, const FrozenSpec& component
     return FieldError(path + ".weights", "FROZEN_LAYERS",
                       "expected none: TorchScript files hold their own weights, found '" + component.weights + "'");
   }
-  return absl::OkStatus();
+  return ValidateHashes(path + ".file_sha256", component);
 }
 
 absl::Status ValidateShapeField(const std::string& path, const FrozenSpec& component) {
@@ -207,11 +221,17 @@ std::vector<FrozenSpec> LatentChain(const std::vector<FrozenSpec>& components) {
   return chain;
 }
 
+std::vector<std::string> FilesOf(const FrozenSpec& component) {
+  std::vector<std::string> uris = component.torchscript;
+  if (!component.weights.empty()) uris.push_back(component.weights);
+  return uris;
+}
+
 std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components) {
   std::vector<std::string> uris;
   for (const FrozenSpec& component : components) {
-    uris.insert(uris.end(), component.torchscript.begin(), component.torchscript.end());
-    if (!component.weights.empty()) uris.push_back(component.weights);
+    const std::vector<std::string> files = FilesOf(component);
+    uris.insert(uris.end(), files.begin(), files.end());
   }
   std::sort(uris.begin(), uris.end());
   uris.erase(std::unique(uris.begin(), uris.end()), uris.end());
@@ -221,12 +241,24 @@ std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components) 
 std::vector<FrozenFileField> FrozenFileFields(const std::vector<FrozenSpec>& components) {
   std::vector<FrozenFileField> files;
   for (size_t i = 0; i < components.size(); ++i) {
-    for (size_t k = 0; k < components[i].torchscript.size(); ++k) {
-      files.push_back({fmt::format("frozen[{}].torchscript[{}]", i, k), components[i].torchscript[k]});
+    const FrozenSpec& component = components[i];
+    const std::vector<std::string> uris = FilesOf(component);
+    for (size_t k = 0; k < uris.size(); ++k) {
+      files.push_back({k < component.torchscript.size() ? fmt::format("frozen[{}].torchscript[{}]", i, k)
+                                                        : fmt::format("frozen[{}].weights", i),
+                       uris[k], k < component.file_sha256.size() ? component.file_sha256[k] : ""});
     }
-    if (!components[i].weights.empty()) files.push_back({fmt::format("frozen[{}].weights", i), components[i].weights});
   }
   return files;
+}
+
+absl::Status ValidateSha256(std::string_view path, std::string_view sha256) {
+  const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (sha256.empty() || (sha256.size() == 64 && std::all_of(sha256.begin(), sha256.end(), hex))) {
+    return absl::OkStatus();
+  }
+  return FieldError(path, "INVALID_SHA256",
+                    fmt::format("expected 64 lower-case hex digits, found '{}'", sha256.substr(0, 80)));
 }
 
 absl::StatusOr<std::vector<SampleShape>> NativeShapes(const FrozenSpec& component, const SampleShape& input,

@@ -45,15 +45,22 @@ std::vector<int32_t> FrozenChain(const std::vector<FrozenSpec>& components, int3
 // What a router network needs of them: it sees latents, but no condition.
 std::vector<FrozenSpec> LatentChain(const std::vector<FrozenSpec>& components);
 
+// The URIs of a component's files: its TorchScript files, or its weights where it has some.
+std::vector<std::string> FilesOf(const FrozenSpec& component);
 // Every URI that the components name, once each.
 std::vector<std::string> FrozenFiles(const std::vector<FrozenSpec>& components);
-// A file that a component names, and the field that names it ("frozen[0].torchscript[1]").
+// A file that a component names, the field that names it ("frozen[0].torchscript[1]"), and its hash; empty where the
+// job does not say it.
 struct FrozenFileField {
   std::string field;
   std::string uri;
+  std::string sha256;
 };
 // All of them, in the order of the fields; a URI may come again.
 std::vector<FrozenFileField> FrozenFileFields(const std::vector<FrozenSpec>& components);
+
+// OK for nothing and for 64 lower-case hex digits; INVALID_ARGUMENT (INVALID_SHA256) with `path`.
+absl::Status ValidateSha256(std::string_view path, std::string_view sha256);
 
 // The rules of the fields; shapes too where `image` is known. `model_width` is what a condition must be as wide as.
 absl::Status ValidateFrozen(const std::vector<FrozenSpec>& components, const SampleShape* image, int32_t classes,

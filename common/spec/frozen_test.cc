@@ -55,6 +55,48 @@ TEST(FrozenTest, ATorchScriptFilesShapeIsTheDeclaredOne) {
   EXPECT_TRUE(ValidateFrozen(components, &kImage, 10, 96).ok());
 }
 
+TEST(FrozenTest, FilesAreNamedWithTheirFieldsAndHashes) {
+  const std::string hash(64, 'a');
+  std::vector<FrozenSpec> components = {
+      {.name = "a", .torchscript = {"s3://b/1.pt", "s3://b/2.pt"}, .file_sha256 = {"", hash}},
+      {.name = "b", .layers = {{.kind = "norm"}}, .weights = "s3://b/w.safetensors"}};
+  const std::vector<FrozenFileField> files = FrozenFileFields(components);
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files[0].field, "frozen[0].torchscript[0]");
+  EXPECT_EQ(files[0].sha256, "");
+  EXPECT_EQ(files[1].uri, "s3://b/2.pt");
+  EXPECT_EQ(files[1].sha256, hash);
+  EXPECT_EQ(files[2].field, "frozen[1].weights");
+  EXPECT_EQ(files[2].sha256, "");
+}
+
+TEST(FrozenTest, HashesAreOnePerFile) {
+  const std::string hash(64, '0');
+  for (const std::vector<std::string>& good : {std::vector<std::string>{}, {"", ""}, {hash, ""}, {hash, hash}}) {
+    const std::vector<FrozenSpec> components = {
+        {.name = "a", .torchscript = {"s3://b/1.pt", "s3://b/2.pt"}, .file_sha256 = good}};
+    EXPECT_TRUE(ValidateFrozen(components, nullptr, 10, 96).ok()) << good.size();
+  }
+  struct Case {
+    std::vector<std::string> hashes;
+    std::string field;
+    std::string message;
+  };
+  const Case cases[] = {
+      {{hash}, "frozen[0].file_sha256", "expected none, or one for each of the component's 2 files; found 1"},
+      {{hash, hash, hash}, "frozen[0].file_sha256", "found 3"},
+      {{hash, hash.substr(1)}, "frozen[0].file_sha256[1]", "expected 64 lower-case hex digits"},
+      {{std::string(64, 'A'), hash}, "frozen[0].file_sha256[0]", "found 'AAA"},
+  };
+  for (const Case& c : cases) {
+    const absl::Status status = ValidateFrozen(
+        {{.name = "a", .torchscript = {"s3://b/1.pt", "s3://b/2.pt"}, .file_sha256 = c.hashes}}, nullptr, 10, 96);
+    EXPECT_EQ(ErrorField(status), c.field) << status;
+    EXPECT_EQ(ErrorReason(status), "INVALID_SHA256");
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+  }
+}
+
 struct Bad {
   std::function<void(std::vector<FrozenSpec>&)> change;
   std::string field;

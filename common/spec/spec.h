@@ -27,6 +27,7 @@ struct FeatureSpec {
   int32_t components = 32;
   std::string column;
   std::string encoder_uri;
+  std::string encoder_sha256;  // lower-case hex; filled in at submission. Empty in a job of before: not checked
   bool operator==(const FeatureSpec&) const = default;
 };
 
@@ -104,6 +105,8 @@ struct FrozenSpec {
   std::vector<std::string> torchscript;
   std::string weights;         // safetensors of the native layers; empty: drawn from the job's seed
   std::vector<int32_t> shape;  // of the output, per sample; empty: as the native layers make it
+  // Of each of its files (FilesOf), as FeatureSpec::encoder_sha256.
+  std::vector<std::string> file_sha256;
   bool operator==(const FrozenSpec&) const = default;
 };
 
@@ -153,6 +156,7 @@ void Visit(V&& v, S& s) {
   v("components", s.components);
   v("column", s.column);
   v("encoder_uri", s.encoder_uri);
+  v("encoder_sha256", s.encoder_sha256);
 }
 
 template <typename V, typename S>
@@ -234,6 +238,7 @@ void Visit(V&& v, S& s) {
   v("torchscript", s.torchscript);
   v("weights", s.weights);
   v("shape", s.shape);
+  v("file_sha256", s.file_sha256);
 }
 
 template <typename V, typename S>

@@ -88,6 +88,7 @@ absl::Status ValidateFeatures(const FeatureSpec& features, const DatasetFacts* d
     }
   }
   if (features.kind == "torchscript" && features.encoder_uri.empty()) return Required("features.encoder_uri");
+  ATOLL_RETURN_IF_ERROR(ValidateSha256("features.encoder_sha256", features.encoder_sha256));
   if (features.kind != "pixels_pca") return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(Range("features.components", features.components, 1, 65536));
   if (dataset == nullptr) return absl::OkStatus();

@@ -74,6 +74,8 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.features = {.kind = "column", .column = "clip"}; }, "features.column", "UNKNOWN_COLUMN",
        "(embedding), found 'clip'"},
       {[](JobSpec& s) { s.features.kind = "torchscript"; }, "features.encoder_uri", "REQUIRED_FIELD", ""},
+      {[](JobSpec& s) { s.features = {.kind = "torchscript", .encoder_uri = "s3://b/e.pt", .encoder_sha256 = "12"}; },
+       "features.encoder_sha256", "INVALID_SHA256", "expected 64 lower-case hex digits, found '12'"},
       {[](JobSpec& s) { s.features.components = 0; }, "features.components", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.features.components = 65; }, "features.components", "OUT_OF_RANGE", "pixels (64)"},
       {[](JobSpec& s) { s.clustering.method = "x"; }, "clustering.method", "UNKNOWN_VALUE",

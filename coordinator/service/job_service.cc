@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/wire/spec_wire.h"
 #include "coordinator/service/dataset_lookup.h"
+#include "coordinator/service/job_files.h"
 #include "coordinator/service/messages.h"
 #include "coordinator/service/watch.h"
 #include "fmt/format.h"
@@ -47,10 +48,14 @@ absl::Status RequireField(std::string_view path, const std::string& value) {
   return FieldError(path, "FIELD_REQUIRED", "expected a value, found none");
 }
 
-// What cannot work whatever the dataset is said first, without reading it.
-absl::StatusOr<DatasetInfo> DatasetOf(storage::BlobStore& blobs, const spec::JobSpec& spec) {
-  ATOLL_RETURN_IF_ERROR(spec::Validate(spec, nullptr));
-  return LookUpDataset(blobs, spec.dataset);
+// What the blob store has to say of a job: its dataset, and the hashes of the files that it names, which are filled in.
+// What cannot work whatever the dataset is said first, without reading it; large files are read last.
+absl::StatusOr<DatasetInfo> LookUpInputs(storage::BlobStore& blobs, spec::JobSpec* spec) {
+  ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, nullptr));
+  ATOLL_ASSIGN_OR_RETURN(DatasetInfo dataset, LookUpDataset(blobs, spec->dataset));
+  ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, &dataset.facts));
+  ATOLL_RETURN_IF_ERROR(FillFileHashes(blobs, spec));
+  return dataset;
 }
 
 // The position in a list of jobs that a token stands for.
@@ -82,8 +87,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
   }
   const CallKey key = *keyed;
   const bool posted = blob_thread_.Post([this, finish, key, request, response] {
-    const spec::JobSpec spec = wire::FromProto(request->spec());
-    const absl::StatusOr<DatasetInfo> dataset = DatasetOf(blobs_, spec);
+    spec::JobSpec spec = wire::FromProto(request->spec());
+    const absl::StatusOr<DatasetInfo> dataset = LookUpInputs(blobs_, &spec);
     if (!dataset.ok()) return finish(dataset.status());
     const auto submit = [this, finish, key, spec, dataset = *dataset, request, response] {
       finish(Decode(

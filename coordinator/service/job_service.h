@@ -9,7 +9,8 @@ namespace atl::coordinator {
 
 class JobServiceImpl : public atlpb::job::v1::JobService::CallbackService {
  public:
-  // `blob_thread` reads dataset manifests from `blobs`, which may take as long as the network does.
+  // `blob_thread` reads dataset manifests and the files that jobs name from `blobs`, which may take as long as the
+  // network does.
   JobServiceImpl(ServiceContext context, storage::BlobStore* blobs, Executor* blob_thread)
       : context_(context), blobs_(*blobs), blob_thread_(*blob_thread) {}
 

@@ -55,6 +55,83 @@ TEST_F(JobServiceTest, BadSpecsNameTheirField) {
   EXPECT_EQ(CountJobs(), 0u);
 }
 
+atlpb::job::v1::FrozenComponent* AddLatent(atlpb::job::v1::JobSpec* spec, const std::string& uri) {
+  auto* latent = spec->add_frozen();
+  latent->set_name("latent");
+  latent->set_output("latent");
+  latent->add_torchscript(uri);
+  for (const int32_t size : {4, 4, 4}) latent->add_shape(size);
+  return latent;
+}
+
+TEST_F(JobServiceTest, AJobKeepsTheHashesOfTheFilesThatItNames) {
+  const auto encoder = blobs_->Write(blobs_->UriOf("files/encoder.pt"), "encoder");
+  const auto latent = blobs_->Write(blobs_->UriOf("files/latent.pt"), "latent");
+  ASSERT_TRUE(encoder.ok() && latent.ok());
+  auto request = SubmitRequest();
+  request.mutable_spec()->mutable_features()->set_kind("torchscript");
+  request.mutable_spec()->mutable_features()->set_encoder_uri(encoder->uri);
+  AddLatent(request.mutable_spec(), latent->uri);
+  const auto submitted = Submit(request);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  coordinator_.reset();
+  StartCoordinator();
+  atlpb::job::v1::GetJobRequest get;
+  get.set_job_id(submitted->job_id());
+  atlpb::job::v1::GetJobResponse stored;
+  ASSERT_TRUE(Call(*jobs_, &JobService::Stub::GetJob, get, &stored).ok());
+  EXPECT_EQ(stored.job().spec().features().encoder_sha256(), encoder->sha256);
+  EXPECT_THAT(stored.job().spec().frozen(0).file_sha256(), testing::ElementsAre(latent->sha256));
+  // A job that gives the same hashes is the same job.
+  *request.mutable_spec() = stored.job().spec();
+  const auto again = Submit(request);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->spec().SerializeAsString(), stored.job().spec().SerializeAsString());
+}
+
+TEST_F(JobServiceTest, FilesThatAreNotThereOrNotTheOnesThatAreMeantAreRefused) {
+  const auto file = blobs_->Write(blobs_->UriOf("files/a.pt"), "a");
+  ASSERT_TRUE(file.ok());
+  const std::string other = std::string(64, '0');
+  const std::string none = blobs_->UriOf("files/none.pt");
+  using Spec = atlpb::job::v1::JobSpec;
+  const auto encode = [](Spec* spec, const std::string& uri, const std::string& sha256) {
+    spec->mutable_features()->set_kind("torchscript");
+    spec->mutable_features()->set_encoder_uri(uri);
+    spec->mutable_features()->set_encoder_sha256(sha256);
+  };
+  struct Case {
+    std::function<void(Spec*)> change;
+    std::string field;
+    std::string reason;
+    std::string message;
+  };
+  const Case cases[] = {
+      {[&](Spec* spec) { AddLatent(spec, none); }, "frozen[0].torchscript[0]", "JOB_FILE",
+       "expected a file, found none at " + none},
+      {[&](Spec* spec) { AddLatent(spec, "file:///elsewhere/a.pt"); }, "frozen[0].torchscript[0]", "JOB_FILE",
+       "expected a file below the blob store " + blobs_->root() + ", found file:///elsewhere/a.pt"},
+      {[&](Spec* spec) { AddLatent(spec, file->uri)->add_file_sha256(other); }, "frozen[0].file_sha256[0]", "JOB_FILE",
+       file->uri + ": expected SHA-256 " + other + " as given, found " + file->sha256},
+      {[&](Spec* spec) { AddLatent(spec, file->uri)->add_file_sha256("ABC"); }, "frozen[0].file_sha256[0]",
+       "INVALID_SHA256", "expected 64 lower-case hex digits, found 'ABC'"},
+      {[&](Spec* spec) { encode(spec, none, ""); }, "features.encoder_uri", "JOB_FILE",
+       "expected a file, found none at " + none},
+      {[&](Spec* spec) { encode(spec, file->uri, other); }, "features.encoder_sha256", "JOB_FILE",
+       "expected SHA-256 " + other + " as given, found " + file->sha256},
+  };
+  for (const Case& c : cases) {
+    auto request = SubmitRequest();
+    c.change(request.mutable_spec());
+    const auto job = Submit(request);
+    EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument) << job.status();
+    EXPECT_EQ(ErrorField(job.status()), c.field) << job.status();
+    EXPECT_EQ(ErrorReason(job.status()), c.reason) << job.status();
+    EXPECT_THAT(std::string(job.status().message()), HasSubstr(c.message));
+  }
+  EXPECT_EQ(CountJobs(), 0u);
+}
+
 TEST_F(JobServiceTest, ValidateOnlyChecksEverythingAndStoresNothing) {
   atlpb::job::v1::SubmitJobRequest request = SubmitRequest();
   request.set_validate_only(true);

@@ -11,6 +11,8 @@ namespace atl::worker {
 std::string FrozenIdentity(const trainer::TrainerOptions& options) {
   spec::JobSpec only;
   only.frozen = options.frozen;
+  // The bytes that were read are hashed below, whether the job says their hash or not.
+  for (spec::FrozenSpec& component : only.frozen) component.file_sha256.clear();
   std::string text = spec::ToYaml(only);
   for (const std::string& uri : spec::FrozenFiles(options.frozen)) {
     const bool known = options.frozen_files != nullptr && options.frozen_files->contains(uri);

@@ -12,6 +12,7 @@
 #include "common/planner/frozen_flow.h"
 #include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
+#include "common/storage/frozen_files.h"
 
 namespace atl::worker {
 namespace {
@@ -91,15 +92,13 @@ absl::StatusOr<TrainingInputs> ReadTrainingInputs(storage::BlobStore* store, con
   ATOLL_ASSIGN_OR_RETURN(const dataset::DatasetManifest dataset,
                          dataset::ReadDatasetManifest(store, grant.dataset_manifest_uri));
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, MakeTrainingInputs(grant, dataset));
-  std::map<std::string, std::string> files;
-  const std::vector<std::string> needed = spec::FrozenFiles(inputs.options.frozen);
   // Named by the job's fields: a router network needs some of the components only.
-  for (const auto& [field, uri] : spec::FrozenFileFields(grant.spec.frozen)) {
-    if (files.contains(uri) || std::find(needed.begin(), needed.end(), uri) == needed.end()) continue;
-    absl::StatusOr<std::string> bytes = store->Read(uri);
-    if (!bytes.ok()) return WithContext(bytes.status(), field);
-    files[uri] = *std::move(bytes);
-  }
+  std::vector<spec::FrozenFileField> named = spec::FrozenFileFields(grant.spec.frozen);
+  const std::vector<std::string> needed = spec::FrozenFiles(inputs.options.frozen);
+  std::erase_if(named, [&](const spec::FrozenFileField& file) {
+    return std::find(needed.begin(), needed.end(), file.uri) == needed.end();
+  });
+  ATOLL_ASSIGN_OR_RETURN(auto files, storage::ReadFrozenFiles(store, named));
   inputs.options.frozen_files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   return inputs;
 }

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/errors.h"
+#include "common/dataset/dataset.h"
 #include "common/schedule/self_conditioning.h"
+#include "common/storage/testing.h"
 
 namespace atl::worker {
 namespace {
@@ -59,6 +62,40 @@ TEST(TrainingPlanTest, ExpertsThatAreSelfConditionedHaveASecondSchedule) {
   EXPECT_TRUE(schedule::Validate(made.self_conditioned).ok()) << schedule::Validate(made.self_conditioned);
   inputs.options.objective = trainer::Objective::kCluster;
   EXPECT_FALSE(plan().is_self_conditioned());
+}
+
+// A router network reads the files of the latent alone; whatever is read is checked.
+TEST(TrainingInputsTest, FrozenFilesThatAreNotTheOnesSubmittedAreDataLoss) {
+  storage::TemporaryStore store;
+  const storage::WrittenFile latent = *store->Write(store->UriOf("latent.pt"), "latent");
+  const storage::WrittenFile labels = *store->Write(store->UriOf("labels.pt"), "labels");
+  dataset::DatasetManifest dataset{.name = "digits", .channels = 1, .height = 8, .width = 8, .classes = {"0", "1"}};
+  dataset.shards = {{store->UriOf("datasets/digits/0.parquet"), "train", 10, 1, std::string(64, 'a')}};
+  spec::TaskGrant grant;
+  grant.kind = spec::TaskKind::kTrainRouter;
+  grant.dataset_manifest_uri = dataset::DatasetManifestUri(*store.get(), "digits");
+  ASSERT_TRUE(store->Write(grant.dataset_manifest_uri, dataset::ToJson(dataset)).ok());
+  grant.spec.experts = 1;
+  grant.spec.frozen = {
+      {.name = "labels", .input = "label", .output = "condition", .torchscript = {labels.uri}, .shape = {96}},
+      {.name = "latent", .output = "latent", .torchscript = {latent.uri}, .shape = {4, 4, 4}}};
+  grant.spec.frozen[0].file_sha256 = {labels.sha256};
+  grant.spec.frozen[1].file_sha256 = {latent.sha256};
+  grant.inputs = {{.kind = spec::TaskKind::kPartition,
+                   .index = 0,
+                   .artifacts = {{"partition/0", store->UriOf("p.parquet"), 1, std::string(64, 'b'), 10}}}};
+  ASSERT_TRUE(store->Write(labels.uri, "Labels").ok());
+  const auto router = ReadTrainingInputs(store.get(), grant);
+  ASSERT_TRUE(router.ok()) << router.status();
+  EXPECT_EQ(*router->options.frozen_files, (std::map<std::string, std::string>{{latent.uri, "latent"}}));
+
+  grant.kind = spec::TaskKind::kTrainExpert;
+  const absl::Status status = ReadTrainingInputs(store.get(), grant).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_EQ(std::string(status.message()), "frozen[0].torchscript[0]: " + labels.uri + ": expected SHA-256 " +
+                                               labels.sha256 + ", found " + storage::Sha256("Labels"));
+  grant.spec.frozen[0].file_sha256.clear();  // as in a job of before
+  EXPECT_EQ(ReadTrainingInputs(store.get(), grant)->options.frozen_files->at(labels.uri), "Labels");
 }
 
 }  // namespace

@@ -114,9 +114,13 @@ absl::StatusOr<Extractor> ColumnExtractor(const TaskContext& context, const data
 }
 
 absl::StatusOr<Extractor> ScriptExtractor(const TaskContext& context, const dataset::DatasetManifest& manifest) {
-  const std::string& uri = context.grant.spec.features.encoder_uri;
-  ATOLL_ASSIGN_OR_RETURN(const std::string archive, context.store->Read(uri));
-  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<ScriptEncoder> encoder, ScriptEncoder::Load(archive, uri));
+  const spec::FeatureSpec& features = context.grant.spec.features;
+  // A job of before, whose hash is not known, goes on with the file as it is.
+  absl::StatusOr<std::string> archive =
+      features.encoder_sha256.empty() ? context.store->Read(features.encoder_uri)
+                                      : context.store->ReadVerified(features.encoder_uri, features.encoder_sha256);
+  if (!archive.ok()) return WithContext(archive.status(), "features.encoder_uri");
+  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<ScriptEncoder> encoder, ScriptEncoder::Load(*archive, features.encoder_uri));
   return [encoder = std::move(encoder), manifest](dataset::SampleReader* samples, int64_t first,
                                                   int64_t count) -> absl::StatusOr<at::Tensor> {
     const int64_t values = int64_t{manifest.channels} * manifest.height * manifest.width;

@@ -14,6 +14,7 @@
 #include "common/model/weights.h"
 #include "common/spec/frozen.h"
 #include "common/storage/checkpoint.h"
+#include "common/storage/frozen_files.h"
 #include "common/storage/model_index.h"
 #include "common/storage/safetensors.h"
 #include "worker/tasks/held_out_modes.h"
@@ -36,10 +37,7 @@ absl::StatusOr<at::Tensor> RunFrozen(const TaskContext& context, const dataset::
                              .classes = static_cast<int32_t>(manifest.classes.size()),
                              .seed = job.seed};
   source.components = job.frozen;
-  std::map<std::string, std::string> files;
-  for (const std::string& uri : spec::FrozenFiles(job.frozen)) {
-    ATOLL_ASSIGN_OR_RETURN(files[uri], context.store->Read(uri));
-  }
+  ATOLL_ASSIGN_OR_RETURN(auto files, storage::ReadFrozenFiles(context.store, spec::FrozenFileFields(job.frozen)));
   source.files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components, model::LoadFrozen(source));
   at::Tensor flow = std::move(input);

@@ -255,6 +255,20 @@ TEST_F(Tasks, ATorchScriptFileMayBeTheEncoder) {
   ExpectClustersAreClasses(*partitions);
 }
 
+TEST_F(Tasks, AnEncoderThatIsNotTheOneSubmittedIsDataLoss) {
+  spec_.features.kind = "torchscript";
+  spec_.features.encoder_uri = SaveEncoder("def forward(self, x):\n  return x.flatten(1)\n");
+  std::string bytes = *store_->Read(spec_.features.encoder_uri);
+  spec_.features.encoder_sha256 = storage::Sha256(bytes);
+  EXPECT_TRUE(RunTask(Context(TaskKind::kFeaturize, 0, {})).ok());
+  bytes[bytes.size() / 2] ^= 1;
+  ASSERT_TRUE(store_->Write(spec_.features.encoder_uri, bytes).ok());
+  const absl::Status status = RunTask(Context(TaskKind::kFeaturize, 0, {})).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(spec_.features.encoder_uri + ": expected SHA-256 " + spec_.features.encoder_sha256));
+}
+
 TEST_F(Tasks, EncodersThatAreNoneOrReturnSomethingElseAreRefused) {
   spec_.features.kind = "torchscript";
   struct Bad {
@@ -426,6 +440,22 @@ TEST_F(PublishTask, FrozenComponentsLeaveLatentsAndClassEmbeddingsWithTheirCondi
   for (size_t i = 0; i < 15; ++i) EXPECT_FLOAT_EQ(second[i], first[i] + 1);
   EXPECT_NE(first[0], first[3]);  // another class, another condition
   EXPECT_EQ(embedding("router"), std::vector<float>(15, 9));
+}
+
+TEST_F(PublishTask, FrozenWeightsThatAreNotTheOnesSubmittedAreDataLoss) {
+  const std::string uri = store_->UriOf("labels.safetensors");
+  ASSERT_TRUE(store_->Write(uri, "flipped").ok());
+  spec_.frozen = {{.name = "labels",
+                   .input = "label",
+                   .output = "condition",
+                   .layers = {{.kind = "embedding", .width = 3}},
+                   .weights = uri,
+                   .file_sha256 = {storage::Sha256("written")}}};
+  const absl::Status status = RunTask(PublishContext()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("frozen[0].weights: " + uri + ": expected SHA-256 " + storage::Sha256("written") + ", found " +
+                        storage::Sha256("flipped")));
 }
 
 TEST_F(PublishTask, TwiceIsTheSameAsOnce) {

@@ -1,0 +1,20 @@
+// The files that frozen components are made of.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/spec/frozen.h"
+#include "common/storage/blob_store.h"
+
+namespace atl::storage {
+
+// The bytes of every file, by URI, each read once. DATA_LOSS (HASH_MISMATCH) names the field, the file, its hash in the
+// job and the one that was found; a file whose hash the job does not say is taken as it is. Errors of BlobStore::Read,
+// with the field. Blocks.
+absl::StatusOr<std::map<std::string, std::string>> ReadFrozenFiles(BlobStore* store,
+                                                                   const std::vector<spec::FrozenFileField>& files);
+
+}  // namespace atl::storage

@@ -1,0 +1,76 @@
+#include "coordinator/service/job_files.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/base/errors.h"
+#include "common/base/status_macros.h"
+#include "common/spec/frozen.h"
+#include "fmt/format.h"
+
+namespace atl::coordinator {
+namespace {
+
+// A file, and the fields that name it and its hash.
+struct JobFile {
+  std::string field;
+  std::string uri;
+  std::string sha256_field;
+};
+
+class FileHashes {
+ public:
+  explicit FileHashes(storage::BlobStore& blobs) : blobs_(blobs) {}
+
+  absl::Status Fill(const JobFile& file, std::string* sha256) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string found, HashOf(file));
+    if (sha256->empty()) *sha256 = found;
+    if (*sha256 == found) return absl::OkStatus();
+    return FieldError(file.sha256_field, "JOB_FILE",
+                      fmt::format("{}: expected SHA-256 {} as given, found {}", file.uri, *sha256, found));
+  }
+
+ private:
+  absl::StatusOr<std::string> HashOf(const JobFile& file) {
+    const auto known = found_.find(file.uri);
+    if (known != found_.end()) return known->second;
+    const absl::StatusOr<storage::WrittenFile> read = blobs_.Hash(file.uri);
+    if (read.ok()) return found_[file.uri] = read->sha256;
+    if (absl::IsNotFound(read.status())) {
+      return FieldError(file.field, "JOB_FILE", "expected a file, found none at " + file.uri);
+    }
+    if (absl::IsInvalidArgument(read.status())) {
+      return FieldError(file.field, "JOB_FILE",
+                        fmt::format("expected a file below the blob store {}, found {}", blobs_.root(), file.uri));
+    }
+    return WithContext(read.status(), file.field);
+  }
+
+  storage::BlobStore& blobs_;
+  std::map<std::string, std::string> found_;  // by URI
+};
+
+}  // namespace
+
+absl::Status FillFileHashes(storage::BlobStore& blobs, spec::JobSpec* spec) {
+  FileHashes hashes(blobs);
+  if (spec->features.kind == "torchscript") {
+    ATOLL_RETURN_IF_ERROR(hashes.Fill({"features.encoder_uri", spec->features.encoder_uri, "features.encoder_sha256"},
+                                      &spec->features.encoder_sha256));
+  }
+  const std::vector<spec::FrozenFileField> files = spec::FrozenFileFields(spec->frozen);
+  size_t next = 0;
+  for (size_t i = 0; i < spec->frozen.size(); ++i) {
+    spec::FrozenSpec& component = spec->frozen[i];
+    component.file_sha256.resize(spec::FilesOf(component).size());
+    for (size_t k = 0; k < component.file_sha256.size(); ++k, ++next) {
+      ATOLL_RETURN_IF_ERROR(
+          hashes.Fill({files[next].field, files[next].uri, fmt::format("frozen[{}].file_sha256[{}]", i, k)},
+                      &component.file_sha256[k]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace atl::coordinator

@@ -1,0 +1,15 @@
+// The files that a job names, fixed at submission by their hashes.
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/spec/spec.h"
+#include "common/storage/blob_store.h"
+
+namespace atl::coordinator {
+
+// Reads every file that `spec` names and fills in its SHA-256 where it is not given. Of a valid spec. INVALID_ARGUMENT
+// (JOB_FILE) names the field, and the file that is not there, lies outside the store, or has another
+// hash than the one given. Blocks on the blob store for as long as reading the files takes.
+absl::Status FillFileHashes(storage::BlobStore& blobs, spec::JobSpec* spec);
+
+}  // namespace atl::coordinator
