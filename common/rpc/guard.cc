@@ -45,18 +45,34 @@ grpc::Status Guard::Process(const InputMetadata& metadata, grpc::AuthContext* co
                             OutputMetadata*) {
   const auto path = metadata.find(":path");
   const std::string_view method = path == metadata.end() ? "" : View(path->second);
-  absl::Status status;
-  if (const Access* row = FindAccess(method); row == nullptr || !row->open) {
-    const absl::StatusOr<Principal> caller = Find(*authenticator_, metadata, *context);
-    status = caller.ok() ? CheckAccess(method, caller->subject, caller->roles) : caller.status();
-  }
+  const Access* const row = FindAccess(method);
+  if (row != nullptr && row->open) return grpc::Status::OK;
+  const absl::StatusOr<Principal> caller = Find(*authenticator_, metadata, *context);
+  const absl::Status status = caller.ok() ? CheckAccess(method, caller->subject, caller->roles) : caller.status();
   if (status.ok()) return grpc::Status::OK;
+  RefusedCall refused{.method = std::string(method), .status = status};
+  if (caller.ok()) {
+    refused.subject = caller->subject;
+  } else if (std::vector<std::string> names = CertificateNames(*context); !names.empty()) {
+    refused.subject = std::move(names.front());
+  }
+  Refused(refused);
   return {static_cast<grpc::StatusCode>(status.code()),
           fmt::format("[{}] {}", ErrorReason(status), std::string(status.message()))};
 }
 
 absl::StatusOr<Principal> Guard::Who(const grpc::ServerContextBase& call) const {
   return Find(*authenticator_, call.client_metadata(), *call.auth_context());
+}
+
+void Guard::TellRefused(OnRefused on_refused) {
+  absl::MutexLock lock(&mutex_);
+  on_refused_ = std::move(on_refused);
+}
+
+void Guard::Refused(const RefusedCall& call) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  if (on_refused_) on_refused_(call);
 }
 
 absl::StatusOr<Principal> CallerOf(const Guard* guard, const grpc::ServerContextBase& call) {

@@ -1,11 +1,15 @@
 // Lets calls in or refuses them, before a handler sees them, and tells handlers who calls.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "common/rpc/authenticator.h"
 #include "common/rpc/principals.h"
 #include "grpcpp/security/auth_context.h"
@@ -13,6 +17,14 @@
 #include "grpcpp/server_context.h"
 
 namespace atl::rpc {
+
+// A call that was refused before a handler saw it. Holds nothing of its credential.
+struct RefusedCall {
+  std::string method;   // "/atoll.job.v1.JobService/SubmitJob", or an HTTP route: as the caller wrote it
+  std::string subject;  // who the caller is known to be, by its entry or else by its certificate; empty: nobody
+  std::string peer;     // "ip:port" of an HTTP caller; empty of a gRPC one, whose address a guard is not told
+  absl::Status status;
+};
 
 // A gRPC authentication context belongs to a connection, which calls of several users may share: nothing is written
 // into it, and handlers ask Who again. A credential is checked when a call starts; a stream that is open goes on after
@@ -30,8 +42,17 @@ class Guard final : public grpc::AuthMetadataProcessor {
   // The caller of a call that was let in. An error where its credential has expired or was revoked since.
   absl::StatusOr<Principal> Who(const grpc::ServerContextBase& call) const;
 
+  // Who hears of every call that is refused from now on; null: nobody. Called from serving threads; must not block, nor
+  // call this. When it returns, the one before is not being called any more.
+  using OnRefused = std::function<void(const RefusedCall&)>;
+  void TellRefused(OnRefused on_refused);
+  // For ports that do not speak gRPC.
+  void Refused(const RefusedCall& call) const;
+
  private:
   const std::shared_ptr<const Authenticator> authenticator_;
+  mutable absl::Mutex mutex_;
+  OnRefused on_refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Who calls, with a guard or without: on a port without one whoever reaches it may do everything (OpenPrincipal), under

@@ -2,7 +2,6 @@
 
 #include <memory>
 
-#include "common/base/status_macros.h"
 #include "common/rpc/roles.h"
 
 namespace atl::rpc {
@@ -20,11 +19,22 @@ http::HttpSecurity HttpSecurityOf(const Security* security) {
   }
   // Tokens must not travel in the clear.
   http.allow_clear = false;
-  http.access = [authenticator](const http::HttpCaller& caller,
-                                std::string_view route) -> absl::StatusOr<http::HttpSubject> {
-    ATOLL_ASSIGN_OR_RETURN(const Principal principal, authenticator->Check(caller.bearer, caller.certificate_names));
-    ATOLL_RETURN_IF_ERROR(CheckAccess(route, principal.subject, principal.roles));
-    return http::HttpSubject{.name = principal.subject, .images_in_flight = principal.quota.images_in_flight};
+  http.access = [authenticator, guard = security->guard()](
+                    const http::HttpCaller& caller, std::string_view route) -> absl::StatusOr<http::HttpSubject> {
+    const absl::StatusOr<Principal> principal = authenticator->Check(caller.bearer, caller.certificate_names);
+    const absl::Status status =
+        principal.ok() ? CheckAccess(route, principal->subject, principal->roles) : principal.status();
+    if (status.ok()) {
+      return http::HttpSubject{.name = principal->subject, .images_in_flight = principal->quota.images_in_flight};
+    }
+    RefusedCall refused{.method = std::string(route), .peer = caller.address, .status = status};
+    if (principal.ok()) {
+      refused.subject = principal->subject;
+    } else if (!caller.certificate_names.empty()) {
+      refused.subject = caller.certificate_names.front();
+    }
+    guard->Refused(refused);
+    return status;
   };
   return http;
 }

@@ -62,6 +62,23 @@ TEST_F(HttpAccessTest, RoutesAreForTheRolesOfTheTable) {
   EXPECT_EQ(subject->images_in_flight, 3);
 }
 
+TEST_F(HttpAccessTest, RefusedCallersAreTold) {
+  const auto security = Security::Make(options_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  std::vector<std::string> told;
+  (*security)->guard()->TellRefused([&](const RefusedCall& call) {
+    told.push_back(call.method + " by '" + call.subject + "' at " + call.peer + ": " + ErrorReason(call.status));
+  });
+  const http::HttpSecurity http = HttpSecurityOf(security->get());
+  Outcome(http, {.address = "10.0.0.1:5"}, "/metrics");
+  Outcome(http, {.bearer = alice_.token, .address = "10.0.0.2:5"}, "/metrics");
+  Outcome(http, {.certificate_names = {"eve"}, .address = "10.0.0.3:5"}, "/metrics");
+  Outcome(http, {.bearer = root_.token, .address = "10.0.0.4:5"}, "/metrics");
+  EXPECT_EQ(told, (std::vector<std::string>{"/metrics by '' at 10.0.0.1:5: CREDENTIAL_REQUIRED",
+                                            "/metrics by 'alice' at 10.0.0.2:5: ROLE_REQUIRED",
+                                            "/metrics by 'eve' at 10.0.0.3:5: CERTIFICATE_UNKNOWN"}));
+}
+
 TEST_F(HttpAccessTest, TokensNeverTravelInTheClear) {
   options_.insecure_network = true;
   EXPECT_FALSE(Make().allow_clear);

@@ -132,6 +132,39 @@ TEST_F(SecurityTest, TokensCountOnThisMachineWithoutTls) {
   EXPECT_EQ(refused.message(), "the token is not one of this service's");
 }
 
+TEST_F(SecurityTest, RefusedCallsAreToldWithWhoAndWhyAndWithoutTheCredential) {
+  server_.principals = WritePrincipals();
+  server_.tls_dir = Folder("server", authority_.IssueServer("localhost"));
+  Start();
+  absl::Mutex mutex;
+  std::vector<std::string> told;
+  jobs_.guard->TellRefused([&](const RefusedCall& call) {
+    absl::MutexLock lock(&mutex);
+    told.push_back(
+        fmt::format("{} by '{}' at '{}': {}", call.method, call.subject, call.peer, ErrorReason(call.status)));
+    EXPECT_EQ(std::string(call.status.message()).find("nobody's"), std::string::npos);
+  });
+  client_.ca = Path("server") + "/ca.crt";
+  EXPECT_EQ(Asked(), "CREDENTIAL_REQUIRED");
+  client_.token_file = Write("token", "ann's");
+  EXPECT_EQ(Asked(), "ann");
+  Write("token", "sam's");
+  EXPECT_EQ(Asked(), "ROLE_REQUIRED");
+  client_.ca.clear();
+  client_.tls_dir = Folder("client", authority_.IssueClient("eve.example.org"));
+  Write("token", "nobody's");
+  EXPECT_EQ(Asked(), "TOKEN_UNKNOWN");
+  client_.token_file.clear();
+  EXPECT_EQ(Asked(), "CERTIFICATE_UNKNOWN");
+  jobs_.guard->TellRefused(nullptr);
+  EXPECT_EQ(Asked(), "CERTIFICATE_UNKNOWN");
+  const std::string method = "/atoll.job.v1.JobService/GetJob";
+  EXPECT_THAT(told, ::testing::ElementsAre(method + " by '' at '': CREDENTIAL_REQUIRED",
+                                           method + " by 'sam' at '': ROLE_REQUIRED",
+                                           method + " by 'eve.example.org' at '': TOKEN_UNKNOWN",
+                                           method + " by 'eve.example.org' at '': CERTIFICATE_UNKNOWN"));
+}
+
 TEST_F(SecurityTest, ProbesNeedNoCredential) {
   server_.principals = WritePrincipals();
   Start();

@@ -26,41 +26,66 @@ absl::StatusOr<int> OpenFile(const std::string& path) {
 
 }  // namespace
 
-std::string AuditLine(const AuditEntry& entry) {
-  const nlohmann::ordered_json line = {
-      {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", entry.time, absl::UTCTimeZone())},
-      {"subject", entry.subject},
-      {"peer", entry.peer},
-      {"method", entry.method},
-      {"resource", entry.resource},
-      {"code", absl::StatusCodeToString(entry.status.code())},
-      {"reason", ErrorReason(entry.status)}};
+std::string AuditLine(const AuditEntry& entry, int64_t left_out) {
+  nlohmann::ordered_json line = {{"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", entry.time, absl::UTCTimeZone())},
+                                 {"subject", entry.subject},
+                                 {"peer", entry.peer},
+                                 {"method", entry.method},
+                                 {"resource", entry.resource},
+                                 {"code", absl::StatusCodeToString(entry.status.code())},
+                                 {"reason", ErrorReason(entry.status)}};
+  if (left_out > 0) line["left_out"] = left_out;
   // Safe for any bytes: what is no UTF-8 is replaced.
   return line.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) || absl::IsResourceExhausted(status);
+}
+
 absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path, metrics::Registry* registry) {
   std::unique_ptr<AuditLog> log(new AuditLog(
-      path, registry->AddCounter("atoll_coordinator_audit_failures_total",
-                                 "Lines of the audit log that could not be written; their calls went on.")));
+      path,
+      registry->AddCounter("atoll_coordinator_audit_failures_total",
+                           "Lines of the audit log that could not be written; their calls went on."),
+      registry->AddCounter("atoll_coordinator_audit_left_out_total",
+                           "Refused calls without a line in the audit log, because there were too many.")));
   ATOLL_RETURN_IF_ERROR(log->Reopen());
   return log;
 }
 
 AuditLog::~AuditLog() {
   absl::MutexLock lock(&mutex_);
+  // No line comes after these, to count them.
+  if (left_out_-- > 0) Append(last_left_out_);
   if (file_ >= 0) close(file_);
 }
 
 void AuditLog::Write(const AuditEntry& entry) {
-  const std::string line = AuditLine(entry);
   absl::MutexLock lock(&mutex_);
+  Append(entry);
+}
+
+void AuditLog::WriteRefused(AuditEntry entry, absl::Duration now) {
+  for (std::string* const text : {&entry.subject, &entry.method, &entry.resource}) {
+    if (text->size() > kMostRefusedText) text->resize(kMostRefusedText);
+  }
+  absl::MutexLock lock(&mutex_);
+  if (refused_.Take(kRefusedLines, now, 1) == absl::ZeroDuration()) return Append(entry);
+  all_left_out_.Increment();
+  ++left_out_;
+  last_left_out_ = std::move(entry);
+}
+
+void AuditLog::Append(const AuditEntry& entry) {
+  const std::string line = AuditLine(entry, left_out_);
   // In one piece: other processes may append to the same file.
   const std::string bytes = torn_ ? "\n" + line : line;
   const ssize_t written = write(file_, bytes.data(), bytes.size());
   const int error = errno;
   if (written == static_cast<ssize_t>(bytes.size())) {
     torn_ = failing_ = false;
+    left_out_ = 0;
     return;
   }
   torn_ |= written > 0;

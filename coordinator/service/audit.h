@@ -1,5 +1,5 @@
 // The audit log: one line of JSON for every call that changes something, with who made it, from where, on what, and how
-// it ended.
+// it ended; and one for every call that is refused, at a bounded rate.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/token_bucket.h"
 #include "common/metrics/metrics.h"
 
 namespace atl::coordinator {
+
+// Of refused calls. Anybody who reaches the port can make them.
+inline constexpr BucketRate kRefusedLines{.per_second = 10, .burst = 100};
+// Of a text that the caller of a refused call chose.
+inline constexpr size_t kMostRefusedText = 200;
 
 struct AuditEntry {
   absl::Time time;
@@ -25,8 +31,12 @@ struct AuditEntry {
 };
 
 // {"time": RFC 3339 in UTC, "subject", "peer", "method", "resource", "code", "reason"} and a line end. Free texts, as
-// the message of an error or a reason that a user gave, are left out: they may hold anything.
-std::string AuditLine(const AuditEntry& entry);
+// the message of an error or a reason that a user gave, are left out: they may hold anything. Where `left_out` is not
+// 0, it comes last.
+std::string AuditLine(const AuditEntry& entry, int64_t left_out = 0);
+
+// Whether a call ended because its caller may not make it, or not that often.
+bool IsRefusal(const absl::Status& status);
 
 // A file that only grows. A line is handed to the system before its call is answered; it is not synced, so that a crash
 // of the machine, but not of the process, may lose the last ones. A line that cannot be written (the disk is full) does
@@ -40,19 +50,30 @@ class AuditLog {
 
   void Write(const AuditEntry& entry);
 
+  // A call that was refused, at `now` of a monotonic clock: a line while kRefusedLines allows it. Others are counted
+  // (atoll_coordinator_audit_left_out_total), and the next line of any call says how many there were before it. Long
+  // texts are cut.
+  void WriteRefused(AuditEntry entry, absl::Duration now);
+
   // Opens the path again, for whoever has moved the file away (log rotation). On an error, as of Open, the old file
   // stays.
   absl::Status Reopen();
 
  private:
-  AuditLog(std::string path, metrics::Counter* failures) : path_(std::move(path)), failures_(*failures) {}
+  AuditLog(std::string path, metrics::Counter* failures, metrics::Counter* all_left_out)
+      : path_(std::move(path)), failures_(*failures), all_left_out_(*all_left_out) {}
+  void Append(const AuditEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   metrics::Counter& failures_;
+  metrics::Counter& all_left_out_;
   absl::Mutex mutex_;
   int file_ ABSL_GUARDED_BY(mutex_) = -1;
   bool torn_ ABSL_GUARDED_BY(mutex_) = false;     // the last line has no end
   bool failing_ ABSL_GUARDED_BY(mutex_) = false;  // the last line could not be written
+  TokenBucket refused_ ABSL_GUARDED_BY(mutex_);
+  int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last line
+  AuditEntry last_left_out_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace atl::coordinator

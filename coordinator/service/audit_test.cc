@@ -107,6 +107,53 @@ TEST_F(AuditLogTest, AFolderThatIsNotThereIsAnError) {
   EXPECT_THAT(std::string(log.status().message()), HasSubstr("audit.log"));
 }
 
+AuditEntry Refusal(const std::string& method) {
+  AuditEntry entry = Entry("");
+  entry.method = method;
+  entry.status = MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_UNKNOWN", "the token is not one of ours");
+  return entry;
+}
+
+TEST_F(AuditLogTest, AFloodOfRefusedCallsLeavesABoundedNumberOfLinesAndItsCount) {
+  auto log = Open();
+  // A thousand in every tenth of a second, for ten seconds.
+  const auto burst = static_cast<size_t>(kRefusedLines.burst);
+  const size_t bound = burst + static_cast<size_t>(kRefusedLines.per_second * 10) + 1;
+  for (int tenth = 0; tenth < 100; ++tenth) {
+    for (int i = 0; i < 1000; ++i) log->WriteRefused(Refusal("GetJob"), absl::Milliseconds(100 * tenth));
+  }
+  log->Write(Entry("job-1"));
+  log->Write(Entry("job-2"));
+  const std::vector<std::string> lines = Lines(path_);
+  EXPECT_GT(lines.size(), burst);
+  EXPECT_LE(lines.size(), bound + 2);
+  int64_t told = 0;
+  for (const std::string& line : lines) told += 1 + json::parse(line).value("left_out", int64_t{0});
+  EXPECT_EQ(told, 100'002) << "every call is in the log, or counted in it";
+  EXPECT_FALSE(json::parse(lines[burst - 1]).contains("left_out"));
+  EXPECT_EQ(json::parse(lines[burst])["left_out"], 1000 - static_cast<int64_t>(burst));
+  EXPECT_EQ(json::parse(lines.back())["resource"], "job-2");
+  EXPECT_FALSE(json::parse(lines.back()).contains("left_out"));
+  EXPECT_THAT(registry_->Text(),
+              HasSubstr("atoll_coordinator_audit_left_out_total " + std::to_string(100'002 - lines.size())));
+}
+
+TEST_F(AuditLogTest, WhatWasLeftOutLastIsToldWhenTheLogIsClosed) {
+  auto log = Open();
+  const auto burst = static_cast<size_t>(kRefusedLines.burst);
+  for (size_t i = 0; i < burst + 5; ++i) log->WriteRefused(Refusal("GetJob"), absl::ZeroDuration());
+  EXPECT_EQ(Lines(path_).size(), burst);
+  log.reset();
+  ASSERT_EQ(Lines(path_).size(), burst + 1);
+  EXPECT_EQ(json::parse(Lines(path_).back())["left_out"], 4);
+}
+
+TEST_F(AuditLogTest, LongTextsOfRefusedCallsAreCut) {
+  auto log = Open();
+  log->WriteRefused(Refusal("/" + std::string(8000, 'x')), absl::ZeroDuration());
+  EXPECT_EQ(json::parse(Lines(path_)[0])["method"], "/" + std::string(kMostRefusedText - 1, 'x'));
+}
+
 // A limit on the size of files is a disk that is full for this process alone.
 TEST_F(AuditLogTest, AFullDiskIsCountedAndLeavesNoTornLineInTheMiddle) {
   auto log = Open();

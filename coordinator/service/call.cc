@@ -25,13 +25,18 @@ void CallTimer::End(const absl::Status& status) const {
       ->AddHistogram("atoll_coordinator_request_seconds", "Time of a call, waiting included.",
                      metrics::CallSecondsBounds(), {{"method", name_.method}})
       ->Observe(absl::ToDoubleSeconds(clock_->Monotonic() - start_));
-  if (audit_ != nullptr && name_.resource) {
-    audit_->Write({.time = clock_->Now(),
-                   .subject = subject_,
-                   .peer = peer_,
-                   .method = name_.method,
-                   .resource = *name_.resource,
-                   .status = status});
+  if (audit_ != nullptr && (name_.resource || IsRefusal(status))) {
+    AuditEntry entry{.time = clock_->Now(),
+                     .subject = subject_,
+                     .peer = peer_,
+                     .method = name_.method,
+                     .resource = name_.resource.value_or(""),
+                     .status = status};
+    if (name_.resource) {
+      audit_->Write(entry);
+    } else {
+      audit_->WriteRefused(std::move(entry), clock_->Monotonic());
+    }
   }
   if (status.ok()) return;
   registry_

@@ -45,7 +45,8 @@ struct CallName {
   std::optional<std::string> resource;
 };
 
-// Times one call, counts it when it ends, with its code, and writes it to the audit log where it changes something.
+// Times one call, counts it when it ends, with its code, and writes it to the audit log where it changes something or
+// is refused.
 class CallTimer {
  public:
   // Reads of `call` who makes it; keeps no reference to it.

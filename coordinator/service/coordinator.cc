@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
+#include "common/rpc/roles.h"
 #include "coordinator/service/adoption.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/service/weights_lookup.h"
@@ -44,6 +45,22 @@ std::string RandomBytes(size_t size) {
   std::_Exit(kExitStoreLost);
 }
 
+// A method without its service, as other lines of the audit log have it. Of one that nobody knows, all is kept.
+std::string NameOf(const std::string& method) {
+  const bool known = method.starts_with("/atoll.") && rpc::FindAccess(method) != nullptr;
+  return known ? method.substr(method.rfind('/') + 1) : method;
+}
+
+void AuditRefused(const rpc::RefusedCall& call, AuditLog* audit, Clock* clock) {
+  audit->WriteRefused({.time = clock->Now(),
+                       .subject = call.subject,
+                       .peer = call.peer,
+                       .method = NameOf(call.method),
+                       .resource = "",
+                       .status = call.status},
+                      clock->Monotonic());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
@@ -57,10 +74,14 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
 }
 
 absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) {
+  security_ = options.security;
   registry_ = metrics::Registry::Create("coordinator");
   metrics_ = std::make_unique<CoreMetrics>(registry_.get());
   if (!options.audit_log.empty()) {
     ATOLL_ASSIGN_OR_RETURN(audit_, AuditLog::Open(options.audit_log, registry_.get()));
+    if (guard() != nullptr) {
+      guard()->TellRefused([this, clock](const rpc::RefusedCall& call) { AuditRefused(call, audit_.get(), clock); });
+    }
   }
   ATOLL_RETURN_IF_ERROR(OpenStore(options));
   // A standby may have waited for days, in which the file was moved away.
@@ -163,9 +184,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
   blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
 
-  security_ = options.security;
-  const rpc::Guard* const guard = security_ == nullptr ? nullptr : security_->guard().get();
-  const ServiceContext context{core, core_thread_.get(), clock, registry_.get(), guard, watches_.get(), audit_.get()};
+  const ServiceContext context{core, core_thread_.get(), clock, registry_.get(), guard(), watches_.get(), audit_.get()};
   job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
   island_service_ = std::make_unique<IslandServiceImpl>(context);
   model_service_ = std::make_unique<ModelServiceImpl>(context);
@@ -204,6 +223,12 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
 Coordinator::~Coordinator() {
   if (server_ != nullptr) Stop(absl::ZeroDuration());
   if (core_thread_ != nullptr) core_thread_->Stop();
+  // Others may have the guard, too.
+  if (audit_ != nullptr && guard() != nullptr) guard()->TellRefused(nullptr);
+}
+
+rpc::Guard* Coordinator::guard() const {
+  return security_ == nullptr ? nullptr : security_->guard().get();
 }
 
 bool Coordinator::WithCore(const std::function<void(Core&)>& function) {

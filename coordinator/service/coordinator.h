@@ -100,6 +100,7 @@ class Coordinator {
   absl::Status StandBy(const CoordinatorOptions& options, const std::string& holder);
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
+  rpc::Guard* guard() const;  // null: everybody may call everything
   bool ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done);
 
   // In order of construction; destroyed in reverse.
