@@ -26,6 +26,9 @@ class TokenBucket {
     return absl::ZeroDuration();
   }
 
+  // Puts back what was taken at this rate and not used.
+  void PutBack(const BucketRate& rate, double count) { full_at_ -= absl::Seconds(count / rate.per_second); }
+
   // Whether it is as good as new.
   bool IsFull(absl::Duration now) const { return full_at_ <= now; }
 

@@ -53,6 +53,18 @@ TEST(TokenBucketTest, IsFullAgainWhenWhatWasTakenHasComeBack) {
   EXPECT_TRUE(bucket.IsFull(absl::Milliseconds(2'500)));
 }
 
+TEST(TokenBucketTest, WhatIsPutBackCanBeTakenAgainAndFillsItNoMoreThanFull) {
+  const BucketRate rate{.per_second = 2, .burst = 4};
+  TokenBucket bucket;
+  EXPECT_EQ(bucket.Take(rate, absl::ZeroDuration(), 4), absl::ZeroDuration());
+  bucket.PutBack(rate, 3);
+  EXPECT_EQ(bucket.Take(rate, absl::ZeroDuration(), 3), absl::ZeroDuration());
+  EXPECT_EQ(bucket.Take(rate, absl::ZeroDuration(), 1), absl::Milliseconds(500));
+  bucket.PutBack(rate, 3);
+  EXPECT_EQ(bucket.Take(rate, absl::Hours(1), 4), absl::ZeroDuration());
+  EXPECT_EQ(bucket.Take(rate, absl::Hours(1), 1), absl::Milliseconds(500));
+}
+
 // As many steps as rounding could add up in.
 TEST(TokenBucketTest, TheRateHoldsOverManySteps) {
   TokenBucket bucket;

@@ -30,6 +30,8 @@ struct HttpSubject {
   std::string name = "anonymous";
   // Images that it may have under way at a time; unset: no limit.
   std::optional<int64_t> images_in_flight;
+  // That it may ask for in a minute; unset: no limit.
+  std::optional<int64_t> images_per_minute;
 };
 
 // Decides whether a caller may use a route, and says who it is. UNAUTHENTICATED or PERMISSION_DENIED. Called from

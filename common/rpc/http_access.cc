@@ -25,7 +25,9 @@ http::HttpSecurity HttpSecurityOf(const Security* security) {
     const absl::Status status =
         principal.ok() ? CheckAccess(route, principal->subject, principal->roles) : principal.status();
     if (status.ok()) {
-      return http::HttpSubject{.name = principal->subject, .images_in_flight = principal->quota.images_in_flight};
+      return http::HttpSubject{.name = principal->subject,
+                               .images_in_flight = principal->quota.images_in_flight,
+                               .images_per_minute = principal->quota.images_per_minute};
     }
     RefusedCall refused{.method = std::string(route), .peer = caller.address, .status = status};
     if (principal.ok()) {

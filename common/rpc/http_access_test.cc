@@ -21,7 +21,8 @@ class HttpAccessTest : public ::testing::Test {
     testing::WriteTlsFolder(folder_ / "tls", authority_.IssueServer("server"), authority_.certificate());
     std::ofstream(folder_ / "principals.yaml")
         << "principals:\n- {subject: prometheus, roles: [reader], certificate: prometheus}\n"
-        << "- {subject: alice, roles: [sampler], token_sha256: " << alice_.sha256 << ", quota: {images_in_flight: 3}}\n"
+        << "- {subject: alice, roles: [sampler], token_sha256: " << alice_.sha256
+        << ", quota: {images_in_flight: 3, images_per_minute: 7}}\n"
         << "- {subject: root, roles: [admin], token_sha256: " << root_.sha256 << "}\n";
     options_.principals = folder_ / "principals.yaml";
   }
@@ -60,6 +61,7 @@ TEST_F(HttpAccessTest, RoutesAreForTheRolesOfTheTable) {
   const auto subject = security.access(alice, "/v1/models");
   ASSERT_TRUE(subject.ok());
   EXPECT_EQ(subject->images_in_flight, 3);
+  EXPECT_EQ(subject->images_per_minute, 7);
 }
 
 TEST_F(HttpAccessTest, RefusedCallersAreTold) {

@@ -146,13 +146,15 @@ class PrincipalsReader {
     const YamlNode* value = node.Find("quota");
     if (value == nullptr) return absl::OkStatus();
     const std::string here = path + ".quota";
-    ATOLL_RETURN_IF_ERROR(CheckFields(*value, here, {"open_jobs", "images_in_flight"}));
+    ATOLL_RETURN_IF_ERROR(CheckFields(*value, here, {"open_jobs", "images_in_flight", "images_per_minute"}));
     for (const auto& [name, number] : value->fields) {
       int64_t most = 0;
       if (number->kind != YamlNode::Kind::kScalar || !absl::SimpleAtoi(number->text, &most) || most < 0) {
         return Wrong(here + "." + name, *number, "a whole number of at least 0");
       }
-      (name == "open_jobs" ? quota->open_jobs : quota->images_in_flight) = most;
+      (name == "open_jobs"          ? quota->open_jobs
+       : name == "images_in_flight" ? quota->images_in_flight
+                                    : quota->images_per_minute) = most;
     }
     return absl::OkStatus();
   }

@@ -20,10 +20,11 @@
 
 namespace atl::rpc {
 
-// Most that one subject may have at a time; unset: no limit.
+// Most that one subject may have at a time, and of images also how many it may ask for in a minute; unset: no limit.
 struct Quota {
   std::optional<int64_t> open_jobs;
   std::optional<int64_t> images_in_flight;
+  std::optional<int64_t> images_per_minute;
   bool operator==(const Quota&) const = default;
 };
 

@@ -33,7 +33,7 @@ principals:
 - subject: ann
   roles: [submitter, reader]
   token_sha256: [{}, {}]
-  quota: {{open_jobs: 3, images_in_flight: 64}}
+  quota: {{open_jobs: 3, images_in_flight: 64, images_per_minute: 90}}
 - subject: eu
   roles: [island]
   islands: [eu-*, north]
@@ -51,7 +51,7 @@ principals:
     ASSERT_TRUE(ann.ok()) << ann.status();
     EXPECT_EQ(ann->subject, "ann");
     EXPECT_EQ(ann->roles, RoleSet({Role::kSubmitter, Role::kReader}));
-    EXPECT_EQ(ann->quota, (Quota{.open_jobs = 3, .images_in_flight = 64}));
+    EXPECT_EQ(ann->quota, (Quota{.open_jobs = 3, .images_in_flight = 64, .images_per_minute = 90}));
   }
   const std::vector<std::string> names = {"somebody", "eu.example.org"};
   const auto eu = principals->Check("", names, {}, kNow);

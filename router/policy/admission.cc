@@ -67,9 +67,13 @@ std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_
 
 absl::Status RejectionStatus(const AdmissionDecision& decision) {
   const absl::Duration delay = absl::Ceil(decision.retry_delay, absl::Milliseconds(1));
-  absl::Status status =
+  return WithRetryDelay(
       MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                fmt::format("the queue is full: {}; try again in {}", decision.reason, absl::FormatDuration(delay)));
+                fmt::format("the queue is full: {}; try again in {}", decision.reason, absl::FormatDuration(delay))),
+      delay);
+}
+
+absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
   status.SetPayload(kRetryDelayUrl, absl::Cord(absl::FormatDuration(delay)));
   return status;
 }

@@ -67,6 +67,8 @@ std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_
 
 // RESOURCE_EXHAUSTED with reason QUEUE_FULL, naming and carrying the delay.
 absl::Status RejectionStatus(const AdmissionDecision& decision);
+// The same status, carrying when to come back.
+absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 // The delay that a status carries; zero for one without.
 absl::Duration RetryDelayOf(const absl::Status& status);
 

@@ -356,10 +356,15 @@ class CivetRestServer : public RestServer {
     accepted.format = sample.format;
     if (options_.quotas != nullptr) {
       const auto images = static_cast<int64_t>(sample.classes.size());
-      ATOLL_ASSIGN_OR_RETURN(accepted.share, options_.quotas->Take(caller.name, images, caller.images_in_flight));
+      const ImageQuota quota{.in_flight = caller.images_in_flight, .per_minute = caller.images_per_minute};
+      ATOLL_ASSIGN_OR_RETURN(accepted.share, options_.quotas->Take(caller.name, images, quota, clock_->Monotonic()));
     }
-    ATOLL_ASSIGN_OR_RETURN(accepted.ticket,
-                           engine_->Submit(sample, clock_->Monotonic() + asked.timeout, accepted.call));
+    auto ticket = engine_->Submit(sample, clock_->Monotonic() + asked.timeout, accepted.call);
+    if (!ticket.ok()) {
+      accepted.share.Refund();
+      return ticket.status();
+    }
+    accepted.ticket = *std::move(ticket);
     return accepted;
   }
 

@@ -151,6 +151,26 @@ TEST_F(RestTlsTest, ACallerHasItsQuotaAndNoMore) {
   EXPECT_THAT(ask("alice")->ReadToEnd(), HasSubstr("HTTP/1.1 200")) << "its share came back";
 }
 
+TEST_F(RestTlsTest, ACallerWhoAsksTooFastIsToldWhenToComeBack) {
+  CallerQuotas quotas;
+  rest_.quotas = &quotas;
+  rest_.security.access = [](const http::HttpCaller&, std::string_view) -> absl::StatusOr<http::HttpSubject> {
+    return http::HttpSubject{.name = "alice", .images_per_minute = 1};
+  };
+  Start();
+  engine_.Start();
+  const auto ask = [this] {
+    auto client = Connect();
+    EXPECT_TRUE(client->Write(Post(kImage)));
+    return client->ReadToEnd();
+  };
+  EXPECT_THAT(ask(), HasSubstr("HTTP/1.1 200"));
+  const std::string refused = ask();
+  EXPECT_THAT(refused, HasSubstr("HTTP/1.1 429"));
+  EXPECT_THAT(refused, HasSubstr("may ask for 1 images a minute"));
+  EXPECT_THAT(refused, HasSubstr("Retry-After: "));
+}
+
 TEST_F(RestTlsTest, BeyondThisMachineItTakesTlsOrAWord) {
   const auto reason = [this](const RestOptions& options) {
     return ErrorReason(RestServer::Start(options, &engine_, Clock::Real()).status());

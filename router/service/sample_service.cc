@@ -25,13 +25,14 @@ grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::Callba
     stream->Refuse(share.status());
     return stream.get();
   }
-  stream->Keep(*std::move(share));
+  stream->Keep(*share);
   stream->Register();
   absl::StatusOr<std::unique_ptr<SampleTicket>> ticket =
       engine_->Submit(*asked, clock_->Monotonic() + rpc::TimeLeft(*context), stream);
   if (ticket.ok()) {
     stream->Hold(*std::move(ticket));
   } else {
+    share->Refund();
     stream->Refuse(WithPending(ticket.status()));
   }
   // gRPC calls OnDone, which gives up the stream's reference to itself, only after this has returned.
@@ -64,8 +65,9 @@ absl::StatusOr<QuotaShare> SampleService::TakeShare(const grpc::CallbackServerCo
                                                     const SampleRequest& asked) {
   if (!options_.caller || options_.quotas == nullptr) return QuotaShare();
   ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, options_.caller(call));
-  return options_.quotas->Take(caller.subject, static_cast<int64_t>(asked.classes.size()),
-                               caller.quota.images_in_flight);
+  return options_.quotas->Take(
+      caller.subject, static_cast<int64_t>(asked.classes.size()),
+      {.in_flight = caller.quota.images_in_flight, .per_minute = caller.quota.images_per_minute}, clock_->Monotonic());
 }
 
 absl::Status SampleService::WithPending(const absl::Status& status) const {

@@ -187,7 +187,30 @@ TEST_F(SampleServiceTest, ACallerHasItsQuotaOfImagesAndNoMore) {
   EXPECT_TRUE(first.Finish().ok());
   EXPECT_TRUE(second.Finish().ok());
   server_->Shutdown(absl::Seconds(20));  // every stream is over
-  EXPECT_TRUE(quotas.Take("alice", 3, 3).ok()) << "its shares came back";
+  EXPECT_TRUE(quotas.Take("alice", 3, {.in_flight = 3}, absl::ZeroDuration()).ok()) << "its shares came back";
+}
+
+TEST_F(SampleServiceTest, ACallerWhoAsksTooFastIsToldWhenToComeBack) {
+  CallerQuotas quotas;
+  service_options_.quotas = &quotas;
+  service_options_.caller = [](const grpc::CallbackServerContext&) -> absl::StatusOr<rpc::Principal> {
+    return rpc::Principal{.subject = "alice", .quota = {.images_per_minute = 2}};
+  };
+  StartServer();
+  Call first(stub_.get(), Asking({0, 1}, 2));
+  AwaitWaiting(1);
+  Call second(stub_.get(), Asking({1}, 2));
+  const grpc::Status refused = second.Finish();
+  EXPECT_EQ(ErrorReason(rpc::FromGrpc(refused)), "QUOTA_EXCEEDED");
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(refused.error_details()));
+  ASSERT_EQ(details.details_size(), 2);
+  google::rpc::RetryInfo retry;
+  ASSERT_TRUE(details.details(1).UnpackTo(&retry));
+  EXPECT_GT(wire::FromProto(retry.retry_delay()), absl::ZeroDuration());
+  EXPECT_LE(wire::FromProto(retry.retry_delay()), absl::Seconds(30));
+  RunAll();
+  EXPECT_TRUE(first.Finish().ok());
 }
 
 TEST_F(SampleServiceTest, ConcurrentRequestsShareBatches) {
