@@ -113,8 +113,8 @@ void Print(const Session& session, const std::string& root, const FsckReport& re
     return;
   }
   for (const BadFile& file : report.bad) {
-    *session.out << fmt::format("{} {}: {}{}\n", ToString(file.problem), file.uri, OneLine(file.detail),
-                                file.named_by.empty() ? "" : fmt::format(" (named by {})", file.named_by));
+    *session.out << fmt::format("{} {}: {}{}\n", ToString(file.problem), OneLine(file.uri), OneLine(file.detail),
+                                file.named_by.empty() ? "" : fmt::format(" (named by {})", OneLine(file.named_by)));
   }
   *session.out << fmt::format("{}: {} files of {} bytes checked, {} bad; nothing names {} files of {} bytes\n", root,
                               report.files, report.bytes, report.bad.size(), report.unnamed_files,

@@ -82,8 +82,9 @@ absl::Status Drain(const Session& session, const IslandsFlags& flags) {
   ATOLL_RETURN_IF_ERROR(Call(session, peer, &AdminService::Stub::DrainIsland, request, &response));
   const Island& island = response.island();
   Print(session, island,
-        fmt::format("island {} is granted nothing any more{}\n", flags.island_id,
-                    island.task_id().empty() ? "" : "; it gives back " + island.task_id() + " with a checkpoint"));
+        fmt::format(
+            "island {} is granted nothing any more{}\n", flags.island_id,
+            island.task_id().empty() ? "" : "; it gives back " + OneLine(island.task_id()) + " with a checkpoint"));
   return absl::OkStatus();
 }
 

@@ -75,7 +75,7 @@ std::string DescribeRollback(const Rollback& rollback) {
   std::string text = rollback.to_step() > 0 ? fmt::format("rolled back to step {}", rollback.to_step())
                                             : std::string("rolled back to its start");
   if (rollback.skipped_steps() > 0) text += fmt::format(", skipped {} steps", rollback.skipped_steps());
-  if (!rollback.evidence_uri().empty()) text += ", evidence at " + rollback.evidence_uri();
+  if (!rollback.evidence_uri().empty()) text += ", evidence at " + OneLine(rollback.evidence_uri());
   return text + ": " + OneLine(rollback.message());
 }
 
@@ -83,13 +83,14 @@ std::string DescribeJob(const Job& job, int width) {
   const absl::Time created = wire::FromProto(job.create_time());
   std::string text;
   text += fmt::format("job      {}\nstate    {}\nmodel    {}\ndataset  {}\nexperts  {}\n", job.job_id(),
-                      StateName(job.state()), job.spec().model_name(), job.spec().dataset(), job.spec().experts());
+                      StateName(job.state()), OneLine(job.spec().model_name()), OneLine(job.spec().dataset()),
+                      job.spec().experts());
   text += fmt::format("created  {} UTC\n", TimeText(created));
   if (job.has_end_time()) {
     const absl::Time ended = wire::FromProto(job.end_time());
     text += fmt::format("ended    {} UTC, after {}\n", TimeText(ended), DurationText(ended - created));
   }
-  if (!job.model_version().empty()) text += fmt::format("version  {}\n", job.model_version());
+  if (!job.model_version().empty()) text += fmt::format("version  {}\n", OneLine(job.model_version()));
   if (!job.message().empty()) text += fmt::format("message  {}\n", OneLine(job.message()));
   if (job.tasks().empty()) return text;
   Table table({"TASK", "STATE", "ATTEMPT", "ISLAND", "STEP", "COMMITTED", "LOSS", "MESSAGE"});
@@ -110,7 +111,7 @@ std::string DescribeJob(const Job& job, int width) {
     }
     for (const TaskError& error : task.last_errors()) {
       notes += fmt::format("{}, attempt {} on island {}, {} UTC: {}: {}\n", TaskName(task), error.attempt(),
-                           error.island_id(), TimeText(wire::FromProto(error.time())), error.code(),
+                           OneLine(error.island_id()), TimeText(wire::FromProto(error.time())), OneLine(error.code()),
                            OneLine(error.message()));
     }
   }

@@ -114,7 +114,7 @@ absl::Status Move(const Session& session, const JobsFlags& flags) {
   const std::string to = flags.to_island.empty() ? "another island" : "island " + flags.to_island;
   if (response.task().state() == Task::STATE_LEASED) {
     *session.out << fmt::format("island {} gives back {} with a checkpoint; for ten minutes it is kept for {}\n",
-                                response.task().island_id(), flags.task_id, to);
+                                OneLine(response.task().island_id()), flags.task_id, to);
   } else {
     *session.out << fmt::format("{} is kept for {} for ten minutes\n", flags.task_id, to);
   }

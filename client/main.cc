@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "client/app.h"
+#include "common/log/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -25,6 +26,7 @@ int TerminalWidth(const std::string& columns) {
 int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);  // errors are reported once, as ours
   std::signal(SIGPIPE, SIG_IGN);        // `atoll … | head` ends well, and `up` stops what it started
+  atl::log::EscapeTexts();
   spdlog::set_default_logger(spdlog::stderr_logger_st("atoll"));
   spdlog::set_level(spdlog::level::warn);
   atl::client::Session session;

@@ -23,8 +23,8 @@ void Print(const Session& session, const Model& model) {
     *session.out << ToJson(model);
     return;
   }
-  *session.out << fmt::format("model    {}\nserving  {} (generation {})\n\n", model.name(),
-                              model.serving_version().empty() ? "none" : model.serving_version(),
+  *session.out << fmt::format("model    {}\nserving  {} (generation {})\n\n", OneLine(model.name()),
+                              model.serving_version().empty() ? "none" : OneLine(model.serving_version()),
                               model.serving_generation());
   Table table({"VERSION", "EXPERTS", "PUBLISHED", "URI"});
   for (const ModelVersion& version : model.versions()) {

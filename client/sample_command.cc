@@ -242,7 +242,7 @@ absl::Status Sample(const Session& session, const SampleFlags& flags) {
     return absl::OkStatus();
   }
   *session.out << fmt::format("{} images of {} version {} in {:.2f} s (queued {:.2f} s)\n", set.images.size(),
-                              set.model, set.version, set.sample_seconds, set.queue_seconds);
+                              OneLine(set.model), OneLine(set.version), set.sample_seconds, set.queue_seconds);
   if (flags.report) *session.out << RoutingTable(set.routing, session.width);
   return absl::OkStatus();
 }

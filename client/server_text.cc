@@ -105,8 +105,8 @@ std::string DescribeServers(const WatchServersResponse& response, int width) {
 
 std::string DescribeServer(const ExpertServer& server, int width) {
   std::string text = fmt::format("server      {}\naddress     {}\nslots       {}\nmemory      {}\narithmetic  {}\n\n",
-                                 server.server_id(), server.address(), server.hosting().slots(),
-                                 MemoryText(server.hosting().memory_bytes()), server.hosting().fingerprint());
+                                 OneLine(server.server_id()), OneLine(server.address()), server.hosting().slots(),
+                                 MemoryText(server.hosting().memory_bytes()), OneLine(server.hosting().fingerprint()));
   Table table({"MODEL", "VERSION", "NETWORK", "STATE", "WEIGHTS", "ERROR"});
   for (const HostedNetwork& entry : server.hosting().networks()) {
     const Network& network = entry.network();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/one_line.h"
 #include "fmt/format.h"
 
 namespace atl::client {
@@ -24,11 +25,16 @@ std::string Shorten(std::string_view text, int width) {
 }
 
 std::string OneLine(std::string_view text) {
-  std::string line(text);
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  std::string spaced(text);
+  for (char& c : spaced) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
   }
-  return line;
+  return atl::OneLine(spaced);
+}
+
+void Table::Add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = OneLine(cell);
+  rows_.push_back(std::move(row));
 }
 
 std::string Table::Text(int width) const {

@@ -11,11 +11,11 @@
 namespace atl::client {
 
 // Columns of the width they need, two spaces apart; the last one is cut with "…" where `width` ends (0: never). Cells
-// must be one line each.
+// are shown as of OneLine.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void Add(std::vector<std::string> row);
   std::string Text(int width) const;
 
  private:
@@ -26,7 +26,8 @@ class Table {
 int DisplayWidth(std::string_view text);
 // At most `width` columns, ending in "…" when cut.
 std::string Shorten(std::string_view text, int width);
-// Control characters and line breaks as spaces, so that a message stays one line.
+// On one line, whoever wrote it: line breaks and tabs as spaces, other control characters as escapes, so that a text
+// from a server moves no cursor.
 std::string OneLine(std::string_view text);
 
 std::string DurationText(absl::Duration duration);  // "0:12", "3:05:09"

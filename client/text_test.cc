@@ -38,7 +38,7 @@ TEST(TableTest, NumbersAndTimesReadWell) {
   EXPECT_EQ(RateText(812.4), "812");
   EXPECT_EQ(RateText(3.44), "3.4");
   EXPECT_EQ(RateText(std::numeric_limits<double>::quiet_NaN()), "-");
-  EXPECT_EQ(OneLine("a\nb\x1b[1m"), "a b [1m");
+  EXPECT_EQ(OneLine("a\nb\x1b[1m"), "a b\\x1b[1m");
   EXPECT_EQ(Shorten("äöü", 3), "äöü");
   EXPECT_EQ(Shorten("äöüß", 3), "äö…");
   EXPECT_EQ(Shorten("abc", 0), "");

@@ -16,7 +16,24 @@ TEST(QuotedTest, AMessageStaysOneShortLine) {
 
 TEST(OneLineTest, OnlyControlCharactersBecomeEscapes) {
   EXPECT_EQ(OneLine("Größe 'a'"), "Größe 'a'");
-  EXPECT_EQ(OneLine(std::string_view("a\nb\x1b[2J\x7f\0", 9)), "a\\nb\\x1b[2J\\x7f\\x00");
+  EXPECT_EQ(OneLine("日本 🏝"), "日本 🏝");
+  EXPECT_EQ(OneLine(std::string_view("a\nb\x1b[2J\x7f\0\t\r", 11)), "a\\nb\\x1b[2J\\x7f\\x00\\t\\r");
+  EXPECT_EQ(OneLine("\xc2\x9b"
+                    "2J"),
+            "\\xc2\\x9b2J")
+      << "U+009B begins what ESC [ begins";
+  EXPECT_EQ(OneLine("\xc2\xa0"), "\xc2\xa0") << "U+00A0 is a space";
+}
+
+TEST(OneLineTest, BytesThatAreNoUtf8BecomeEscapes) {
+  EXPECT_EQ(OneLine("\x9b"
+                    "2J\xff"),
+            "\\x9b2J\\xff");
+  EXPECT_EQ(OneLine("\xc0\x8a"), "\\xc0\\x8a") << "a line break, longer than needed";
+  EXPECT_EQ(OneLine("\xe0\x82\x9b"), "\\xe0\\x82\\x9b") << "U+009B, longer than needed";
+  EXPECT_EQ(OneLine("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half of a pair";
+  EXPECT_EQ(OneLine("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80") << "beyond the last letter";
+  EXPECT_EQ(OneLine("\xe2\x82"), "\\xe2\\x82") << "cut";
 }
 
 }  // namespace

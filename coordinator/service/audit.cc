@@ -35,8 +35,8 @@ std::string AuditLine(const AuditEntry& entry, int64_t left_out) {
                                  {"code", absl::StatusCodeToString(entry.status.code())},
                                  {"reason", ErrorReason(entry.status)}};
   if (left_out > 0) line["left_out"] = left_out;
-  // Safe for any bytes: what is no UTF-8 is replaced.
-  return line.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
+  // Safe for any bytes: what is no UTF-8 is replaced, and nothing moves the cursor of who reads it.
+  return line.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 bool IsRefusal(const absl::Status& status) {

@@ -72,6 +72,7 @@ TEST(AuditLineTest, AnyBytesMakeOneLine) {
   const std::string line = AuditLine(Entry(std::string("a\nb\"c\\d\xff\0e", 10)));
   EXPECT_EQ(line.find('\n'), line.size() - 1);
   EXPECT_TRUE(json::accept(line)) << line;
+  EXPECT_NE(AuditLine(Entry("\x1b\x7f\xc2\x9b")).find(R"("\u001b\u007f\u009b")"), std::string::npos);
 }
 
 TEST_F(AuditLogTest, LinesAreThereAtOnceAndSurviveANewStart) {

@@ -12,6 +12,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
 #include "common/base/errors.h"
+#include "common/base/one_line.h"
+#include "common/log/log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
 #include "coordinator/service/coordinator.h"
@@ -170,13 +172,14 @@ int RefuseCopies(const Flags& flags) {
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "atoll-coordinator: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "atoll-coordinator: %s\n", atl::OneLine(std::string(status.message())).c_str());
   return 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  atl::log::EscapeTexts();
   CLI::App app;
   Flags flags;
   AddFlags(app, flags);

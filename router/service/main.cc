@@ -9,7 +9,9 @@
 #include "CLI/CLI.hpp"
 #include "common/base/byte_size.h"
 #include "common/base/flag_checks.h"
+#include "common/base/one_line.h"
 #include "common/base/version.h"
+#include "common/log/log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
@@ -25,6 +27,7 @@ constexpr int kUsage = 2;
 }  // namespace
 
 int main(int argc, char** argv) {
+  atl::log::EscapeTexts();
   atl::router::RouterOptions options;
   options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   std::string port_file;
@@ -150,7 +153,7 @@ int main(int argc, char** argv) {
   absl::Status trusted = security.status();
   if (trusted.ok() && !options.coordinator.empty()) trusted = (*security)->CheckTarget(options.coordinator);
   if (!trusted.ok()) {
-    std::fprintf(stderr, "atoll-router: %s\n", std::string(trusted.message()).c_str());
+    std::fprintf(stderr, "atoll-router: %s\n", atl::OneLine(std::string(trusted.message())).c_str());
     return trusted.code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
   }
   options.security = *security;
@@ -162,7 +165,7 @@ int main(int argc, char** argv) {
     return kFailed;
   }
   if (!router.ok()) {
-    std::fprintf(stderr, "atoll-router: %s\n", std::string(router.status().message()).c_str());
+    std::fprintf(stderr, "atoll-router: %s\n", atl::OneLine(std::string(router.status().message())).c_str());
     return router.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
   }
   if (!port_file.empty()) {

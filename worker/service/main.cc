@@ -20,8 +20,10 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/byte_size.h"
 #include "common/base/errors.h"
+#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/log/log.h"
 #include "common/metrics/exposer.h"
 #include "common/model/device.h"
 #include "common/rpc/http_access.h"
@@ -534,6 +536,7 @@ absl::Status RunWorker(Flags flags) {
 
 // Exit codes: 2 for wrong flags, 1 for anything else that keeps the rank from working.
 int main(int argc, char** argv) {
+  atl::log::EscapeTexts();
   atl::worker::Flags flags;
   CLI::App app;
   atl::worker::AddFlags(app, flags);
@@ -546,6 +549,6 @@ int main(int argc, char** argv) {
   atl::worker::StopSignals::Block();
   const absl::Status status = atl::worker::RunWorker(flags);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "atoll-worker: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "atoll-worker: %s\n", atl::OneLine(std::string(status.message())).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }
