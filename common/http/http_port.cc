@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Open(const HttpPortOptions& 
                          TlsFront::Open({.listen = options.listen,
                                          .tls = {.folder = security.tls_dir,
                                                  .require_client_certificate = security.require_client_certificate},
-                                         .max_connections = options.max_connections},
+                                         .max_connections = options.max_connections,
+                                         .limits = options.limits},
                                         clock));
   return port;
 }

@@ -54,6 +54,8 @@ struct HttpPortOptions {
   std::string open_flag;  // that sets allow_clear, for messages
   HttpSecurity security;
   int max_connections = 256;
+  // Where there is TLS.
+  RelayLimits limits;
 };
 
 // What lies between an address and the HTTP server (CivetWeb) that listens at civet_listen(). Thread-safe after Serve;

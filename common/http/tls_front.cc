@@ -141,9 +141,10 @@ bool TlsFront::Poll(absl::Duration stop_by) {
   const absl::Duration now = clock_->Monotonic();
   const bool stopping = stop_by != absl::InfiniteDuration();
   const bool full = static_cast<int>(connections_.size()) >= options_.max_connections;
-  const bool accepts = !stopping && !full && now >= accept_again_;
-  absl::Duration wake = stop_by;
-  if (!stopping && !full && !accepts) wake = accept_again_;
+  absl::Duration accept_from = stopping ? absl::InfiniteDuration() : accept_again_;
+  if (full) accept_from = std::max(accept_from, SpareFrom());
+  const bool accepts = now >= accept_from;
+  absl::Duration wake = accepts ? stop_by : std::min(stop_by, accept_from);
   // Once set, the event stays: it need not be waited for.
   std::vector<pollfd> events = {{.fd = stopping ? -1 : stop_, .events = POLLIN, .revents = 0},
                                 {.fd = accepts ? listener_ : -1, .events = POLLIN, .revents = 0}};
@@ -159,6 +160,7 @@ bool TlsFront::Poll(absl::Duration stop_by) {
       wake == absl::InfiniteDuration() ? -1 : std::clamp<int64_t>(absl::ToInt64Milliseconds(wake - now) + 1, 0, 60'000);
   poll(events.data(), events.size(), wake <= now ? 0 : static_cast<int>(wait));
   const absl::Duration after = clock_->Monotonic();
+  others_wait_ = accepts && events[1].revents != 0;
   for (size_t i = 0; i < connections_.size(); ++i) {
     const TlsRelay& relay = *connections_[i]->relay;
     // Said whether it was asked for or not: a connection that stayed would be reported at every turn.
@@ -169,7 +171,21 @@ bool TlsFront::Poll(absl::Duration stop_by) {
   return stopping || events[0].revents != 0;
 }
 
+absl::Duration TlsFront::SpareFrom() const {
+  absl::Duration from = absl::InfiniteDuration();
+  for (const auto& connection : connections_) from = std::min(from, connection->relay->crowded_deadline());
+  return from;
+}
+
 void TlsFront::Accept() {
+  if (others_wait_ && static_cast<int>(connections_.size()) >= options_.max_connections) {
+    // The oldest, if its time is up: nothing behind knows of it yet.
+    const absl::Duration from = SpareFrom();
+    if (clock_->Monotonic() < from) return;
+    connections_.erase(std::find_if(connections_.begin(), connections_.end(), [&](const auto& connection) {
+      return connection->relay->crowded_deadline() == from;
+    }));
+  }
   while (static_cast<int>(connections_.size()) < options_.max_connections) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);

@@ -22,7 +22,7 @@ namespace atl::http {
 struct TlsFrontOptions {
   std::string listen;  // "host:port"; port 0 takes a free one
   TlsFolderOptions tls;
-  // Further ones wait to be accepted.
+  // Further ones wait to be accepted: then those that have not sent the head of a request are cut off first.
   int max_connections = 256;
   RelayLimits limits;
   // How long connections may still take when it is destroyed.
@@ -59,6 +59,8 @@ class TlsFront {
   absl::Status Bind();
   void Run();
   void Accept();
+  // From when on a connection may be cut off for others.
+  absl::Duration SpareFrom() const;
   // Waits for events, at most until the first deadline; tells which connections have some.
   bool Poll(absl::Duration stop_by);
   void Advance(Connection* connection);
@@ -72,6 +74,7 @@ class TlsFront {
   int stop_ = -1;  // an event: set by the destructor
   int behind_ = 0;
   absl::Duration accept_again_ = absl::ZeroDuration();
+  bool others_wait_ = false;  // to be accepted
   std::vector<std::unique_ptr<Connection>> connections_;
   mutable absl::Mutex mutex_;
   std::map<int, TlsPeer> peers_ ABSL_GUARDED_BY(mutex_);  // by the port of this side's end

@@ -23,6 +23,8 @@ using ::testing::IsEmpty;
 using testing::TlsClient;
 using testing::TlsClientOptions;
 
+constexpr std::string_view kQuestion = "GET / HTTP/1.1\r\n\r\n";
+
 // The server behind: the test takes its connections one by one.
 class Behind {
  public:
@@ -115,9 +117,9 @@ TEST_F(TlsFrontTest, BytesPassBothWays) {
   Start();
   const auto client = Connect();
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->Write("question"));
+  ASSERT_TRUE(client->Write(kQuestion));
   ASSERT_NE(behind_.Take(), 0);
-  EXPECT_EQ(behind_.Read(8), "question");
+  EXPECT_EQ(behind_.Read(kQuestion.size()), kQuestion);
   ASSERT_TRUE(behind_.Write("answer"));
   behind_.Close();
   EXPECT_EQ(client->ReadToEnd(), "answer");
@@ -147,10 +149,10 @@ TEST_F(TlsFrontTest, WhoHasNoMoreToSayStillGetsTheAnswer) {
   Start();
   const auto client = Connect();
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->Write("question"));
+  ASSERT_TRUE(client->Write(kQuestion));
   client->EndWriting();
   ASSERT_NE(behind_.Take(), 0);
-  EXPECT_EQ(behind_.Read(100), "question") << "and the end";
+  EXPECT_EQ(behind_.Read(100), kQuestion) << "and the end";
   ASSERT_TRUE(behind_.Write("answer"));
   behind_.Close();
   EXPECT_EQ(client->ReadToEnd(), "answer");
@@ -160,9 +162,9 @@ TEST_F(TlsFrontTest, WhoHangsUpIsGoneBehind) {
   Start();
   auto client = Connect();
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->Write("question"));
+  ASSERT_TRUE(client->Write(kQuestion));
   ASSERT_NE(behind_.Take(), 0);
-  EXPECT_EQ(behind_.Read(8), "question");
+  EXPECT_EQ(behind_.Read(kQuestion.size()), kQuestion);
   client.reset();
   EXPECT_EQ(behind_.Read(1), "");
 }
@@ -171,7 +173,7 @@ TEST_F(TlsFrontTest, KnowsWhoIsBehindAConnectionAndWhoIsNot) {
   Start();
   const auto client = Connect(authority_.IssueClient("prometheus"));
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->Write("question"));
+  ASSERT_TRUE(client->Write(kQuestion));
   const int port = behind_.Take();
   const std::optional<TlsPeer> peer = front_->PeerOf(port);
   ASSERT_TRUE(peer.has_value());
@@ -180,7 +182,7 @@ TEST_F(TlsFrontTest, KnowsWhoIsBehindAConnectionAndWhoIsNot) {
 
   const auto other = Connect();
   ASSERT_NE(other, nullptr);
-  ASSERT_TRUE(other->Write("question"));
+  ASSERT_TRUE(other->Write(kQuestion));
   const std::optional<TlsPeer> without = front_->PeerOf(behind_.Take());
   ASSERT_TRUE(without.has_value());
   EXPECT_THAT(without->names, IsEmpty());
@@ -207,13 +209,13 @@ TEST_F(TlsFrontTest, OnlyCertificatesOfTheAuthorityMayCall) {
     const auto client = Connect(test.certificate);
     if (!test.may) {
       if (client == nullptr) continue;
-      client->Write("question");
+      client->Write(kQuestion);
       EXPECT_EQ(client->Read(1), "") << test.name;
       EXPECT_FALSE(behind_.AnyWaits()) << test.name;
       continue;
     }
     ASSERT_NE(client, nullptr) << test.name;
-    EXPECT_TRUE(client->Write("question"));
+    EXPECT_TRUE(client->Write(kQuestion));
     EXPECT_NE(behind_.Take(), 0) << test.name;
   }
 }
@@ -222,7 +224,7 @@ TEST_F(TlsFrontTest, ACertificateThatIsShownIsCheckedWhereNoneIsNeeded) {
   Start();
   const testing::CertificateAuthority other;
   if (const auto client = Connect(other.IssueClient("a")); client != nullptr) {
-    client->Write("question");
+    client->Write(kQuestion);
     EXPECT_EQ(client->Read(1), "");
   }
   EXPECT_FALSE(behind_.AnyWaits());
@@ -238,9 +240,9 @@ TEST_F(TlsFrontTest, AReplacedCertificateIsUsedWithoutARestart) {
   ASSERT_NE(after, nullptr);
   EXPECT_EQ(after->server_name(), "renewed");
   // What was open goes on.
-  ASSERT_TRUE(before->Write("question"));
+  ASSERT_TRUE(before->Write(kQuestion));
   ASSERT_NE(behind_.Take(), 0);
-  EXPECT_EQ(behind_.Read(8), "question");
+  EXPECT_EQ(behind_.Read(kQuestion.size()), kQuestion);
 }
 
 TEST_F(TlsFrontTest, PlainHttpIsToldToUseTls) {
@@ -262,13 +264,74 @@ TEST_F(TlsFrontTest, WhoStaysSilentIsCutOff) {
   EXPECT_FALSE(behind_.AnyWaits());
 }
 
+TEST_F(TlsFrontTest, AHeadThatDoesNotEndIsNotHandedOnAndCutOff) {
+  options_.limits.max_start_time = absl::Milliseconds(200);
+  Start();
+  for (const std::string part : {"GET / HTTP/1.1\r\n\r", "\r\n\r\n", "GET /\n\r\n"}) {
+    // On a busy machine it is cut off earlier, even in its handshake.
+    if (const auto client = Connect(); client != nullptr) {
+      for (const char byte : part) client->Write({&byte, 1});
+      EXPECT_EQ(client->Read(1), "") << part;
+    }
+    EXPECT_FALSE(behind_.AnyWaits()) << part;
+  }
+}
+
+TEST_F(TlsFrontTest, HeadsEndWithAnEmptyLineWhereverTheyWereCut) {
+  Start();
+  for (const std::string head :
+       {"GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\nA: b\n\n", "\r\n\r\nGET / HTTP/1.1\r\n\r\n"}) {
+    const auto client = Connect();
+    ASSERT_NE(client, nullptr);
+    for (const char byte : head) ASSERT_TRUE(client->Write({&byte, 1}));
+    ASSERT_NE(behind_.Take(), 0) << head;
+    EXPECT_EQ(behind_.Read(head.size()), head);
+  }
+}
+
+TEST_F(TlsFrontTest, OfOneRequestPerConnectionNoneTakesForEver) {
+  options_.limits.max_answer_time = absl::Milliseconds(50);
+  Start();
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->Write(kQuestion));
+  ASSERT_NE(behind_.Take(), 0);
+  EXPECT_EQ(client->Read(1), "");
+  EXPECT_EQ(behind_.Read(kQuestion.size() + 1), kQuestion) << "and the end";
+}
+
+TEST_F(TlsFrontTest, WhoHasNotAskedYetMakesRoomForOthersAndWhoHasDoesNot) {
+  options_.max_connections = 3;
+  options_.limits.max_start_time = absl::InfiniteDuration();
+  options_.limits.max_crowded_start_time = absl::Milliseconds(50);
+  Start();
+  const auto asked = Connect();
+  ASSERT_NE(asked, nullptr);
+  ASSERT_TRUE(asked->Write(kQuestion));
+  ASSERT_NE(behind_.Take(), 0);
+  std::vector<std::unique_ptr<TlsClient>> slow;
+  for (int i = 0; i < 6; ++i) {
+    slow.push_back(Connect());
+    ASSERT_NE(slow.back(), nullptr) << i;
+    slow.back()->Write("GET /");
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(slow[i]->Read(1), "") << i << ": longest here, first cut off";
+  const auto late = Connect();
+  ASSERT_NE(late, nullptr);
+  ASSERT_TRUE(behind_.Write("answer"));
+  behind_.Close();
+  EXPECT_EQ(asked->ReadToEnd(), "answer");
+  ASSERT_TRUE(late->Write(kQuestion));
+  EXPECT_NE(behind_.Take(), 0);
+}
+
 TEST_F(TlsFrontTest, WhoDoesNotReadIsCutOff) {
   options_.limits.max_unread_time = absl::Milliseconds(50);
   Start();
   const auto client =
       TlsClient::Connect({.port = front_->port(), .authority = authority_.certificate(), .receive_buffer = 4096});
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->Write("question"));
+  ASSERT_TRUE(client->Write(kQuestion));
   ASSERT_NE(behind_.Take(), 0);
   const std::string piece(1 << 20, 'x');
   int pieces = 0;
@@ -286,9 +349,9 @@ TEST_F(TlsFrontTest, ConnectionsBeyondTheLimitWaitForTheirTurn) {
   ASSERT_NE(first, nullptr);
   std::unique_ptr<TlsClient> second;
   std::thread waiting([&] { second = Connect(); });
-  ASSERT_TRUE(first->Write("question"));
+  ASSERT_TRUE(first->Write(kQuestion));
   ASSERT_NE(behind_.Take(), 0);
-  EXPECT_EQ(behind_.Read(8), "question");
+  EXPECT_EQ(behind_.Read(kQuestion.size()), kQuestion);
   first.reset();
   waiting.join();
   EXPECT_NE(second, nullptr);
@@ -298,7 +361,7 @@ TEST_F(TlsFrontTest, WhatWasAnsweredIsGivenOutBeforeItEnds) {
   Start();
   const auto client = Connect();
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->Write("question"));
+  ASSERT_TRUE(client->Write(kQuestion));
   ASSERT_NE(behind_.Take(), 0);
   ASSERT_TRUE(behind_.Write("answer"));
   behind_.Close();

@@ -33,6 +33,7 @@ TlsRelay::TlsRelay(int client, const std::shared_ptr<SSL_CTX>& context, const Re
     : client_(client),
       limits_(limits),
       ssl_(SSL_new(context.get())),
+      start_(now),
       deadline_(now + limits.max_start_time),
       read_deadline_(absl::InfiniteDuration()) {
   if (ssl_ == nullptr) return;
@@ -65,6 +66,10 @@ absl::Duration TlsRelay::deadline() const {
   return std::min(deadline_, read_deadline_);
 }
 
+absl::Duration TlsRelay::crowded_deadline() const {
+  return server_ >= 0 || phase_ == Phase::kClosing ? absl::InfiniteDuration() : start_ + limits_.max_crowded_start_time;
+}
+
 bool TlsRelay::Advance(absl::Duration now, ConnectFunction connect) {
   if (ssl_ == nullptr || now >= deadline()) return false;
   if (phase_ == Phase::kHandshake && !Handshake(now)) return false;
@@ -74,10 +79,14 @@ bool TlsRelay::Advance(absl::Duration now, ConnectFunction connect) {
     moved_ = false;
     if (!ReadClient()) return false;
     if (server_ < 0) {
-      if (request_.empty()) return !client_ended_;
+      if (client_ended_ && request_.empty()) return false;
+      if (!client_ended_ && !HasHead()) {
+        moved_ = false;
+        return true;
+      }
       X509* const certificate = SSL_get0_peer_certificate(ssl_);
       if ((server_ = connect(NamesOf(certificate))) < 0) return false;
-      deadline_ = absl::InfiniteDuration();
+      deadline_ = now + limits_.max_answer_time;
     }
     if (!WriteServer() || !ReadServer(now) || !WriteClient()) return false;
   }
@@ -129,6 +138,19 @@ bool TlsRelay::ReadClient() {
     return wants_write_ || error == SSL_ERROR_WANT_READ;
   }
   return true;
+}
+
+bool TlsRelay::HasHead() {
+  if (request_.size() >= kPieceBytes) return true;
+  // No more than the server behind takes for an end: it would wait for the rest, one thread for each. What comes before
+  // the first line is nothing yet.
+  const size_t first = request_.find_first_not_of(" \t\v\f\r\n");
+  if (first == std::string::npos) return false;
+  for (searched_ = std::max(searched_, first); searched_ < request_.size(); ++searched_) {
+    const std::string_view head = std::string_view(request_).substr(first, searched_ + 1 - first);
+    if (head.ends_with("\r\n\r\n") || head.ends_with("\n\n")) return true;
+  }
+  return false;
 }
 
 bool TlsRelay::WriteServer() {

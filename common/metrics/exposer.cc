@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "CivetServer.h"
+#include "absl/time/time.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/http/http_listen.h"
@@ -15,6 +16,7 @@ constexpr char kMetricsPath[] = "/metrics";
 constexpr char kThreads[] = "4";
 // How long a caller may be silent within a request, or leave an answer unread.
 constexpr char kMostMilliseconds[] = "5000";
+constexpr absl::Duration kMostAnswerTime = absl::Seconds(30);
 
 void Answer(mg_connection* connection, int code, const char* reason, const char* type, const std::string& body) {
   mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n\r\n",
@@ -104,11 +106,13 @@ class CivetExposer : public Exposer {
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Registry* registry, const std::string& listen,
                                                         std::function<bool()> healthy, std::function<void()> refresh,
                                                         http::HttpSecurity security) {
-  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<http::HttpPort> port, http::HttpPort::Open({.listen = listen,
-                                                                                     .what = "metrics",
-                                                                                     .open_flag = "--metrics-open",
-                                                                                     .security = std::move(security),
-                                                                                     .max_connections = 64}));
+  ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<http::HttpPort> port,
+                         http::HttpPort::Open({.listen = listen,
+                                               .what = "metrics",
+                                               .open_flag = "--metrics-open",
+                                               .security = std::move(security),
+                                               .max_connections = 64,
+                                               .limits = {.max_answer_time = kMostAnswerTime}}));
   try {
     auto exposer = std::make_unique<CivetExposer>(registry, std::move(healthy), std::move(refresh), std::move(port));
     if (exposer->listens()) return exposer;

@@ -69,6 +69,18 @@ TEST_F(ExposerTlsTest, MetricsAreForThoseWhoMayAndHealthIsForAll) {
   EXPECT_THAT(Get("/healthz"), HasSubstr("200 OK"));
 }
 
+TEST_F(ExposerTlsTest, HeadsThatDoNotEndKeepNobodyOut) {
+  Start();
+  std::vector<std::unique_ptr<testing::TlsClient>> slow;
+  while (slow.size() < 100) {
+    slow.push_back(testing::TlsClient::Connect({.port = exposer_->port(), .authority = authority_.certificate()}));
+    ASSERT_NE(slow.back(), nullptr);
+    slow.back()->Write("GET /healthz HTTP/1.1\r\nX: a");
+  }
+  EXPECT_THAT(Get("/healthz"), HasSubstr("200 OK"));
+  EXPECT_THAT(Get("/metrics"), HasSubstr("atoll_islands 2"));
+}
+
 TEST_F(ExposerTlsTest, BeyondThisMachineItTakesTlsOrAWord) {
   EXPECT_TRUE(Exposer::Start(registry_.get(), "0.0.0.0:0", {}, {}, security_).ok());
   const absl::Status status = Exposer::Start(registry_.get(), "0.0.0.0:0").status();
