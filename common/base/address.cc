@@ -10,7 +10,13 @@ bool IsAddress(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) return false;
   const std::string_view host = text.substr(0, colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (!bracketed && host.find_first_of(":/ []") != std::string_view::npos) return false;
+  // A name, or what stands in brackets: the brackets themselves are checked above.
+  const std::string_view inner = bracketed ? host.substr(1, host.size() - 2) : host;
+  const bool plain = std::all_of(inner.begin(), inner.end(), [&](char c) {
+    return static_cast<unsigned char>(c) > 0x20 && c != 0x7F &&
+           std::string_view("/[],").find(c) == std::string_view::npos;
+  });
+  if (!plain || (!bracketed && host.find(':') != std::string_view::npos)) return false;
   int port = 0;
   const char* const end = text.data() + text.size();
   const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);

@@ -71,6 +71,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   if (addresses.size() > 1) {
     target = TargetOf(addresses);
     arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, addresses[0]);
+  } else if (IsAddress(address)) {
+    // Said, so that no host's name is taken for one of gRPC's schemes: "unix:80" would be a file.
+    target = "dns:///" + address;
   }
   if (addresses.size() > 1 || address.starts_with("dns:")) arguments.SetServiceConfigJSON(kHealthyOnes);
   return grpc::CreateCustomChannel(target, credentials != nullptr ? credentials : grpc::InsecureChannelCredentials(),

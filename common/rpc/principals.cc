@@ -146,15 +146,16 @@ class PrincipalsReader {
     const YamlNode* value = node.Find("quota");
     if (value == nullptr) return absl::OkStatus();
     const std::string here = path + ".quota";
-    ATOLL_RETURN_IF_ERROR(CheckFields(*value, here, {"open_jobs", "images_in_flight", "images_per_minute"}));
+    ATOLL_RETURN_IF_ERROR(CheckFields(*value, here, {"open_jobs", "images_in_flight", "images_per_minute", "islands"}));
     for (const auto& [name, number] : value->fields) {
       int64_t most = 0;
       if (number->kind != YamlNode::Kind::kScalar || !absl::SimpleAtoi(number->text, &most) || most < 0) {
         return Wrong(here + "." + name, *number, "a whole number of at least 0");
       }
-      (name == "open_jobs"          ? quota->open_jobs
-       : name == "images_in_flight" ? quota->images_in_flight
-                                    : quota->images_per_minute) = most;
+      (name == "open_jobs"           ? quota->open_jobs
+       : name == "images_in_flight"  ? quota->images_in_flight
+       : name == "images_per_minute" ? quota->images_per_minute
+                                     : quota->islands) = most;
     }
     return absl::OkStatus();
   }
@@ -167,8 +168,9 @@ class PrincipalsReader {
   }
 
   absl::Status ReadPrincipal(const YamlNode& node, const std::string& path) {
-    ATOLL_RETURN_IF_ERROR(
-        CheckFields(node, path, {"subject", "roles", "token_sha256", "certificate", "islands", "quota", "expires"}));
+    ATOLL_RETURN_IF_ERROR(CheckFields(
+        node, path,
+        {"subject", "roles", "token_sha256", "certificate", "islands", "expert_servers", "quota", "expires"}));
     Principal principal;
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject", true, &principal.subject));
     const bool taken = std::ranges::any_of(principals_->principals_,
@@ -176,6 +178,7 @@ class PrincipalsReader {
     if (taken) return Wrong(path + ".subject", *node.Find("subject"), "every subject once");
     ATOLL_RETURN_IF_ERROR(ReadRoles(node, path, &principal.roles));
     ATOLL_RETURN_IF_ERROR(ReadIslands(node, path, principal.roles, &principal.islands));
+    ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "expert_servers", &principal.expert_servers));
     ATOLL_RETURN_IF_ERROR(ReadQuota(node, path, &principal.quota));
     ATOLL_RETURN_IF_ERROR(ReadExpiry(node, path, &principal.expires));
     std::vector<std::string> tokens;
@@ -257,14 +260,26 @@ absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
 }  // namespace
 
 Principal OpenPrincipal(std::string_view subject) {
-  return {.subject = std::string(subject), .roles = RoleSet::All(), .islands = {"*"}};
+  return {.subject = std::string(subject), .roles = RoleSet::All(), .islands = {"*"}, .expert_servers = {"*"}};
+}
+
+bool MayActForIsland(const Principal& principal, std::string_view island_id) {
+  return principal.roles.Has(Role::kAdmin) || MatchesAny(principal.islands, island_id);
 }
 
 absl::Status CheckIsland(const Principal& principal, std::string_view island_id) {
-  if (principal.roles.Has(Role::kAdmin) || MatchesAny(principal.islands, island_id)) return absl::OkStatus();
+  if (MayActForIsland(principal, island_id)) return absl::OkStatus();
   return MakeError(absl::StatusCode::kPermissionDenied, "ISLAND_NOT_YOURS",
                    fmt::format("{} may act for the islands [{}], not for {}", Quoted(principal.subject),
                                fmt::join(principal.islands, ", "), Quoted(island_id)));
+}
+
+absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::string_view server_id) {
+  if (principal.roles.Has(Role::kAdmin) || MatchesAny(principal.expert_servers, server_id)) return true;
+  if (principal.expert_servers.empty()) return false;
+  return MakeError(absl::StatusCode::kPermissionDenied, "EXPERT_SERVER_NOT_YOURS",
+                   fmt::format("{} may act for the expert servers [{}], not for {}", Quoted(principal.subject),
+                               fmt::join(principal.expert_servers, ", "), Quoted(server_id)));
 }
 
 absl::StatusOr<DenyList> DenyList::Parse(std::string_view text, std::string_view file_name) {

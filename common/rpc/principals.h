@@ -25,6 +25,8 @@ struct Quota {
   std::optional<int64_t> open_jobs;
   std::optional<int64_t> images_in_flight;
   std::optional<int64_t> images_per_minute;
+  // Islands that are registered of those that it may act for.
+  std::optional<int64_t> islands;
   bool operator==(const Quota&) const = default;
 };
 
@@ -34,6 +36,8 @@ struct Principal {
   RoleSet roles;
   // Islands that it may act for, as names or with * for any letters: "eu-*".
   std::vector<std::string> islands;
+  // Expert servers that it may act for, likewise; empty: those that nobody else acts for.
+  std::vector<std::string> expert_servers;
   Quota quota;
   absl::Time expires = absl::InfiniteFuture();
 };
@@ -44,6 +48,11 @@ Principal OpenPrincipal(std::string_view subject);
 
 // OK, or PERMISSION_DENIED with reason ISLAND_NOT_YOURS.
 absl::Status CheckIsland(const Principal& principal, std::string_view island_id);
+bool MayActForIsland(const Principal& principal, std::string_view island_id);
+
+// Whether the principal is named for the expert server, and may so take the place of who else acts for it; false where
+// its entry names none. PERMISSION_DENIED (EXPERT_SERVER_NOT_YOURS) where it names others.
+absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::string_view server_id);
 
 // What is refused whatever else is known of it. Text, one entry a line: "subject NAME", "jti ID" or "token SHA256";
 // a line that starts with # is a comment. INVALID_ARGUMENT, reason INVALID_DENY_LIST, names the line.

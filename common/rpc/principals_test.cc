@@ -37,6 +37,8 @@ principals:
 - subject: eu
   roles: [island]
   islands: [eu-*, north]
+  expert_servers: eu-*
+  quota: {{islands: 40}}
   certificate: eu.example.org
 - subject: old
   roles: sampler
@@ -58,6 +60,8 @@ principals:
   ASSERT_TRUE(eu.ok()) << eu.status();
   EXPECT_EQ(eu->subject, "eu");
   EXPECT_THAT(eu->islands, ElementsAre("eu-*", "north"));
+  EXPECT_THAT(eu->expert_servers, ElementsAre("eu-*"));
+  EXPECT_EQ(eu->quota, (Quota{.islands = 40}));
 
   const auto reason = [&](std::string_view token, std::vector<std::string> certificate, const DenyList& denied = {}) {
     const auto principal = principals->Check(token, certificate, denied, kNow);
@@ -155,6 +159,20 @@ TEST(PrincipalsTest, WrongFilesSayWhere) {
   EXPECT_THAT(std::string(Parse(cases[10].yaml).status().message()), Not(HasSubstr("hunter2")));
   const absl::Status keys = Parse("jwt: [{issuer: i, audience: a, roles: [admin], keys: k.pem}]").status();
   EXPECT_EQ(keys.message(), "jwt[0].keys: cannot read k.pem");
+}
+
+TEST(PrincipalsTest, ExpertServersAreTheCallersOwnWhereItsEntryNamesSome) {
+  Principal principal{.subject = "eu", .roles = {Role::kExpert}};
+  EXPECT_FALSE(*IsNamedForExpertServer(principal, "eu-1"));
+  principal.expert_servers = {"eu-*", "north"};
+  EXPECT_TRUE(*IsNamedForExpertServer(principal, "eu-1"));
+  EXPECT_TRUE(*IsNamedForExpertServer(principal, "north"));
+  const absl::Status status = IsNamedForExpertServer(principal, "us-1").status();
+  EXPECT_EQ(ErrorReason(status), "EXPERT_SERVER_NOT_YOURS");
+  EXPECT_EQ(status.message(), "'eu' may act for the expert servers [eu-*, north], not for 'us-1'");
+  principal.roles.Add(Role::kAdmin);
+  EXPECT_TRUE(*IsNamedForExpertServer(principal, "us-1"));
+  EXPECT_TRUE(*IsNamedForExpertServer(OpenPrincipal("anonymous"), "us-1"));
 }
 
 TEST(PrincipalsTest, IslandsAreTheCallersOwn) {

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "common/base/errors.h"
+#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -12,6 +13,8 @@ namespace {
 
 constexpr size_t kMaxIslandIdLength = 128;
 constexpr size_t kMaxLabels = 64;
+// Bytes of all names and values together.
+constexpr size_t kMaxLabelBytes = 4096;
 
 bool IsIslandId(std::string_view text) {
   return !text.empty() && text.size() <= kMaxIslandIdLength && std::all_of(text.begin(), text.end(), [](char c) {
@@ -23,6 +26,25 @@ absl::Status CheckRange(std::string_view path, const VersionRange& range) {
   if (range.min >= 1 && range.min <= range.max) return absl::OkStatus();
   return FieldError(path, "INVALID_CAPABILITIES",
                     fmt::format("expected 1 <= min <= max, found min {} and max {}", range.min, range.max));
+}
+
+absl::Status CheckTexts(const Capabilities& capabilities) {
+  struct Limit {
+    const char* field;
+    const std::string& text;
+    size_t most;
+  };
+  for (const Limit& limit : {Limit{"capabilities.build", capabilities.build, 128},
+                             Limit{"capabilities.device_name", capabilities.device_name, 256}}) {
+    if (limit.text.size() <= limit.most) continue;
+    return FieldError(limit.field, "INVALID_CAPABILITIES",
+                      fmt::format("expected at most {} bytes, found {}", limit.most, limit.text.size()));
+  }
+  size_t bytes = 0;
+  for (const auto& [name, value] : capabilities.labels) bytes += name.size() + value.size();
+  if (bytes <= kMaxLabelBytes) return absl::OkStatus();
+  return FieldError("capabilities.labels", "INVALID_CAPABILITIES",
+                    fmt::format("expected at most {} bytes of names and values, found {}", kMaxLabelBytes, bytes));
 }
 
 absl::Status CheckCapabilities(const Capabilities& capabilities) {
@@ -38,16 +60,23 @@ absl::Status CheckCapabilities(const Capabilities& capabilities) {
   }
   if (capabilities.device_kind != "cpu" && capabilities.device_kind != "cuda") {
     return FieldError("capabilities.device_kind", "INVALID_CAPABILITIES",
-                      fmt::format("expected 'cpu' or 'cuda', found '{}'", capabilities.device_kind));
+                      fmt::format("expected 'cpu' or 'cuda', found {}", Quoted(capabilities.device_kind)));
   }
   if (capabilities.labels.size() > kMaxLabels) {
     return FieldError("capabilities.labels", "INVALID_CAPABILITIES",
                       fmt::format("expected at most {}, found {}", kMaxLabels, capabilities.labels.size()));
   }
-  return absl::OkStatus();
+  return CheckTexts(capabilities);
 }
 
 }  // namespace
+
+absl::Status CheckRequestId(std::string_view request_id) {
+  if (request_id.size() <= kMaxRequestIdBytes) return absl::OkStatus();
+  return FieldError("request_id", "INVALID_REQUEST_ID",
+                    fmt::format("expected a UUID, or another text of at most {} bytes, found {} bytes",
+                                kMaxRequestIdBytes, request_id.size()));
+}
 
 bool Overlap(const VersionRange& a, const VersionRange& b) {
   return a.min <= b.max && b.min <= a.max;
@@ -64,13 +93,14 @@ absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string
                                                 std::string_view request_id, const Capabilities& capabilities,
                                                 absl::Duration now, const MembershipOptions& options) {
   if (!IsIslandId(island_id)) {
-    return FieldError(
-        "island_id", "INVALID_ISLAND_ID",
-        fmt::format("expected 1 to {} letters, digits, '-', '_' or '.', found '{}'", kMaxIslandIdLength, island_id));
+    return FieldError("island_id", "INVALID_ISLAND_ID",
+                      fmt::format("expected 1 to {} letters, digits, '-', '_' or '.', found {}", kMaxIslandIdLength,
+                                  Quoted(island_id)));
   }
   if (request_id.empty()) {
     return FieldError("request_id", "REQUEST_ID_REQUIRED", "expected an id of this process's start, found none");
   }
+  ATOLL_RETURN_IF_ERROR(CheckRequestId(request_id));
   ATOLL_RETURN_IF_ERROR(CheckCapabilities(capabilities));
   if (!Overlap(capabilities.protocol, options.protocol)) {
     return MakeError(
@@ -86,6 +116,7 @@ absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string
     return decision;
   }
   decision.island.drain_reason = known->drain_reason;
+  decision.island.register_time = known->register_time;
   if (known->request_id == request_id) {
     decision.island.incarnation = known->incarnation;
     decision.island.heartbeat_sequence = known->heartbeat_sequence;
@@ -99,6 +130,12 @@ absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string
   decision.reason = fmt::format("island {} started again: incarnation {} replaces {}", island_id,
                                 decision.island.incarnation, known->incarnation);
   return decision;
+}
+
+absl::Duration SilenceOf(const Island& island, absl::Duration start, absl::Duration now, absl::Time wall) {
+  constexpr absl::Duration kFirstCall = absl::Hours(1);
+  if (island.last_seen > absl::ZeroDuration()) return now - island.last_seen;
+  return now - start < kFirstCall ? absl::ZeroDuration() : wall - island.register_time;
 }
 
 absl::Status CheckIncarnation(const Island* known, std::string_view island_id, int64_t incarnation) {

@@ -12,6 +12,9 @@
 
 namespace atl::leases {
 
+// What a request_id may be long, of any call: a UUID takes 36.
+inline constexpr size_t kMaxRequestIdBytes = 64;
+
 // Inclusive.
 struct VersionRange {
   int32_t min = 0;
@@ -46,6 +49,8 @@ struct Island {
   int64_t heartbeat_sequence = 0;
   // Why it is granted nothing; empty: it is not drained. Durable, whatever incarnation.
   std::string drain_reason;
+  // When this incarnation, with these capabilities, was written to the store.
+  absl::Time register_time = absl::InfinitePast();
 };
 
 // What an island is at, for people.
@@ -59,10 +64,19 @@ enum class IslandActivity : uint8_t {
 
 IslandActivity ActivityOf(const Island& island, bool holds_lease, absl::Duration now, absl::Duration lease_duration);
 
+// OK for what a caller may give as request_id, also nothing; INVALID_ARGUMENT (INVALID_REQUEST_ID).
+absl::Status CheckRequestId(std::string_view request_id);
+
 struct MembershipOptions {
   // What this coordinator speaks and what its tasks' files need.
   VersionRange protocol{1, 1};
   VersionRange format{1, 1};
+  // Islands that a caller may have registered, where its quota says nothing else.
+  int64_t max_islands = 4'000;
+  // An island that was not heard for so long, holds nothing and is not drained is forgotten.
+  absl::Duration memory = absl::Hours(24 * 7);
+  // Where a caller has as many as it may, such islands make room after this.
+  absl::Duration crowded_memory = absl::Hours(24);
 };
 
 struct RegisterDecision {
@@ -75,11 +89,17 @@ struct RegisterDecision {
 };
 
 // `known` is null for an island never seen. The same request_id gets the same incarnation; any other one the next.
-// INVALID_ARGUMENT (INVALID_ISLAND_ID, INVALID_CAPABILITIES, REQUEST_ID_REQUIRED) for a request that can never be
-// served, FAILED_PRECONDITION (PROTOCOL_UNSUPPORTED) when island and coordinator share no protocol version.
+// INVALID_ARGUMENT (INVALID_ISLAND_ID, INVALID_CAPABILITIES, REQUEST_ID_REQUIRED, INVALID_REQUEST_ID) for a request
+// that can never be served (texts are bounded, each: the store keeps them), FAILED_PRECONDITION (PROTOCOL_UNSUPPORTED)
+// when island and coordinator share no protocol version.
 absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string_view island_id,
                                                 std::string_view request_id, const Capabilities& capabilities,
                                                 absl::Duration now, const MembershipOptions& options);
+
+// How long the island was not heard, as far as is known: by its last call since the coordinator started at `start`,
+// else by its registration, and not at all before islands had an hour for their first call. `wall` is the time at
+// `now`.
+absl::Duration SilenceOf(const Island& island, absl::Duration start, absl::Duration now, absl::Time wall);
 
 // OK for the island's newest incarnation; NOT_FOUND (ISLAND_UNKNOWN) when it must register first; ABORTED
 // (STALE_INCARNATION) when a newer process has taken its place.

@@ -11,6 +11,12 @@ using ::testing::HasSubstr;
 
 const Island kKnown{"a", 3, "start-1", Capabilities{}, absl::Seconds(5), 9};
 
+std::map<std::string, std::string> ManyLabels(int count) {
+  std::map<std::string, std::string> labels;
+  for (int i = 0; i < count; ++i) labels[std::to_string(i)] = "x";
+  return labels;
+}
+
 TEST(MembershipTest, RegistrationDecidesTheIncarnation) {
   struct Case {
     const Island* known;
@@ -52,12 +58,48 @@ TEST(MembershipTest, ARegistrationThatCanNeverWorkNamesItsField) {
       {"a", "r", {.ranks = 0}, "INVALID_CAPABILITIES", "capabilities.ranks"},
       {"a", "r", {.protocol = {2, 1}}, "INVALID_CAPABILITIES", "capabilities.protocol"},
       {"a", "r", {.device_kind = "tpu"}, "INVALID_CAPABILITIES", "capabilities.device_kind"},
+      {"a\n", "r", {}, "INVALID_ISLAND_ID", "island_id"},
+      {"a", std::string(65, 'r'), {}, "INVALID_REQUEST_ID", "request_id"},
+      {"a", "r", {.build = std::string(129, 'b')}, "INVALID_CAPABILITIES", "capabilities.build"},
+      {"a", "r", {.device_name = std::string(257, 'd')}, "INVALID_CAPABILITIES", "capabilities.device_name"},
+      {"a", "r", {.labels = {{"k", std::string(4096, 'v')}}}, "INVALID_CAPABILITIES", "capabilities.labels"},
+      {"a", "r", {.labels = ManyLabels(65)}, "INVALID_CAPABILITIES", "capabilities.labels"},
       {"a", "r", {.protocol = {5, 6}}, "PROTOCOL_UNSUPPORTED", ""},
   };
   for (const Case& c : cases) {
     const auto decision = DecideRegister(nullptr, c.island_id, c.request_id, c.capabilities, absl::Seconds(1), {});
     EXPECT_EQ(ErrorReason(decision.status()), c.reason) << decision.status();
     EXPECT_EQ(ErrorField(decision.status()), c.field);
+  }
+}
+
+TEST(MembershipTest, ARegistrationMayBeAsLongAsTheLimitsSay) {
+  const Capabilities capabilities{
+      .build = std::string(128, 'b'), .device_name = std::string(256, 'd'), .labels = ManyLabels(64)};
+  EXPECT_TRUE(
+      DecideRegister(nullptr, std::string(128, 'a'), std::string(64, 'r'), capabilities, absl::Seconds(1), {}).ok());
+  EXPECT_TRUE(
+      DecideRegister(nullptr, "a", "r", {.labels = {{"k", std::string(4095, 'v')}}}, absl::Seconds(1), {}).ok());
+}
+
+TEST(MembershipTest, HowLongAnIslandIsSilent) {
+  struct Case {
+    const char* name;
+    absl::Duration last_seen;  // since some start; zero: not since the coordinator's
+    absl::Duration up;         // the coordinator
+    absl::Duration silence;
+  };
+  const absl::Time wall = absl::FromUnixSeconds(1'700'000'000);
+  const absl::Duration now = absl::Hours(1000);
+  const Case cases[] = {
+      {"heard", now - absl::Minutes(3), absl::Hours(90), absl::Minutes(3)},
+      {"heard before a start that was just now", now - absl::Minutes(3), absl::Minutes(1), absl::Minutes(3)},
+      {"may call any moment", absl::ZeroDuration(), absl::Minutes(59), absl::ZeroDuration()},
+      {"did not call", absl::ZeroDuration(), absl::Hours(1), absl::Hours(50)},
+  };
+  for (const Case& test : cases) {
+    Island island{.island_id = "a", .last_seen = test.last_seen, .register_time = wall - absl::Hours(50)};
+    EXPECT_EQ(SilenceOf(island, now - test.up, now, wall), test.silence) << test.name;
   }
 }
 

@@ -72,7 +72,11 @@ absl::Status Collector::CollectOnce() {
   ATOLL_RETURN_IF_ERROR(DeleteFiles(listing.files, *facts));
   ATOLL_RETURN_IF_ERROR(ForgetEmptyJobs(facts->deleted_jobs));
   absl::Status forgotten = Stopped();
-  if (!with_core_([&](Core& core) { forgotten = core.ForgetOldAnswers(); })) return Stopped();
+  const bool done = with_core_([&](Core& core) {
+    forgotten = core.ForgetOldAnswers();
+    forgotten.Update(core.ForgetSilentIslands());
+  });
+  if (!done) return Stopped();
   metrics_.last_collection_time->Set(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
   return forgotten;
 }

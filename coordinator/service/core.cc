@@ -27,6 +27,7 @@ Core::Core(store::Store* store, Clock* clock, CoreOptions options, CoreMetrics* 
       clock_(*clock),
       options_(std::move(options)),
       metrics_(*metrics),
+      start_(clock->Monotonic()),
       leases_(options_.lease),
       job_watches_(options_.watch_interval),
       model_watches_(options_.watch_interval) {}
@@ -156,6 +157,7 @@ JobView Core::ViewOf(jobs::JobRecord record) {
 absl::StatusOr<std::optional<std::string>> Core::FindAnswer(const CallKey& key) {
   std::optional<std::string> response;
   if (key.request_id.empty()) return response;
+  ATOLL_RETURN_IF_ERROR(leases::CheckRequestId(key.request_id));
   std::optional<store::Answer> answer;
   ATOLL_RETURN_IF_ERROR(store_.Write("find_answer", [&](store::Transaction& transaction) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(answer, transaction.FindAnswer(key.caller, key.method, key.request_id));

@@ -98,6 +98,13 @@ struct Registration {
   leases::LeaseOptions lease;
 };
 
+// How many islands whoever registers one may have.
+struct IslandQuota {
+  std::string caller;
+  std::optional<int64_t> most;                             // unset: MembershipOptions::max_islands
+  std::function<bool(std::string_view island_id)> counts;  // whether one is its; empty: all are
+};
+
 struct LeaseVerdict {
   std::string task_id;
   std::string reason;
@@ -153,9 +160,12 @@ class Core {
   // The answer to a call made before, or unset. INVALID_ARGUMENT (REQUEST_ID_REUSED) for another payload.
   absl::StatusOr<std::optional<std::string>> FindAnswer(const CallKey& key);
 
-  // Islands (core_islands.cc).
+  // Islands (core_islands.cc). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) for one island more than the caller may have; errors
+  // of leases::DecideRegister.
   absl::StatusOr<Registration> RegisterIsland(std::string_view island_id, std::string_view request_id,
-                                              const leases::Capabilities& capabilities);
+                                              const leases::Capabilities& capabilities, const IslandQuota& quota = {});
+  // Forgets islands that hold nothing and were silent for so long (leases::MembershipOptions::memory).
+  absl::Status ForgetSilentIslands();
   // `step_time`: of the task that it holds; zero when it does not say.
   absl::StatusOr<HeartbeatAnswer> Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
                                             const std::vector<spec::LeaseToken>& leases,
@@ -318,6 +328,9 @@ class Core {
                        const std::vector<spec::Artifact>& outputs);
   std::string VerdictOf(const spec::LeaseToken& token) const;
 
+  absl::Status CheckIslandQuota(const IslandQuota& quota, std::string_view island_id);
+  absl::Status ForgetIslandsSilentFor(absl::Duration silence);
+
   // Whether an operator wants the island to give the task back.
   bool IsAskedFor(const jobs::Task& task) const;
   void TakeStepTime(const std::string& island_id, const spec::LeaseToken& token, absl::Duration step_time);
@@ -336,6 +349,7 @@ class Core {
   Clock& clock_;
   const CoreOptions options_;
   CoreMetrics& metrics_;
+  const absl::Duration start_;
 
   std::map<std::string, jobs::JobRecord, std::less<>> active_;
   // Of unfinished jobs, for claims: the oldest is the lowest.

@@ -1,4 +1,6 @@
 // Membership and heartbeats.
+#include <algorithm>
+
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/task_graph.h"
@@ -9,11 +11,13 @@
 namespace atl::coordinator {
 
 absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, std::string_view request_id,
-                                                  const leases::Capabilities& capabilities) {
+                                                  const leases::Capabilities& capabilities, const IslandQuota& quota) {
   const auto known = islands_.find(island_id);
-  ATOLL_ASSIGN_OR_RETURN(const leases::RegisterDecision decision,
+  ATOLL_ASSIGN_OR_RETURN(leases::RegisterDecision decision,
                          leases::DecideRegister(known == islands_.end() ? nullptr : &known->second, island_id,
                                                 request_id, capabilities, Now(), options_.membership));
+  if (known == islands_.end()) ATOLL_RETURN_IF_ERROR(CheckIslandQuota(quota, island_id));
+  if (decision.durable_change) decision.island.register_time = clock_.Now();
   const auto put_island = [&](store::Transaction& transaction) {
     return transaction.PutIsland(decision.island, clock_.Now());
   };
@@ -36,6 +40,46 @@ absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, st
     if (!status.ok()) AnswerClaim(waiting->second, status);
   }
   return Registration{decision.island.incarnation, store_.epoch(), options_.lease};
+}
+
+absl::Status Core::CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) {
+  const int64_t most = quota.most.value_or(options_.membership.max_islands);
+  const auto count = [&] {
+    return std::ranges::count_if(islands_,
+                                 [&](const auto& entry) { return !quota.counts || quota.counts(entry.first); });
+  };
+  if (count() < most) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(ForgetIslandsSilentFor(options_.membership.crowded_memory));
+  const int64_t found = count();
+  if (found < most) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
+                   fmt::format("island {}: '{}' may have {} islands registered, found {}: those that are silent for a "
+                               "day make room (quota: {{islands: N}} in the principals file)",
+                               island_id, quota.caller, most, found));
+}
+
+absl::Status Core::ForgetSilentIslands() {
+  return ForgetIslandsSilentFor(options_.membership.memory);
+}
+
+absl::Status Core::ForgetIslandsSilentFor(absl::Duration silence) {
+  std::vector<std::string> forgotten;
+  for (const auto& [island_id, island] : islands_) {
+    const bool silent = leases::SilenceOf(island, start_, Now(), clock_.Now()) >= silence;
+    if (silent && island.drain_reason.empty() && leases_.HeldBy(island_id) == nullptr) forgotten.push_back(island_id);
+  }
+  if (forgotten.empty()) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(store_.Write("forget_islands", [&](store::Transaction& transaction) -> absl::Status {
+    for (const std::string& island_id : forgotten) ATOLL_RETURN_IF_ERROR(transaction.DeleteIsland(island_id));
+    return absl::OkStatus();
+  }));
+  for (const std::string& island_id : forgotten) {
+    islands_.erase(island_id);
+    step_times_.erase(island_id);
+  }
+  spdlog::info("{} islands are forgotten, the first of them {}: they were silent for {}", forgotten.size(),
+               forgotten.front(), absl::FormatDuration(silence));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<HeartbeatAnswer> Core::Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,

@@ -94,7 +94,8 @@ absl::StatusOr<ServerHeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::E
                                                                 bool leaving) {
   ServerHeartbeatAnswer answer{.interval = options_.servers.heartbeat_interval};
   if (leaving) {
-    if (servers_.Leave(server.server_id, server.incarnation)) {
+    ATOLL_ASSIGN_OR_RETURN(const bool left, servers_.Leave(server));
+    if (left) {
       spdlog::info("expert server '{}' leaves", server.server_id);
       expects_servers_ = servers_.size() > 0;
       news_ = true;

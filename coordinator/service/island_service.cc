@@ -21,6 +21,15 @@ absl::Duration StepTimeOf(const pb::HeartbeatRequest& request) {
   return seconds > 0 && seconds < 86'400 ? absl::Seconds(seconds) : absl::ZeroDuration();
 }
 
+// Of who registers an island.
+IslandQuota IslandQuotaOf(const ServiceContext& context, const grpc::CallbackServerContext& call) {
+  const absl::StatusOr<rpc::Principal> caller = CallerOf(context, call);
+  if (!caller.ok()) return {};  // and it is refused
+  return {.caller = caller->subject,
+          .most = caller->quota.islands,
+          .counts = [who = *caller](std::string_view island_id) { return rpc::MayActForIsland(who, island_id); }};
+}
+
 // A long poll. The core answers it from its own thread, or the caller gives up, whichever comes first; only then does
 // gRPC let go of request and response.
 class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
@@ -97,11 +106,11 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServer
                                                             pb::RegisterIslandResponse* response) {
   const absl::Status own = CheckIsland(context_, *call, request->island_id());
   return Serve(context_, call, {"RegisterIsland", request->island_id()},
-               [own, request, response](Core& core) -> absl::Status {
+               [own, quota = IslandQuotaOf(context_, *call), request, response](Core& core) -> absl::Status {
                  ATOLL_RETURN_IF_ERROR(own);
                  ATOLL_ASSIGN_OR_RETURN(const Registration registration,
                                         core.RegisterIsland(request->island_id(), request->request_id(),
-                                                            CapabilitiesFromProto(request->capabilities())));
+                                                            CapabilitiesFromProto(request->capabilities()), quota));
                  response->set_incarnation(registration.incarnation);
                  response->set_store_epoch(registration.store_epoch);
                  *response->mutable_heartbeat_interval() = wire::ToProto(registration.lease.heartbeat_interval);

@@ -141,24 +141,35 @@ absl::StatusOr<serving::RoutingReport> ReportFromProto(const pb::ReportRoutingRe
   return report;
 }
 
+// As of serving::ExpertServer::owner, for the server of whom the caller speaks.
+absl::StatusOr<std::string> OwnerOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                                    const std::string& server_id) {
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+  ATOLL_ASSIGN_OR_RETURN(const bool named, rpc::IsNamedForExpertServer(caller, server_id));
+  return named ? "" : caller.subject;
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
                                                         const pb::HeartbeatRequest* request,
                                                         pb::HeartbeatResponse* response) {
-  return Serve(context_, call, "ExpertHeartbeat", [registry = registry_, request, response](Core&) -> absl::Status {
-    ATOLL_ASSIGN_OR_RETURN(const serving::ExpertServer server, ServerFromProto(request->server()));
-    ATOLL_ASSIGN_OR_RETURN(const ServerHeartbeatAnswer answer,
-                           registry->Heartbeat(server, request->sequence(), request->leaving()));
-    for (const AssignedNetwork& assigned : answer.assigned) {
-      pb::AssignedNetwork* proto = response->add_assigned();
-      ToProto(assigned.network, proto->mutable_network());
-      proto->set_uri(assigned.uri);
-    }
-    *response->mutable_heartbeat_interval() = wire::ToProto(answer.interval);
-    response->set_undecided(answer.undecided);
-    return absl::OkStatus();
-  });
+  const absl::StatusOr<std::string> owner = OwnerOf(context_, *call, request->server().server_id());
+  return Serve(context_, call, "ExpertHeartbeat",
+               [registry = registry_, owner, request, response](Core&) -> absl::Status {
+                 ATOLL_ASSIGN_OR_RETURN(serving::ExpertServer server, ServerFromProto(request->server()));
+                 ATOLL_ASSIGN_OR_RETURN(server.owner, owner);
+                 ATOLL_ASSIGN_OR_RETURN(const ServerHeartbeatAnswer answer,
+                                        registry->Heartbeat(server, request->sequence(), request->leaving()));
+                 for (const AssignedNetwork& assigned : answer.assigned) {
+                   pb::AssignedNetwork* proto = response->add_assigned();
+                   ToProto(assigned.network, proto->mutable_network());
+                   proto->set_uri(assigned.uri);
+                 }
+                 *response->mutable_heartbeat_interval() = wire::ToProto(answer.interval);
+                 response->set_undecided(answer.undecided);
+                 return absl::OkStatus();
+               });
 }
 
 grpc::ServerUnaryReactor* ServingServiceImpl::ReportRouting(grpc::CallbackServerContext* call,

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "common/base/address.h"
 #include "common/base/errors.h"
+#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -31,7 +33,15 @@ absl::Status CheckNetwork(const std::string& field, const HostedNetwork& hosted)
 absl::Status Check(const ExpertServer& server) {
   ATOLL_RETURN_IF_ERROR(CheckName("server_id", server.server_id));
   ATOLL_RETURN_IF_ERROR(CheckName("incarnation", server.incarnation));
-  ATOLL_RETURN_IF_ERROR(CheckName("address", server.address));
+  if (!IsAddress(server.address) || server.address.size() > kMaxName) {
+    return FieldError(
+        "server.address", "INVALID_EXPERT_SERVER",
+        fmt::format("expected HOST:PORT of at most {} characters, found {}", kMaxName, Quoted(server.address)));
+  }
+  if (server.fingerprint.size() > kMaxName) {
+    return FieldError("server.hosting.fingerprint", "INVALID_EXPERT_SERVER",
+                      fmt::format("expected at most {} characters, found {}", kMaxName, server.fingerprint.size()));
+  }
   if (server.memory_bytes < 0) {
     return FieldError("server.hosting.memory_bytes", "INVALID_EXPERT_SERVER",
                       fmt::format("expected at least 0, found {}", server.memory_bytes));
@@ -46,11 +56,20 @@ absl::Status Check(const ExpertServer& server) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOwner(const ExpertServer& known, const ExpertServer& server) {
+  if (server.owner.empty() || known.owner == server.owner) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kPermissionDenied, "EXPERT_SERVER_NOT_YOURS",
+                   fmt::format("another subject than {} acts for the expert server {}: name it in its entry's "
+                               "expert_servers, or choose another --server-id",
+                               Quoted(server.owner), Quoted(server.server_id)));
+}
+
 }  // namespace
 
 absl::StatusOr<bool> ExpertServers::TakeHeartbeat(absl::Duration now, const ExpertServer& server, int64_t sequence) {
   ATOLL_RETURN_IF_ERROR(Check(server));
   const auto known = known_.find(server.server_id);
+  if (known != known_.end()) ATOLL_RETURN_IF_ERROR(CheckOwner(known->second.server, server));
   if (known == known_.end() && known_.size() >= options_.max_servers) {
     return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_SERVERS",
                      fmt::format("expected at most {} expert servers, found one more", options_.max_servers));
@@ -73,10 +92,12 @@ absl::StatusOr<bool> ExpertServers::TakeHeartbeat(absl::Duration now, const Expe
   return true;
 }
 
-bool ExpertServers::Leave(const std::string& server_id, const std::string& incarnation) {
-  const auto known = known_.find(server_id);
-  if (known == known_.end() || known->second.server.incarnation != incarnation) return false;
-  Replace(incarnation);
+absl::StatusOr<bool> ExpertServers::Leave(const ExpertServer& server) {
+  const auto known = known_.find(server.server_id);
+  if (known == known_.end()) return false;
+  ATOLL_RETURN_IF_ERROR(CheckOwner(known->second.server, server));
+  if (known->second.server.incarnation != server.incarnation) return false;
+  Replace(server.incarnation);
   known_.erase(known);
   return true;
 }

@@ -32,6 +32,8 @@ struct ExpertServer {
   int32_t slots = 1;
   int64_t memory_bytes = 0;  // 0: no limit
   std::vector<HostedNetwork> networks;
+  // The subject that alone may speak for it while it is known; empty: those who are named for it, however many.
+  std::string owner;
   bool operator==(const ExpertServer&) const = default;
 };
 
@@ -49,10 +51,12 @@ class ExpertServers {
 
   // Whether anything changed that routers see. A restarted server takes the place of the one before at once, whose late
   // calls then get ABORTED (STALE_INCARNATION); an older sequence number of the same process changes nothing.
-  // INVALID_ARGUMENT (INVALID_EXPERT_SERVER) names the field; RESOURCE_EXHAUSTED (TOO_MANY_SERVERS).
+  // INVALID_ARGUMENT (INVALID_EXPERT_SERVER) names the field; RESOURCE_EXHAUSTED (TOO_MANY_SERVERS); PERMISSION_DENIED
+  // (EXPERT_SERVER_NOT_YOURS) where another owner's server of that name is known: an empty owner takes its place.
   absl::StatusOr<bool> TakeHeartbeat(absl::Duration now, const ExpertServer& server, int64_t sequence);
   // Forgets a server that says that it ends; whether it was known. Its late calls get ABORTED (STALE_INCARNATION).
-  bool Leave(const std::string& server_id, const std::string& incarnation);
+  // PERMISSION_DENIED (EXPERT_SERVER_NOT_YOURS) as above.
+  absl::StatusOr<bool> Leave(const ExpertServer& server);
   // Forgets the silent ones: their ids.
   std::vector<std::string> Expire(absl::Duration now);
   // When the next one would be forgotten; InfiniteDuration without servers.

@@ -57,13 +57,65 @@ TEST(ExpertServers, TheSilentAreForgottenAndMayComeBack) {
 TEST(ExpertServers, OneThatLeavesIsForgottenAtOnceAndItsLateCallsAreStale) {
   ExpertServers servers({});
   ASSERT_TRUE(servers.TakeHeartbeat(kNow, Server("a", "i1"), 1).ok());
-  EXPECT_FALSE(servers.Leave("a", "i0")) << "another process of that name";
-  EXPECT_FALSE(servers.Leave("b", "i1"));
+  EXPECT_FALSE(*servers.Leave(Server("a", "i0"))) << "another process of that name";
+  EXPECT_FALSE(*servers.Leave(Server("b", "i1")));
   EXPECT_EQ(servers.size(), 1u);
-  EXPECT_TRUE(servers.Leave("a", "i1"));
+  EXPECT_TRUE(*servers.Leave(Server("a", "i1")));
   EXPECT_EQ(servers.size(), 0u);
   EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, Server("a", "i1"), 2).status()), "STALE_INCARNATION");
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, Server("a", "i2"), 1)) << "started again";
+}
+
+TEST(ExpertServers, WhoActsForAServerIsItsSubjectOrOneWhoIsNamedForIt) {
+  struct Case {
+    std::string known;   // its owner; empty: somebody who is named
+    std::string caller;  // likewise
+    bool may;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"ann", "ann", true}, {"ann", "bob", false}, {"ann", "", true}, {"", "", true}, {"", "bob", false}}) {
+    ExpertServers servers({});
+    ExpertServer known = Server("a", "i1");
+    known.owner = c.known;
+    ASSERT_TRUE(servers.TakeHeartbeat(kNow, known, 1).ok());
+    for (const std::string incarnation : {"i1", "i2"}) {
+      ExpertServer called = Server("a", incarnation);
+      called.owner = c.caller;
+      EXPECT_EQ(servers.TakeHeartbeat(kNow, called, 2).ok(), c.may) << c.known << " and " << c.caller;
+      if (c.may) continue;
+      EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, called, 2).status()), "EXPERT_SERVER_NOT_YOURS");
+      EXPECT_EQ(ErrorReason(servers.Leave(called).status()), "EXPERT_SERVER_NOT_YOURS");
+      EXPECT_EQ(Ids(servers), std::vector<std::string>{"a/i1"});
+    }
+  }
+}
+
+TEST(ExpertServers, AFreedNameIsAnybodys) {
+  ExpertServers servers({});
+  ExpertServer ann = Server("a", "i1");
+  ann.owner = "ann";
+  ASSERT_TRUE(servers.TakeHeartbeat(kNow, ann, 1).ok());
+  ASSERT_TRUE(*servers.Leave(ann));
+  ExpertServer bob = Server("a", "i2");
+  bob.owner = "bob";
+  EXPECT_TRUE(*servers.TakeHeartbeat(kNow, bob, 1));
+}
+
+TEST(ExpertServers, RoutersAreGivenAddressesAlone) {
+  ExpertServers servers({});
+  for (const std::string address : {"unix:/tmp/x", "unix:///tmp/x", "file:///etc/passwd", "dns:a:1", "ipv4:10.0.0.1:1",
+                                    "a", "a:", "a:0", "a:70000", "a b:1", "a\n:1", "a,b:1", "[/tmp]:1"}) {
+    ExpertServer server = Server("a");
+    server.address = address;
+    const absl::Status status = servers.TakeHeartbeat(kNow, server, 1).status();
+    EXPECT_EQ(ErrorReason(status), "INVALID_EXPERT_SERVER") << address;
+    EXPECT_EQ(ErrorField(status), "server.address") << address;
+  }
+  for (const std::string address : {"node-b:7201", "10.0.0.1:1", "[fd00::1]:7201"}) {
+    ExpertServer server = Server("a", address);
+    server.address = address;
+    EXPECT_TRUE(servers.TakeHeartbeat(kNow, server, 1).ok()) << address;
+  }
 }
 
 TEST(ExpertServers, NonsenseIsRefused) {

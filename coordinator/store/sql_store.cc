@@ -235,8 +235,8 @@ absl::StatusOr<std::vector<DeletedJob>> SqlStore::DeletedJobs() {
 
 absl::StatusOr<std::vector<leases::Island>> SqlStore::Islands() {
   std::vector<leases::Island> islands;
-  Statement row =
-      database_->Prepare("SELECT island_id, incarnation, request_id, capabilities, drain_reason FROM islands");
+  Statement row = database_->Prepare(
+      "SELECT island_id, incarnation, request_id, capabilities, drain_reason, register_time FROM islands");
   while (true) {
     ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
     if (!found) return islands;
@@ -246,6 +246,7 @@ absl::StatusOr<std::vector<leases::Island>> SqlStore::Islands() {
     island.request_id = row.Text();
     ATOLL_ASSIGN_OR_RETURN(island.capabilities, CapabilitiesFromJson(row.Text()));
     island.drain_reason = row.Text();
+    island.register_time = row.Time();
   }
 }
 

@@ -182,6 +182,11 @@ absl::Status SqlTransaction::PutIsland(const leases::Island& island, absl::Time 
   return put.Bind(CapabilitiesToJson(island.capabilities)).Bind(now).Run();
 }
 
+absl::Status SqlTransaction::DeleteIsland(std::string_view island_id) {
+  Statement erase = database_.Prepare("DELETE FROM islands WHERE island_id = ?");
+  return erase.Bind(island_id).Run();
+}
+
 absl::Status SqlTransaction::SetIslandDrain(std::string_view island_id, std::string_view reason) {
   Statement update = database_.Prepare("UPDATE islands SET drain_reason = ? WHERE island_id = ?");
   update.Bind(reason).Bind(island_id);

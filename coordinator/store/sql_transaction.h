@@ -31,6 +31,7 @@ class SqlTransaction : public Transaction {
   absl::Status MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) override;
   absl::Status DeleteCheckpoint(std::string_view manifest_uri) override;
   absl::Status PutIsland(const leases::Island& island, absl::Time now) override;
+  absl::Status DeleteIsland(std::string_view island_id) override;
   absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason) override;
   absl::Status InsertModelVersion(const ModelVersionRow& version) override;
   absl::StatusOr<std::optional<ServingRow>> Serving(std::string_view name) override;

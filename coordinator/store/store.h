@@ -129,6 +129,7 @@ class Transaction {
 
   // Everything but whether it is drained.
   virtual absl::Status PutIsland(const leases::Island& island, absl::Time now) = 0;
+  virtual absl::Status DeleteIsland(std::string_view island_id) = 0;
   // Why an island that exists is drained; empty: it is not.
   virtual absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason) = 0;
 

@@ -301,7 +301,8 @@ TEST_P(StoreContract, IslandsKeepTheirIncarnation) {
   ASSERT_TRUE(store_->Write("register", [&](Transaction& t) { return t.PutIsland(island, kNow); }).ok());
   island.incarnation = 2;
   island.request_id = "start-2";
-  ASSERT_TRUE(store_->Write("register", [&](Transaction& t) { return t.PutIsland(island, kNow); }).ok());
+  ASSERT_TRUE(
+      store_->Write("register", [&](Transaction& t) { return t.PutIsland(island, kNow + absl::Hours(1)); }).ok());
   Reopen();
   const auto islands = store_->Islands();
   ASSERT_TRUE(islands.ok());
@@ -309,6 +310,10 @@ TEST_P(StoreContract, IslandsKeepTheirIncarnation) {
   EXPECT_EQ(islands->at(0).incarnation, 2);
   EXPECT_EQ(islands->at(0).request_id, "start-2");
   EXPECT_EQ(islands->at(0).capabilities, island.capabilities);
+  EXPECT_EQ(islands->at(0).register_time, kNow + absl::Hours(1));
+  ASSERT_TRUE(store_->Write("forget", [](Transaction& t) { return t.DeleteIsland("a"); }).ok());
+  Reopen();
+  EXPECT_TRUE(store_->Islands()->empty());
 }
 
 TEST_P(StoreContract, NamesAreSortedByTheirBytes) {

@@ -169,6 +169,7 @@ std::string CoordinatorScript::Execute(const Line& line) {
     Open(verb == "restore");
     return "";
   }
+  if (verb == "forget") return Result(core_->ForgetSilentIslands());
   if (verb == "advance") {
     absl::Duration by;
     if (!absl::ParseDuration(line.word(1), &by)) return "a duration";
@@ -243,7 +244,10 @@ std::string CoordinatorScript::Register(const Line& line) {
   process.island_id = line.option("island", line.word(1));
   leases::Capabilities capabilities;
   capabilities.ranks = static_cast<int32_t>(line.number("ranks", 1));
-  const auto registration = core_->RegisterIsland(process.island_id, line.option("start", line.word(1)), capabilities);
+  IslandQuota quota;
+  if (const int64_t most = line.number("quota", 0); most > 0) quota.most = most;
+  const auto registration =
+      core_->RegisterIsland(process.island_id, line.option("start", line.word(1)), capabilities, quota);
   if (!registration.ok()) return Result(registration);
   process.incarnation = registration->incarnation;
   return fmt::format("incarnation={}", process.incarnation);

@@ -2,7 +2,7 @@
 //
 //   # comment
 //   job j [experts=1] [shards=1] [budget=3] [priority=0] [keep=2] [milestones=0] [ranks=1] [model=digits]
-//   register a [island=a] [ranks=1] [start=<process start>]      -> incarnation=1
+//   register a [island=a] [ranks=1] [start=<process start>] [quota=2]   -> incarnation=1
 //   claim a [wait=30s]          -> j/cluster attempt=1 [resume=20] [skip=11+2] | nothing | waits | unmet <text>
 //                                  | <REASON>
 //   answered a                  -> as claim: what a waiting claim was answered with, or: waits
@@ -14,6 +14,7 @@
 //   serve digits j generation=1 -> ok | <REASON>
 //   drain a [reason=<word>] | undrain a    the island of process a -> ok | <REASON>
 //   move j/cluster [to=b]       -> ok | <REASON>
+//   forget                      islands that were silent for a week -> ok
 //   island a                    -> BUSY j/cluster slowdown=3.0 SLOW | IDLE | DRAINING j/cluster | DRAINED | LOST
 //   advance 11s                 the clock moves, and the core is told
 //   restart                     the process dies and starts again on the same store

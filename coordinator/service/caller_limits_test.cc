@@ -1,0 +1,126 @@
+// What callers may do with the islands and expert servers of others, and how much they may leave behind.
+#include <fstream>
+#include <map>
+
+#include "atoll/serving/v1/serving_service.grpc.pb.h"
+#include "common/base/errors.h"
+#include "common/rpc/principals.h"
+#include "common/rpc/security.h"
+#include "coordinator/service/test_support.h"
+#include "fmt/format.h"
+
+namespace atl::coordinator {
+namespace {
+
+using atlpb::island::v1::IslandService;
+using atlpb::job::v1::JobService;
+using atlpb::serving::v1::ServingService;
+
+class CallerLimitsTest : public CoordinatorFixture {
+ protected:
+  void SetUp() override {
+    std::ofstream principals(folder_.File("principals.yaml"));
+    principals << "principals:\n";
+    for (const auto& [name, more] :
+         {std::pair("eu", "roles: [island], islands: [eu-*], quota: {islands: 2}"),
+          std::pair("us", "roles: [island], islands: [us-*]"), std::pair("ann", "roles: [expert]"),
+          std::pair("bob", "roles: [expert]"), std::pair("north", "roles: [expert], expert_servers: [north-*]"),
+          std::pair("root", "roles: [admin]")}) {
+      const rpc::NewToken token = rpc::MakeToken();
+      tokens_[name] = token.token;
+      principals << fmt::format("- {{subject: {}, {}, token_sha256: {}}}\n", name, more, token.sha256);
+    }
+    principals.close();
+    const auto security = rpc::Security::Make({.principals = folder_.File("principals.yaml")});
+    ASSERT_TRUE(security.ok()) << security.status();
+    coordinator_.reset();
+    StartCoordinator(/*restored=*/false, /*adopt=*/false, *security);
+    serving_ = ServingService::NewStub(rpc::MakeChannel(coordinator_->address()));
+  }
+
+  template <typename Stub, typename Request, typename Response>
+  absl::Status As(const std::string& name, Stub& stub,
+                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*), const Request& request,
+                  Response* response) {
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(20), true);
+    context.AddMetadata("authorization", "Bearer " + tokens_[name]);
+    return rpc::FromGrpc((stub.*method)(&context, request, response));
+  }
+  absl::Status RegisterAs(const std::string& name, const std::string& island_id, size_t label_bytes = 1) {
+    atlpb::island::v1::RegisterIslandRequest request;
+    request.set_island_id(island_id);
+    request.set_request_id("start");
+    auto* capabilities = request.mutable_capabilities();
+    capabilities->mutable_protocol()->set_min(1);
+    capabilities->mutable_protocol()->set_max(1);
+    capabilities->mutable_format()->set_min(1);
+    capabilities->mutable_format()->set_max(1);
+    capabilities->set_ranks(1);
+    capabilities->set_device_kind("cpu");
+    (*capabilities->mutable_labels())["zone"] = std::string(label_bytes, 'x');
+    atlpb::island::v1::RegisterIslandResponse response;
+    return As(name, *islands_, &IslandService::Stub::RegisterIsland, request, &response);
+  }
+  std::string HeartbeatAs(const std::string& name, const std::string& server_id, const std::string& incarnation,
+                          bool leaving = false) {
+    atlpb::serving::v1::HeartbeatRequest request;
+    request.mutable_server()->set_server_id(server_id);
+    request.mutable_server()->set_incarnation(incarnation);
+    request.mutable_server()->set_address("node-b:7201");
+    request.set_sequence(++sequence_);
+    request.set_leaving(leaving);
+    atlpb::serving::v1::HeartbeatResponse response;
+    return ErrorReason(As(name, *serving_, &ServingService::Stub::Heartbeat, request, &response));
+  }
+
+  std::map<std::string, std::string> tokens_;
+  std::unique_ptr<ServingService::Stub> serving_;
+  int64_t sequence_ = 0;
+};
+
+TEST_F(CallerLimitsTest, IslandsAreCountedForThoseWhoMayActForThem) {
+  EXPECT_TRUE(RegisterAs("eu", "eu-1").ok());
+  EXPECT_TRUE(RegisterAs("us", "us-1").ok());
+  EXPECT_TRUE(RegisterAs("eu", "eu-2").ok());
+  const absl::Status third = RegisterAs("eu", "eu-3");
+  EXPECT_EQ(ErrorReason(third), "QUOTA_EXCEEDED") << third;
+  EXPECT_EQ(third.message(),
+            "island eu-3: 'eu' may have 2 islands registered, found 2: those that are silent for a day make room "
+            "(quota: {islands: N} in the principals file)");
+  EXPECT_TRUE(RegisterAs("eu", "eu-2").ok()) << "it is registered";
+  EXPECT_TRUE(RegisterAs("us", "us-2").ok()) << "others are not concerned";
+  EXPECT_TRUE(RegisterAs("root", "eu-3").ok());
+}
+
+TEST_F(CallerLimitsTest, TextsThatAreKeptHaveLimits) {
+  const absl::Status labels = RegisterAs("us", "us-1", 20'000);
+  EXPECT_EQ(ErrorReason(labels), "INVALID_CAPABILITIES");
+  EXPECT_EQ(labels.message(), "capabilities.labels: expected at most 4096 bytes of names and values, found 20004");
+  auto submit = SubmitRequest();
+  submit.set_request_id(std::string(2 << 20, 'x'));
+  atlpb::job::v1::SubmitJobResponse response;
+  const absl::Status status = As("root", *jobs_, &JobService::Stub::SubmitJob, submit, &response);
+  EXPECT_EQ(ErrorReason(status), "INVALID_REQUEST_ID") << status;
+  EXPECT_EQ(ErrorField(status), "request_id");
+  submit.set_request_id("0b8ef1ea-7a8e-4c54-9f5a-4b7a3f0a2a11");
+  EXPECT_TRUE(As("root", *jobs_, &JobService::Stub::SubmitJob, submit, &response).ok());
+}
+
+TEST_F(CallerLimitsTest, AnExpertServerIsSpokenForByItsOwnSubjectAlone) {
+  EXPECT_EQ(HeartbeatAs("ann", "a", "start"), "");
+  EXPECT_EQ(HeartbeatAs("bob", "a", "start", /*leaving=*/true), "EXPERT_SERVER_NOT_YOURS");
+  EXPECT_EQ(HeartbeatAs("bob", "a", "another"), "EXPERT_SERVER_NOT_YOURS");
+  EXPECT_EQ(HeartbeatAs("north", "a", "start"), "EXPERT_SERVER_NOT_YOURS") << "its entry names others";
+  EXPECT_EQ(HeartbeatAs("ann", "a", "start"), "");
+  EXPECT_EQ(HeartbeatAs("north", "north-1", "start"), "");
+  EXPECT_EQ(HeartbeatAs("ann", "north-1", "another"), "EXPERT_SERVER_NOT_YOURS");
+  EXPECT_EQ(HeartbeatAs("ann", "north-2", "start"), "") << "nobody speaks for it yet";
+  EXPECT_EQ(HeartbeatAs("north", "north-2", "start-2"), "") << "it is named for it";
+  EXPECT_EQ(HeartbeatAs("ann", "north-2", "start", /*leaving=*/true), "EXPERT_SERVER_NOT_YOURS");
+  EXPECT_EQ(HeartbeatAs("ann", "a", "start", /*leaving=*/true), "");
+  EXPECT_EQ(HeartbeatAs("bob", "a", "third"), "") << "it has left";
+}
+
+}  // namespace
+}  // namespace atl::coordinator
