@@ -74,6 +74,16 @@ class FileAuthenticator final : public Authenticator {
     return principal;
   }
 
+  absl::StatusOr<Principal> CheckAsOf(std::string_view bearer, std::span<const std::string> certificate_names,
+                                      absl::Time time) const override {
+    std::shared_ptr<const Loaded> loaded;
+    {
+      absl::MutexLock lock(&mutex_);
+      loaded = loaded_;
+    }
+    return loaded->principals.Check(bearer, certificate_names, loaded->denied, time);
+  }
+
  private:
   // What is in force, and the files that it was read from.
   struct Loaded {
@@ -127,7 +137,10 @@ class FileAuthenticator final : public Authenticator {
       mutex_.Unlock();
       if (Changed(*loaded)) {
         const absl::Status status = Load();
-        if (status.ok()) spdlog::info("principals are read again from {}", options_.principals);
+        if (status.ok()) {
+          spdlog::info("principals are read again from {}", options_.principals);
+          if (options_.reloaded) options_.reloaded(*this);
+        }
         if (!status.ok() && complaint != status.message()) {
           spdlog::error("principals stay as they were: {}", std::string(status.message()));
         }

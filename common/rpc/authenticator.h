@@ -1,6 +1,7 @@
 // Checks callers' credentials against the principals file and the deny list, and reads both again when they change.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,8 @@ struct AuthenticatorOptions {
   std::string deny_list;   // file; empty: none
   // How often the files are looked at.
   absl::Duration reload = absl::Seconds(2);
+  // Called after they were read again, on the thread that reads.
+  std::function<void(const class Authenticator&)> reloaded;
 };
 
 // Thread-safe; Check does not block on files. Owns one thread, which reads them.
@@ -32,6 +35,10 @@ class Authenticator {
   // one stays in force.
   virtual absl::StatusOr<Principal> Check(std::string_view bearer,
                                           std::span<const std::string> certificate_names) const = 0;
+
+  // What today's files say of a call that began at `time`: what has expired since counts, what was revoked does not.
+  virtual absl::StatusOr<Principal> CheckAsOf(std::string_view bearer, std::span<const std::string> certificate_names,
+                                              absl::Time time) const = 0;
 };
 
 }  // namespace atl::rpc

@@ -19,8 +19,16 @@ std::string_view View(grpc::string_ref text) {
   return {text.data(), text.size()};
 }
 
-// "" without one. A second credential beside the first is none of a client of ours.
-absl::StatusOr<std::string_view> BearerOf(const Metadata& metadata) {
+absl::StatusOr<Principal> Find(const Authenticator& authenticator, const Metadata& metadata,
+                               const grpc::AuthContext& context) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string_view bearer, BearerOf(metadata));
+  return authenticator.Check(bearer, CertificateNames(context));
+}
+
+}  // namespace
+
+// A second credential beside the first is none of a client of ours.
+absl::StatusOr<std::string_view> BearerOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
   const auto [first, last] = metadata.equal_range("authorization");
   if (first == last) return std::string_view();
   std::string_view value = View(first->second);
@@ -32,14 +40,6 @@ absl::StatusOr<std::string_view> BearerOf(const Metadata& metadata) {
   value.remove_prefix(7);
   return value;
 }
-
-absl::StatusOr<Principal> Find(const Authenticator& authenticator, const Metadata& metadata,
-                               const grpc::AuthContext& context) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string_view bearer, BearerOf(metadata));
-  return authenticator.Check(bearer, CertificateNames(context));
-}
-
-}  // namespace
 
 grpc::Status Guard::Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
                             OutputMetadata*) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,7 +30,7 @@ struct RefusedCall {
 
 // A gRPC authentication context belongs to a connection, which calls of several users may share: nothing is written
 // into it, and handlers ask Who again. A credential is checked when a call starts; a stream that is open goes on after
-// its token has expired. Thread-safe.
+// its token has expired, but not after its caller was shut out (open_streams.h). Thread-safe.
 class Guard final : public grpc::AuthMetadataProcessor {
  public:
   explicit Guard(std::shared_ptr<const Authenticator> authenticator) : authenticator_(std::move(authenticator)) {}
@@ -58,6 +60,9 @@ class Guard final : public grpc::AuthMetadataProcessor {
 // Who calls, with a guard or without: on a port without one whoever reaches it may do everything (OpenPrincipal), under
 // the name in the client's certificate, else as "anonymous".
 absl::StatusOr<Principal> CallerOf(const Guard* guard, const grpc::ServerContextBase& call);
+
+// The token in a call's metadata; "" without one. A view into it. UNAUTHENTICATED, reason TOKEN_MALFORMED.
+absl::StatusOr<std::string_view> BearerOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
 
 // Names in the client's verified certificate: common name, then alternative names; empty without one.
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context);

@@ -133,6 +133,13 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
   absl::Duration read_ ABSL_GUARDED_BY(mutex_);
 };
 
+absl::Status StillLetIn(const Authenticator& authenticator, const OpenStreams::Caller& caller) {
+  if (const Access* const row = FindAccess(caller.method); row != nullptr && row->open) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const Principal principal,
+                         authenticator.CheckAsOf(caller.bearer, caller.certificate_names, caller.began));
+  return CheckAccess(caller.method, principal.subject, principal.roles);
+}
+
 }  // namespace
 
 struct Security::Tls {
@@ -156,6 +163,10 @@ absl::StatusOr<std::shared_ptr<const Security>> Security::Make(const SecurityOpt
   }
   AuthenticatorOptions authenticator{
       .principals = options.principals, .deny_list = options.deny_list, .reload = options.reload};
+  security->open_streams_ = std::make_shared<OpenStreams>();
+  authenticator.reloaded = [streams = security->open_streams_](const Authenticator& now) {
+    streams->Cut([&now](const OpenStreams::Caller& caller) { return StillLetIn(now, caller); });
+  };
   ATOLL_ASSIGN_OR_RETURN(security->authenticator_, Authenticator::Open(authenticator, clock));
   security->guard_ = std::make_shared<Guard>(security->authenticator_);
   return security;
@@ -253,6 +264,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(con
                                                                              std::string_view listen) {
   if (security == nullptr) return nullptr;
   return security->ServerCredentials(listen);
+}
+
+std::shared_ptr<OpenStreams> OpenStreamsOf(const Security* security) {
+  return security == nullptr ? nullptr : security->open_streams();
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Security* security) {

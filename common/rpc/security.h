@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/rpc/guard.h"
+#include "common/rpc/open_streams.h"
 #include "common/rpc/security_options.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
@@ -36,6 +37,8 @@ class Security {
 
   // Null without principals: then everybody who gets in may call everything.
   const std::shared_ptr<Guard>& guard() const { return guard_; }
+  // Null without principals. For servers of whose streams those are to be cut whose callers are shut out.
+  const std::shared_ptr<OpenStreams>& open_streams() const { return open_streams_; }
   // Null without principals. For ports that do not speak gRPC.
   const std::shared_ptr<const Authenticator>& authenticator() const { return authenticator_; }
   const SecurityOptions& options() const { return options_; }
@@ -52,6 +55,7 @@ class Security {
   std::unique_ptr<Tls> tls_;  // null: none
   std::shared_ptr<const Authenticator> authenticator_;
   std::shared_ptr<Guard> guard_;
+  std::shared_ptr<OpenStreams> open_streams_;
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials_;
 };
 
@@ -59,5 +63,6 @@ class Security {
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(const Security* security,
                                                                              std::string_view listen);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Security* security);
+std::shared_ptr<OpenStreams> OpenStreamsOf(const Security* security);
 
 }  // namespace atl::rpc

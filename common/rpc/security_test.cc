@@ -37,6 +37,14 @@ class Jobs final : public pb::JobService::Service {
     if (caller.ok()) response->mutable_job()->set_job_id(caller->subject);
     return ToGrpc(caller.status());
   }
+
+  // Until the caller is gone.
+  grpc::Status WatchJob(grpc::ServerContext* call, const pb::WatchJobRequest*,
+                        grpc::ServerWriter<pb::WatchJobResponse>* writer) override {
+    writer->Write({});
+    while (!call->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
+    return grpc::Status::CANCELLED;
+  }
 };
 
 class SecurityTest : public ::testing::Test {
@@ -79,7 +87,9 @@ principals:
     jobs_.guard = (*security)->guard();
     auto running = Server::Start({.listen = "127.0.0.1:0",
                                   .services = {{pb::JobService::service_full_name(), &jobs_}},
-                                  .credentials = *credentials});
+                                  .credentials = *credentials,
+                                  .open_streams = OpenStreamsOf(security->get())});
+    open_streams_ = OpenStreamsOf(security->get());
     ASSERT_TRUE(running.ok()) << running.status();
     running_ = *std::move(running);
   }
@@ -109,6 +119,7 @@ principals:
   SecurityOptions server_;
   SecurityOptions client_;
   Jobs jobs_;
+  std::shared_ptr<OpenStreams> open_streams_;
   std::unique_ptr<Server> running_;
 };
 
@@ -310,6 +321,41 @@ TEST_F(SecurityTest, CertificatesAndTokensAreReplacedWhileItRuns) {
   while (Asked() != "UNAVAILABLE") absl::SleepFor(absl::Milliseconds(20));
   client_.ca = Write("next.crt", next.certificate());
   EXPECT_EQ(Asked(), "ann");
+}
+
+TEST_F(SecurityTest, OpenStreamsOfCallersWhoAreShutOutAreCut) {
+  server_.principals = Write("principals.yaml", fmt::format(R"(
+principals:
+- {{subject: ann, roles: [reader], token_sha256: {}}}
+- {{subject: bob, roles: [reader], token_sha256: {}}}
+)",
+                                                            TokenHash("ann's"), TokenHash("bob's")));
+  server_.deny_list = Write("deny", "");
+  Start();
+  const auto stub = pb::JobService::NewStub(MakeChannel(running_->address()));
+  struct Stream {
+    grpc::ClientContext context;
+    pb::WatchJobResponse response;
+    std::unique_ptr<grpc::ClientReader<pb::WatchJobResponse>> reader;
+  };
+  Stream ann;
+  Stream bob;
+  for (auto [stream, token] : {std::pair(&ann, "ann's"), std::pair(&bob, "bob's")}) {
+    SetTimeout(&stream->context, absl::Minutes(2));
+    stream->context.AddMetadata("authorization", fmt::format("Bearer {}", token));
+    stream->reader = stub->WatchJob(&stream->context, {});
+    ASSERT_TRUE(stream->reader->Read(&stream->response)) << token;
+  }
+  EXPECT_EQ(open_streams_->size(), 2u);
+  Write("deny", "subject ann\n");
+  EXPECT_FALSE(ann.reader->Read(&ann.response));
+  EXPECT_EQ(ann.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  // Known by its own stream still being there: its entry goes when it ends by itself.
+  EXPECT_EQ(open_streams_->size(), 1u);
+  bob.context.TryCancel();
+  EXPECT_EQ(bob.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  running_.reset();
+  EXPECT_EQ(open_streams_->size(), 0u);
 }
 
 TEST_F(SecurityTest, ATokenThatIsReplacedIsShownOnTheSameChannel) {

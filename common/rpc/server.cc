@@ -11,6 +11,7 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/open_files.h"
+#include "common/rpc/open_streams.h"
 #include "fmt/format.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -85,6 +86,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddListeningPort(
       options.listen, options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(), &port);
   for (const NamedService& service : options.services) builder.RegisterService(service.service);
+  if (options.open_streams != nullptr) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(options.open_streams->Interceptors());
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
+  }
   if (options.other_calls != nullptr) builder.RegisterCallbackGenericService(options.other_calls);
 
   std::unique_ptr<Server> server(new Server);

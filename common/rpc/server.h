@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/open_streams.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
@@ -43,6 +44,8 @@ struct ServerOptions {
   std::vector<NamedService> services;
   // What the port asks of its callers; null: in the clear, anybody.
   std::shared_ptr<grpc::ServerCredentials> credentials;
+  // Where streams are listed while they are open; null: nowhere.
+  std::shared_ptr<OpenStreams> open_streams;
   // Takes the calls of methods that no service has; null: UNIMPLEMENTED. Borrowed; must outlive the server.
   grpc::CallbackGenericService* other_calls = nullptr;
   ServerLimits limits;

@@ -177,9 +177,9 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   core_thread.next_wake = [core, experts, watches, clock] {
     return std::min({core->NextWake(), experts->NextWake(), watches->NextLook(clock->Monotonic())});
   };
-  metrics::Histogram* const wait = registry_->AddHistogram(
-      "atoll_coordinator_core_wait_seconds", "Time that calls wait for the thread that answers them all.",
-      metrics::CallSecondsBounds());
+  metrics::Histogram* const wait = registry_->AddHistogram("atoll_coordinator_core_wait_seconds",
+                                                           "Time that calls wait for the thread that answers them all.",
+                                                           metrics::CallSecondsBounds());
   core_thread.waited = [wait](absl::Duration waited) { wait->Observe(absl::ToDoubleSeconds(waited)); };
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
   blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
@@ -195,6 +195,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   server.limits = {
       .max_message_bytes = kMaxRequestBytes, .max_connection_age = absl::Hours(6), .memory_bytes = kMaxConnectionBytes};
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(security_.get(), options.listen));
+  server.open_streams = rpc::OpenStreamsOf(security_.get());
   if (standby_ != nullptr) {
     // Where callers found the standby.
     server.listen = fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), standby_->port());

@@ -110,9 +110,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   if (options.coordinator.empty()) router->remote_->TakeList({});
   if (!options.model_dir.empty()) ATOLL_RETURN_IF_ERROR(router->LoadFolder(options.model_dir));
   router->engine_.Start();
-  ATOLL_ASSIGN_OR_RETURN(router->server_, rpc::Server::Start({.listen = options.listen,
-                                                              .services = {{kServiceName, &router->service_}},
-                                                              .credentials = credentials}));
+  ATOLL_ASSIGN_OR_RETURN(router->server_,
+                         rpc::Server::Start({.listen = options.listen,
+                                             .services = {{kServiceName, &router->service_}},
+                                             .credentials = credentials,
+                                             .open_streams = rpc::OpenStreamsOf(options.security.get())}));
   if (!options.rest.listen.empty()) {
     RestOptions rest = options.rest;
     rest.quotas = &router->quotas_;

@@ -110,7 +110,8 @@ absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
   ATOLL_ASSIGN_OR_RETURN(const auto credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
   ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start({.listen = options.listen,
                                                       .services = {{kServiceName, service_.get()}},
-                                                      .credentials = credentials}));
+                                                      .credentials = credentials,
+                                                      .open_streams = rpc::OpenStreamsOf(options.security.get())}));
   if (options.metrics_listen.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(
                                        registry_.get(), options.metrics_listen, /*healthy=*/{}, [this] { Refresh(); },

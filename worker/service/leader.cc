@@ -52,9 +52,11 @@ absl::StatusOr<std::unique_ptr<Leader>> Leader::Start(LeaderOptions options) {
   const std::string service = atlpb::island::v1::RendezvousService::service_full_name();
   const LeaderOptions& given = leader->options_;
   ATOLL_ASSIGN_OR_RETURN(const auto credentials, rpc::ServerCredentialsOf(given.security.get(), given.listen));
-  ATOLL_ASSIGN_OR_RETURN(leader->server_, rpc::Server::Start({.listen = given.listen,
-                                                              .services = {{service, leader->island_.get()}},
-                                                              .credentials = credentials}));
+  ATOLL_ASSIGN_OR_RETURN(leader->server_,
+                         rpc::Server::Start({.listen = given.listen,
+                                             .services = {{service, leader->island_.get()}},
+                                             .credentials = credentials,
+                                             .open_streams = rpc::OpenStreamsOf(given.security.get())}));
   leader->server_->SetServing(true);
   return leader;
 }
