@@ -1,5 +1,7 @@
 #include "common/base/errors.h"
 
+#include "common/base/explain.h"
+
 #include "gtest/gtest.h"
 
 namespace atl {
@@ -11,6 +13,12 @@ TEST(ErrorsTest, FieldErrorCarriesPathReasonAndMessage) {
   EXPECT_EQ(status.message(), "training.steps: expected at least 1, found 0");
   EXPECT_EQ(ErrorReason(status), "OUT_OF_RANGE");
   EXPECT_EQ(ErrorField(status), "training.steps");
+}
+
+TEST(ErrorsTest, WhatIsPrintedEndsWithTheReason) {
+  EXPECT_EQ(Explain(MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "store s.db: page 2")),
+            "store s.db: page 2 [STORE_CORRUPT]");
+  EXPECT_EQ(Explain(absl::UnknownError("no reason")), "no reason");
 }
 
 TEST(ErrorsTest, ContextKeepsCodeReasonAndField) {

@@ -14,27 +14,36 @@ namespace atl::rpc {
 class OpenStreams::Entry final : public grpc::experimental::Interceptor {
  public:
   Entry(std::shared_ptr<OpenStreams> streams, grpc::experimental::ServerRpcInfo* info)
-      : streams_(std::move(streams)), context_(info->server_context()) {
-    // The guard has let it in: its header is well formed.
-    Caller caller{.method = info->method(),
-                  .bearer = std::string(BearerOf(context_->client_metadata()).value_or("")),
-                  .certificate_names = CertificateNames(*context_->auth_context()),
-                  .began = absl::Now()};
-    const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
-    streams_->open_.emplace(this, std::move(caller));
-  }
+      : streams_(std::move(streams)), info_(info) {}
   ~Entry() override {
     const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
     streams_->open_.erase(this);
   }
 
-  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override { methods->Proceed(); }
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    // Before it the context has no call, and does not know who is at its other end.
+    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      Enter();
+    }
+    methods->Proceed();
+  }
 
-  void Cancel() const { context_->TryCancel(); }
+  void Cancel() const { info_->server_context()->TryCancel(); }
 
  private:
+  void Enter() {
+    grpc::ServerContextBase* const context = info_->server_context();
+    // The guard has let it in: its header is well formed.
+    Caller caller{.method = info_->method(),
+                  .bearer = std::string(BearerOf(context->client_metadata()).value_or("")),
+                  .certificate_names = CertificateNames(*context->auth_context()),
+                  .began = absl::Now()};
+    const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
+    streams_->open_.emplace(this, std::move(caller));
+  }
+
   const std::shared_ptr<OpenStreams> streams_;
-  grpc::ServerContextBase* const context_;
+  grpc::experimental::ServerRpcInfo* const info_;
 };
 
 class OpenStreams::Factory final : public grpc::experimental::ServerInterceptorFactoryInterface {

@@ -75,8 +75,13 @@ absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool
                     store.epoch(), newest.store_id, newest.epoch, blobs.root()));
   }
   if (newest.epoch == store.epoch() && newest.store_id == store.store_id()) return absl::OkStatus();
-  // Another blob store than last time, or epochs that collide: tokens of before must not pass here.
-  return TakeEpoch(blobs, store, next);
+  // Its jobs' files are not here: islands would fail every one of them.
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "BLOB_STORE_UNKNOWN",
+      fmt::format("{}: expected the blob store in which this store took epoch {}, found {}; is --blob-store the one of "
+                  "before, and mounted? If its files were moved here without coordinator/, start with --restored",
+                  blobs.root(), store.epoch(),
+                  newest.epoch == 0 ? "none" : fmt::format("epoch {} of store {}", newest.epoch, newest.store_id)));
 }
 
 }  // namespace atl::coordinator

@@ -12,7 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
 #include "common/base/errors.h"
-#include "common/base/one_line.h"
+#include "common/base/explain.h"
 #include "common/log/log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
@@ -172,7 +172,7 @@ int RefuseCopies(const Flags& flags) {
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "atoll-coordinator: %s\n", atl::OneLine(std::string(status.message())).c_str());
+  std::fprintf(stderr, "atoll-coordinator: %s\n", atl::Explain(status).c_str());
   return 1;
 }
 

@@ -162,6 +162,11 @@ void Engine::RemoveLane(const std::string& name) {
   inbox_->Wake();
 }
 
+void Engine::Expect(const std::string& model) {
+  absl::MutexLock lock(&mutex_);
+  expected_.insert(model);
+}
+
 int64_t Engine::RequestsOn(const std::string& model, const std::string& version) {
   absl::MutexLock lock(&mutex_);
   return std::count_if(admitted_.begin(), admitted_.end(), [&](const auto& entry) {
@@ -190,6 +195,10 @@ absl::StatusOr<const Engine::ServedModel*> Engine::FindModel(const std::string& 
   if (name.empty() && serving.size() == 1) return serving.front();
   if (name.empty()) {
     return FieldError("model", "MODEL_REQUIRED", fmt::format("expected one of {}, found none named", known));
+  }
+  if (expected_.contains(name)) {
+    return MakeErrorWithField(absl::StatusCode::kUnavailable, "MODEL_LOADING", "model",
+                              fmt::format("model {} is published and not loaded here yet; try again", Quoted(name)));
   }
   return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_MODEL", "model",
                             fmt::format("model: expected one of {}, found {}", known, Quoted(name)));

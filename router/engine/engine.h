@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -114,6 +115,8 @@ class Engine {
   // Makes `version` the serving one of its name from the next request on; the one before drains: requests that hold it
   // keep it to their end. Whoever hosts its networks may take them away when the last reference is gone.
   void Serve(std::shared_ptr<const ServedVersion> version);
+  // A version of `model` will be served: until then requests for it are told to try again, not that it is unknown.
+  void Expect(const std::string& model);
   // Lets requests ask for a version that does not serve, by its name. Withdraw ends it for the requests to come.
   void Offer(std::shared_ptr<const ServedVersion> version);
   void Withdraw(const std::string& model, const std::string& version);
@@ -133,8 +136,8 @@ class Engine {
   // By model and version: image-steps in which each expert was chosen since the last call.
   std::map<std::pair<std::string, std::string>, std::vector<int64_t>> TakeChosen();
   // The serving version of `model`; of the only one when the name is empty. FAILED_PRECONDITION with reason NO_MODEL
-  // before any is there, NOT_FOUND with reason UNKNOWN_MODEL, INVALID_ARGUMENT with reason MODEL_REQUIRED when there
-  // are several.
+  // before any is there, UNAVAILABLE with reason MODEL_LOADING (Expect), NOT_FOUND with reason UNKNOWN_MODEL,
+  // INVALID_ARGUMENT with reason MODEL_REQUIRED when there are several.
   absl::StatusOr<SamplerInfo> Info(const std::string& model);
 
   // What requests may ask for of a model (as in Info): the serving version, then those that are offered.
@@ -250,6 +253,7 @@ class Engine {
 
   absl::Mutex mutex_;
   std::map<std::string, ServedModel> models_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> expected_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<ActiveRequest>> queue_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Admitted> admitted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<int64_t> cancelled_ ABSL_GUARDED_BY(mutex_);

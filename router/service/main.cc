@@ -8,8 +8,8 @@
 
 #include "CLI/CLI.hpp"
 #include "common/base/byte_size.h"
+#include "common/base/explain.h"
 #include "common/base/flag_checks.h"
-#include "common/base/one_line.h"
 #include "common/base/version.h"
 #include "common/log/log.h"
 #include "common/rpc/security.h"
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   absl::Status trusted = security.status();
   if (trusted.ok() && !options.coordinator.empty()) trusted = (*security)->CheckTarget(options.coordinator);
   if (!trusted.ok()) {
-    std::fprintf(stderr, "atoll-router: %s\n", atl::OneLine(std::string(trusted.message())).c_str());
+    std::fprintf(stderr, "atoll-router: %s\n", atl::Explain(trusted).c_str());
     return trusted.code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
   }
   options.security = *security;
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
     return kFailed;
   }
   if (!router.ok()) {
-    std::fprintf(stderr, "atoll-router: %s\n", atl::OneLine(std::string(router.status().message())).c_str());
+    std::fprintf(stderr, "atoll-router: %s\n", atl::Explain(router.status()).c_str());
     return router.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
   }
   if (!port_file.empty()) {

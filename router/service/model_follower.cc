@@ -180,6 +180,7 @@ void ModelFollower::TakeNews(const pb::Model& model) {
     return;
   }
   followed.wanted = choice;
+  engine_->Expect(model.name());
 }
 
 void ModelFollower::RollLoop() {

@@ -371,6 +371,7 @@ TEST_F(ModelFollowerTest, WhileAVersionLoadsOthersRollAndDrain) {
   SetStuck("a1");
   models_->Set("a1", 1, "letters");
   ASSERT_TRUE(AwaitLoads(3));
+  EXPECT_EQ(ErrorReason(engine_.Info("letters").status()), "MODEL_LOADING");
   Host({Expert("v2", 0), Expert("v2", 1)});
   ASSERT_TRUE(AwaitServing("v2"));
   const absl::Time end = absl::Now() + absl::Seconds(20);

@@ -71,14 +71,15 @@ absl::StatusOr<QuotaShare> SampleService::TakeShare(const grpc::CallbackServerCo
 }
 
 absl::Status SampleService::WithPending(const absl::Status& status) const {
-  if (ErrorReason(status) != "NO_MODEL" || !options_.versions) return status;
+  const std::string reason = ErrorReason(status);
+  if ((reason != "NO_MODEL" && reason != "MODEL_LOADING") || !options_.versions) return status;
   std::string pending;
   for (const FollowedVersion& version : options_.versions().versions) {
     if (version.waits_for.empty()) continue;
     pending += fmt::format("; model '{}' version '{}': {}", version.model, version.version, version.waits_for);
   }
   if (pending.empty()) return status;
-  return MakeError(status.code(), "NO_MODEL", std::string(status.message()) + pending);
+  return MakeErrorWithField(status.code(), reason, ErrorField(status), std::string(status.message()) + pending);
 }
 
 }  // namespace atl::router

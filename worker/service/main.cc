@@ -20,7 +20,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/byte_size.h"
 #include "common/base/errors.h"
-#include "common/base/one_line.h"
+#include "common/base/explain.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/log/log.h"
@@ -549,6 +549,6 @@ int main(int argc, char** argv) {
   atl::worker::StopSignals::Block();
   const absl::Status status = atl::worker::RunWorker(flags);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "atoll-worker: %s\n", atl::OneLine(std::string(status.message())).c_str());
+  std::fprintf(stderr, "atoll-worker: %s\n", atl::Explain(status).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }
