@@ -20,8 +20,8 @@ enum ExitCode : int {
   kExitInterrupted = 130,
 };
 
-// A status whose reason is USAGE, JOB_FAILED or INTERRUPTED has a code of its own; otherwise its canonical code
-// decides.
+// A status whose reason is USAGE, JOB_FAILED, INTERRUPTED or STORE_FULL has a code of its own; otherwise its canonical
+// code decides.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 // The table of codes, for --help.

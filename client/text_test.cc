@@ -57,6 +57,7 @@ TEST(ExitCodeTest, FollowsTheClassOfTheError) {
       {absl::UnavailableError(""), kExitUnavailable},
       {absl::DeadlineExceededError(""), kExitUnavailable},
       {absl::ResourceExhaustedError(""), kExitResourceExhausted},
+      {MakeError(absl::StatusCode::kUnavailable, "STORE_FULL", ""), kExitResourceExhausted},
       {absl::DataLossError(""), kExitDataLoss},
       {absl::UnauthenticatedError(""), kExitPermission},
       {MakeError(absl::StatusCode::kFailedPrecondition, "JOB_FAILED", ""), kExitJobFailed},

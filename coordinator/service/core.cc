@@ -14,10 +14,13 @@ namespace {
 
 constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
 constexpr size_t kLastErrors = 5;
+// Between two lines on the same failure of the store.
+constexpr absl::Duration kFailureLogInterval = absl::Minutes(1);
 
-// Errors that a decision returned, as against those of the store itself.
+// Errors of the store itself, or what a test puts in their place, as against those that a decision returned.
 bool IsStoreFailure(const absl::Status& status) {
-  return ErrorReason(status).rfind("STORE_", 0) == 0;
+  const std::string reason = ErrorReason(status);
+  return reason.rfind("STORE_", 0) == 0 || reason == "FAILPOINT";
 }
 
 }  // namespace
@@ -91,10 +94,24 @@ const jobs::JobRecord* Core::Active(std::string_view job_id) const {
   return it == active_.end() ? nullptr : &it->second;
 }
 
+absl::Status Core::Write(std::string_view name, const TransactionBody& body) {
+  const absl::Duration start = Now();
+  const absl::Status status = store_.Write(name, body);
+  metrics_.store_write_seconds->Observe(absl::ToDoubleSeconds(Now() - start));
+  if (!IsStoreFailure(status)) return status;
+  metrics_.store_write_failures->Increment();
+  // All calls meet a full disk, again and again: one line tells of them.
+  const std::string reason = ErrorReason(status);
+  if (reason == write_failure_ && Now() - write_failure_logged_ < kFailureLogInterval) return status;
+  write_failure_ = reason;
+  write_failure_logged_ = Now();
+  spdlog::error("store: {}: {} [{}]", name, std::string(status.message()), reason);
+  return status;
+}
+
 absl::Status Core::Apply(std::string_view name, jobs::JobRecord record, const jobs::Effect& effect,
                          const TransactionBody& before, const TransactionBody& after) {
-  const absl::Duration start = Now();
-  const absl::Status status = store_.Write(name, [&](store::Transaction& transaction) -> absl::Status {
+  ATOLL_RETURN_IF_ERROR(Write(name, [&](store::Transaction& transaction) -> absl::Status {
     if (before) ATOLL_RETURN_IF_ERROR(before(transaction));
     ATOLL_ASSIGN_OR_RETURN(record.job.revision, transaction.NextRevision());
     ATOLL_RETURN_IF_ERROR(transaction.UpdateJob(record.job));
@@ -105,15 +122,7 @@ absl::Status Core::Apply(std::string_view name, jobs::JobRecord record, const jo
       ATOLL_RETURN_IF_ERROR(transaction.EndAttempt(ended, clock_.Now()));
     }
     return after ? after(transaction) : absl::OkStatus();
-  });
-  metrics_.store_write_seconds->Observe(absl::ToDoubleSeconds(Now() - start));
-  if (!status.ok()) {
-    if (IsStoreFailure(status)) {
-      metrics_.store_write_failures->Increment();
-      spdlog::error("{}: {}", name, status.ToString());
-    }
-    return status;
-  }
+  }));
   spdlog::info("{}", effect.reason);
   TakeOver(std::move(record), effect);
   return absl::OkStatus();

@@ -283,6 +283,8 @@ class Core {
   absl::Duration Now() const { return clock_.Monotonic(); }
   std::string RandomHex(size_t bytes) const;
 
+  // Every durable change: timed, and counted and logged where the store fails.
+  absl::Status Write(std::string_view name, const TransactionBody& body);
   // Writes what `effect` changed of `record`, with `before` and `after` in the same transaction (either may be empty),
   // and then takes the record over. `name` is the transaction's.
   absl::Status Apply(std::string_view name, jobs::JobRecord record, const jobs::Effect& effect,
@@ -376,6 +378,8 @@ class Core {
   std::map<int64_t, ModelCallback> model_callbacks_;
   std::vector<std::function<void()>> outbox_;
   absl::Duration gauges_due_ = absl::ZeroDuration();
+  std::string write_failure_;  // reason of the last one that was logged
+  absl::Duration write_failure_logged_ = absl::ZeroDuration();
 };
 
 }  // namespace atl::coordinator

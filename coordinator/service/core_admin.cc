@@ -67,7 +67,7 @@ absl::StatusOr<std::string> Core::DrainIsland(const CallKey& key, std::string_vi
   leases::Island island = it->second;
   island.drain_reason = reason;
   std::string response = encode(ViewOf(island));
-  ATOLL_RETURN_IF_ERROR(store_.Write("drain_island", [&](store::Transaction& transaction) -> absl::Status {
+  ATOLL_RETURN_IF_ERROR(Write("drain_island", [&](store::Transaction& transaction) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(transaction.SetIslandDrain(island_id, reason));
     return RecordAnswer(transaction, key, response);
   }));

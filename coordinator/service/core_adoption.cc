@@ -49,7 +49,7 @@ absl::Status Core::AdoptCheckpoints(std::string_view task_id, const std::vector<
     return absl::OkStatus();
   };
   // Older rows are gone: nobody goes on from them.
-  if (step == task->committed_step) return store_.Write("adopt_checkpoints", write_rows);
+  if (step == task->committed_step) return Write("adopt_checkpoints", write_rows);
   jobs::Effect effect;
   if (task->state == jobs::TaskState::kLeased) {
     const std::string message = fmt::format("the task goes on from step {}, which was taken back", step);

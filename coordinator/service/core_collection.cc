@@ -52,16 +52,16 @@ std::vector<jobs::AttemptFacts> Core::FactsOf(const std::vector<jobs::AttemptFol
 }
 
 absl::Status Core::ForgetCheckpoint(std::string_view manifest_uri) {
-  return store_.Write("forget_checkpoint", [&](store::Transaction& t) { return t.DeleteCheckpoint(manifest_uri); });
+  return Write("forget_checkpoint", [&](store::Transaction& t) { return t.DeleteCheckpoint(manifest_uri); });
 }
 
 absl::Status Core::ForgetDeletedJob(std::string_view job_id) {
-  return store_.Write("forget_job", [&](store::Transaction& t) { return t.ForgetDeletedJob(job_id); });
+  return Write("forget_job", [&](store::Transaction& t) { return t.ForgetDeletedJob(job_id); });
 }
 
 absl::Status Core::ForgetOldAnswers() {
   const absl::Time oldest = clock_.Now() - options_.answer_retention;
-  return store_.Write("forget_answers", [&](store::Transaction& t) { return t.DeleteAnswersBefore(oldest); });
+  return Write("forget_answers", [&](store::Transaction& t) { return t.DeleteAnswersBefore(oldest); });
 }
 
 }  // namespace atl::coordinator

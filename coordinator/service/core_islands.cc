@@ -30,7 +30,7 @@ absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, st
         jobs::EndAttempt(record, held->task_id, {jobs::AttemptOutcome::kReplaced, false, message}, clock_.Now()));
     ATOLL_RETURN_IF_ERROR(Apply("register", std::move(record), effect, put_island, nullptr));
   } else if (decision.durable_change) {
-    ATOLL_RETURN_IF_ERROR(store_.Write("register", put_island));
+    ATOLL_RETURN_IF_ERROR(Write("register", put_island));
   }
   spdlog::info("{}", decision.reason);
   islands_.insert_or_assign(std::string(island_id), decision.island);
@@ -69,7 +69,7 @@ absl::Status Core::ForgetIslandsSilentFor(absl::Duration silence) {
     if (silent && island.drain_reason.empty() && leases_.HeldBy(island_id) == nullptr) forgotten.push_back(island_id);
   }
   if (forgotten.empty()) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(store_.Write("forget_islands", [&](store::Transaction& transaction) -> absl::Status {
+  ATOLL_RETURN_IF_ERROR(Write("forget_islands", [&](store::Transaction& transaction) -> absl::Status {
     for (const std::string& island_id : forgotten) ATOLL_RETURN_IF_ERROR(transaction.DeleteIsland(island_id));
     return absl::OkStatus();
   }));

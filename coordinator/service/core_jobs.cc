@@ -43,7 +43,7 @@ absl::StatusOr<std::string> Core::SubmitJob(const CallKey& key, const spec::JobS
   if (validate_only) return encode(ViewOf(std::move(record)));
 
   std::string response;
-  ATOLL_RETURN_IF_ERROR(store_.Write("submit_job", [&](store::Transaction& transaction) -> absl::Status {
+  ATOLL_RETURN_IF_ERROR(Write("submit_job", [&](store::Transaction& transaction) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(record.job.revision, transaction.NextRevision());
     ATOLL_RETURN_IF_ERROR(transaction.InsertJob(record));
     response = encode(ViewOf(record));
@@ -97,7 +97,7 @@ absl::Status Core::DeleteJob(const CallKey& key, std::string_view job_id) {
                      fmt::format("job {} is {}, expected it to have ended; cancel it first", job_id,
                                  jobs::ToString(view.record.job.state)));
   }
-  ATOLL_RETURN_IF_ERROR(store_.Write("delete_job", [&](store::Transaction& transaction) -> absl::Status {
+  ATOLL_RETURN_IF_ERROR(Write("delete_job", [&](store::Transaction& transaction) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(transaction.DeleteJob(job_id, clock_.Now()));
     return RecordAnswer(transaction, key, "");
   }));

@@ -21,7 +21,7 @@ absl::StatusOr<std::string> Core::SetServingVersion(const CallKey& key, std::str
   if (before) return *std::move(before);
   ATOLL_ASSIGN_OR_RETURN(store::Model model, store_.GetModel(name));
   std::string response;
-  ATOLL_RETURN_IF_ERROR(store_.Write("set_serving_version", [&](store::Transaction& transaction) -> absl::Status {
+  ATOLL_RETURN_IF_ERROR(Write("set_serving_version", [&](store::Transaction& transaction) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const bool known, transaction.HasModelVersion(name, version));
     if (!known) {
       return MakeError(absl::StatusCode::kNotFound, "MODEL_VERSION_UNKNOWN",

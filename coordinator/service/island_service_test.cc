@@ -2,8 +2,10 @@
 #include <filesystem>
 #include <future>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
+#include "common/base/failpoint.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/service/test_support.h"
 #include "coordinator/store/sqlite_store.h"
@@ -267,6 +269,18 @@ TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
   EXPECT_EQ(first->epoch(), 4);
   ASSERT_TRUE(EstablishEpoch(*other, *first, true).ok()) << "whoever says that they were moved is believed";
   EXPECT_EQ(first->epoch(), 5);
+}
+
+TEST_F(IslandServiceTest, EveryWriteThatTheStoreRefusesIsCounted) {
+  const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
+  ASSERT_TRUE(SetFailpoints("store.submit_job.before_commit=error;store.register.before_commit=error").ok());
+  EXPECT_EQ(ErrorReason(Submit(SubmitRequest()).status()), "FAILPOINT");
+  EXPECT_EQ(ErrorReason(Register("a").status()), "FAILPOINT");
+  EXPECT_THAT(coordinator_->registry().Text(), HasSubstr("atoll_coordinator_store_write_failures_total 2"));
+  ASSERT_TRUE(SetFailpoints("").ok());
+  EXPECT_TRUE(Submit(SubmitRequest()).ok());
+  EXPECT_TRUE(Register("a").ok());
+  EXPECT_THAT(coordinator_->registry().Text(), HasSubstr("atoll_coordinator_store_write_failures_total 2"));
 }
 
 TEST_F(IslandServiceTest, MetricsCountWhatHappened) {
