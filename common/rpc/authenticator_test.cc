@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "fmt/format.h"
@@ -68,6 +69,21 @@ TEST_F(AuthenticatorTest, ABrokenFileLeavesWhatWasInForce) {
   EXPECT_TRUE((*authenticator)->Check("one", {}).ok());
   Write("principals.yaml", OneToken("one"));
   Await(**authenticator, "one", "TOKEN_REVOKED");
+}
+
+TEST_F(AuthenticatorTest, ADenyListThatCouldMatchNobodyLeavesWhatWasInForce) {
+  Write("principals.yaml", OneToken("one"));
+  const std::string useless = "token " + absl::AsciiStrToUpper(TokenHash("one")) + "\n";
+  Write("deny", useless);
+  EXPECT_EQ(ErrorReason(Authenticator::Open(options_).status()), "INVALID_DENY_LIST");
+  Write("deny", "subject ann\n");
+  const auto authenticator = Authenticator::Open(options_);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  Write("deny", useless);
+  absl::SleepFor(10 * options_.reload);
+  EXPECT_EQ(ErrorReason((*authenticator)->Check("one", {}).status()), "TOKEN_REVOKED");
+  Write("deny", "");
+  Await(**authenticator, "one", "");
 }
 
 TEST_F(AuthenticatorTest, JwtsThatWereCheckedEndInTimeAndCanBeRevoked) {

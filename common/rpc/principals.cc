@@ -25,6 +25,19 @@ namespace atl::rpc {
 
 using spec::YamlNode;
 
+namespace {
+
+constexpr size_t kMaxName = 512;
+
+// As TokenHash writes it.
+bool IsTokenHash(std::string_view text) {
+  return text.size() == 2 * SHA256_DIGEST_LENGTH && std::ranges::all_of(text, [](char c) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+         });
+}
+
+}  // namespace
+
 // Reads the file's tree, field by field.
 class PrincipalsReader {
  public:
@@ -87,7 +100,7 @@ class PrincipalsReader {
                         fmt::format("expected a text, found none ({})", node.where));
     }
     const bool good =
-        value->kind == YamlNode::Kind::kScalar && !value->text.empty() && value->text.size() <= 512 &&
+        value->kind == YamlNode::Kind::kScalar && !value->text.empty() && value->text.size() <= kMaxName &&
         std::ranges::none_of(value->text, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
     if (!good) return Wrong(path + "." + name, *value, "a text of 1 to 512 bytes on one line");
     *text = value->text;
@@ -191,11 +204,8 @@ class PrincipalsReader {
     }
     const size_t index = principals_->principals_.size();
     for (const std::string& token : tokens) {
-      const bool hash = token.size() == 64 && std::ranges::all_of(token, [](char c) {
-                          return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
-                        });
       // What stands there may be the token itself: it is not repeated.
-      if (!hash) {
+      if (!IsTokenHash(token)) {
         return FieldError(path + ".token_sha256", "INVALID_PRINCIPALS",
                           fmt::format("expected the SHA-256 of a token, 64 digits of lower-case hex ('atoll auth "
                                       "new-token' prints it), found another text ({})",
@@ -257,6 +267,34 @@ absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
   return Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject)));
 }
 
+// Why the value of a line of the deny list could never match anything; empty where it could. Tokens may stand in any
+// line by mistake: no message repeats a value.
+std::string Unmatchable(std::string_view kind, std::string_view value) {
+  if (kind == "token") {
+    if (IsTokenHash(value)) return "";
+    const bool hex = std::ranges::all_of(value, [](char c) { return absl::ascii_isxdigit(c); });
+    return fmt::format(
+        "expected 'token' and the SHA-256 of a token, 64 digits of lower-case hex ('tr -d \"\\n\" < FILE | sha256sum' "
+        "prints it), found {}",
+        !hex                 ? "another text"
+        : value.size() == 64 ? "upper-case hex"
+                             : fmt::format("{} digits", value.size()));
+  }
+  std::string_view found;
+  if (std::ranges::any_of(value, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); })) {
+    found = "a control character in it";
+  } else if (value.front() == '"' || value.front() == '\'') {
+    found = "a quote before it";
+  } else if (value.front() == '#' || value.find(" #") != std::string_view::npos) {
+    found = "a '#' behind it: a comment has a line of its own";
+  } else if (value.size() > kMaxName) {
+    return fmt::format("expected '{}' and a name of at most {} bytes, found {}", kind, kMaxName, value.size());
+  }
+  if (found.empty()) return "";
+  return fmt::format("expected '{}' and the name as it stands in the {}, found {}", kind,
+                     kind == "jti" ? "token" : "principals file", found);
+}
+
 }  // namespace
 
 Principal OpenPrincipal(std::string_view subject) {
@@ -298,11 +336,13 @@ absl::StatusOr<DenyList> DenyList::Parse(std::string_view text, std::string_view
                           : kind == "jti"   ? &list.jtis
                           : kind == "token" ? &list.tokens
                                             : nullptr;
-    if (entries == nullptr || value.empty()) {
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, "INVALID_DENY_LIST",
-          fmt::format("{}, line {}: expected 'subject NAME', 'jti ID' or 'token SHA256', found another text", file_name,
-                      number));
+    // An entry that matches nobody would let in whom it was meant for.
+    const std::string wrong = entries == nullptr || value.empty()
+                                  ? "expected 'subject NAME', 'jti ID' or 'token SHA256', found another text"
+                                  : Unmatchable(kind, value);
+    if (!wrong.empty()) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_DENY_LIST",
+                       fmt::format("{}, line {}: {}", file_name, number, wrong));
     }
     entries->emplace(value);
   }
@@ -319,9 +359,7 @@ absl::StatusOr<Principals> Principals::Parse(std::string_view yaml, std::string_
 absl::StatusOr<Principal> Principals::CheckToken(std::string_view bearer, const DenyList& denied,
                                                  absl::Time now) const {
   // Looked up by its hash, which nobody can steer: how long that takes tells nothing of other tokens.
-  const std::string hash = TokenHash(bearer);
-  if (denied.tokens.contains(hash)) return Refused("TOKEN_REVOKED", "the token is on the deny list");
-  const auto found = by_token_.find(hash);
+  const auto found = by_token_.find(TokenHash(bearer));
   if (found == by_token_.end()) return Refused("TOKEN_UNKNOWN", "the token is not one of this service's");
   const Principal& principal = principals_[found->second];
   ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
@@ -348,6 +386,9 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
 absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<const std::string> certificate_names,
                                             const DenyList& denied, absl::Time now) const {
   if (!bearer.empty()) {
+    if (!denied.tokens.empty() && denied.tokens.contains(TokenHash(bearer))) {
+      return Refused("TOKEN_REVOKED", "the token is on the deny list");
+    }
     return LooksLikeJwt(bearer) ? CheckJwt(bearer, denied, now) : CheckToken(bearer, denied, now);
   }
   for (const std::string& name : certificate_names) {

@@ -55,11 +55,11 @@ bool MayActForIsland(const Principal& principal, std::string_view island_id);
 absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::string_view server_id);
 
 // What is refused whatever else is known of it. Text, one entry a line: "subject NAME", "jti ID" or "token SHA256";
-// a line that starts with # is a comment. INVALID_ARGUMENT, reason INVALID_DENY_LIST, names the line.
+// a line that starts with # is a comment. INVALID_ARGUMENT, INVALID_DENY_LIST, names a line that could match nobody.
 struct DenyList {
   std::set<std::string, std::less<>> subjects;
   std::set<std::string, std::less<>> jtis;
-  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex
+  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex; of JWTs too
 
   static absl::StatusOr<DenyList> Parse(std::string_view text, std::string_view file_name);
 };

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "common/base/errors.h"
 #include "common/rpc/name_pattern.h"
 #include "fmt/format.h"
@@ -16,6 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 const absl::Time kNow = absl::FromUnixSeconds(1'700'000'060);
 
@@ -110,6 +113,7 @@ jwt:
   EXPECT_EQ(ann->roles, RoleSet({Role::kSubmitter}));
   EXPECT_EQ(ann->quota.open_jobs, 2);
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.jtis = {"7"}}, kNow).status()), "TOKEN_REVOKED");
+  EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.tokens = {TokenHash(token)}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.subjects = {"corp/ann"}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_TRUE(principals->Check(token, {}, {.subjects = {"ann"}, .jtis = {"8"}}, kNow).ok());
 }
@@ -198,15 +202,59 @@ TEST(PrincipalsTest, PatternsMatchWholeNames) {
 }
 
 TEST(DenyListTest, LinesAreRead) {
-  const auto list = DenyList::Parse("# who left\nsubject ann lee\n\n  jti 77 \r\ntoken abc", "deny");
+  const std::string hash = TokenHash("one");
+  const auto list = DenyList::Parse("# who left\nsubject ann lee\n\n  jti 77 \r\ntoken " + hash, "deny");
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_THAT(list->subjects, ElementsAre("ann lee"));
   EXPECT_THAT(list->jtis, ElementsAre("77"));
-  EXPECT_THAT(list->tokens, ElementsAre("abc"));
-  for (const char* text : {"ann", "subject", "subject ", "user ann"}) {
-    const absl::Status status = DenyList::Parse(std::string("jti 1\n") + text, "deny").status();
-    EXPECT_EQ(ErrorReason(status), "INVALID_DENY_LIST") << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("deny, line 2:"));
+  EXPECT_THAT(list->tokens, ElementsAre(hash));
+  // Names that only look like what is refused below.
+  const auto names = DenyList::Parse("subject o'neil's'\nsubject team#7\nsubject J\xC3\xBCrgen", "deny");
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_THAT(names->subjects, UnorderedElementsAre("o'neil's'", "team#7", "J\xC3\xBCrgen"));
+}
+
+TEST(DenyListTest, LinesThatCouldMatchNobodyAreRefused) {
+  const std::string hash = TokenHash("one");
+  struct Case {
+    std::string line;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"ann", "expected 'subject NAME', 'jti ID' or 'token SHA256', found another text"},
+      {"subject", "found another text"},
+      {"subject ", "found another text"},
+      {"user ann", "found another text"},
+      {"Subject ann", "found another text"},
+      {"subject\tann", "found another text"},
+      {"\xEF\xBB\xBFsubject ann", "found another text"},
+      {"token " + absl::AsciiStrToUpper(hash),
+       "64 digits of lower-case hex ('tr -d \"\\n\" < FILE | sha256sum' prints it), "
+       "found upper-case hex"},
+      {"token " + hash.substr(0, 40), "found 40 digits"},
+      {"token " + hash + "0", "found 65 digits"},
+      {"token atoll_hunter2", "found another text"},
+      {"token " + hash + " # left", "found another text"},
+      {"token " + hash + "\ttoken", "found another text"},
+      {"token \"" + hash + "\"", "found another text"},
+      {"token sha256:" + hash, "found another text"},
+      {"subject bob # left", "expected 'subject' and the name as it stands in the principals file, found a '#' behind"},
+      {"subject # left", "found a '#'"},
+      {"subject \"bob\"", "found a quote before it"},
+      {"subject 'bob'", "found a quote before it"},
+      {"subject bob\t# left", "found a control character in it"},
+      {"subject bob\rsubject ann", "found a control character in it"},
+      {"subject " + std::string(513, 'a'), "a name of at most 512 bytes, found 513"},
+      {"jti 77 # left", "expected 'jti' and the name as it stands in the token, found a '#' behind"},
+      {"jti \"77\"", "found a quote before it"},
+  };
+  for (const Case& one : cases) {
+    const absl::Status status = DenyList::Parse("jti 1\n" + one.line + "\njti 2", "deny").status();
+    EXPECT_EQ(ErrorReason(status), "INVALID_DENY_LIST") << one.line;
+    EXPECT_THAT(std::string(status.message()), StartsWith("deny, line 2: ")) << one.line;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.message)) << one.line;
+    // Somebody wrote the token where its hash belongs.
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("hunter2")));
   }
 }
 

@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace atl::coordinator {
 
@@ -79,6 +82,28 @@ absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServ
                          const std::string& island_id) {
   ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
   return rpc::CheckIsland(caller, island_id);
+}
+
+absl::Status CheckHolder(Core& core, const absl::StatusOr<rpc::Principal>& caller, const spec::LeaseToken& token) {
+  ATOLL_RETURN_IF_ERROR(caller.status());
+  ATOLL_ASSIGN_OR_RETURN(const std::string holder, core.HolderOf(token));
+  if (holder.empty() || rpc::CheckIsland(*caller, holder).ok()) return absl::OkStatus();
+  // Islands learn nothing of each other: the holder is not named.
+  return MakeError(
+      absl::StatusCode::kPermissionDenied, "ISLAND_NOT_YOURS",
+      fmt::format("{} may act for the islands [{}], not for the one that holds attempt {} of task {}",
+                  Quoted(caller->subject), fmt::join(caller->islands, ", "), token.attempt, token.task_id));
+}
+
+grpc::ServerUnaryReactor* ServeAttempt(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
+                                       spec::LeaseToken token,
+                                       std::function<absl::Status(Core&, const spec::LeaseToken&)> body) {
+  return Serve(context, call, std::move(name),
+               [caller = CallerOf(context, *call), token = std::move(token),
+                body = std::move(body)](Core& core) -> absl::Status {
+                 ATOLL_RETURN_IF_ERROR(CheckHolder(core, caller, token));
+                 return body(core, token);
+               });
 }
 
 }  // namespace atl::coordinator

@@ -80,6 +80,16 @@ absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grp
 // Its name; empty where its credential is no good any more.
 std::string SubjectOf(const ServiceContext& context, const grpc::CallbackServerContext& call);
 
+// OK where the caller may act for the island that holds the token's attempt, before its secret is looked at:
+// PERMISSION_DENIED (ISLAND_NOT_YOURS) tells nothing of it. On the core's thread.
+absl::Status CheckHolder(Core& core, const absl::StatusOr<rpc::Principal>& caller, const spec::LeaseToken& token);
+
+// Serve for a call that names an attempt: `body` runs only where the caller may act for the island that holds it.
+// Whatever changes an attempt goes through here.
+grpc::ServerUnaryReactor* ServeAttempt(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
+                                       spec::LeaseToken token,
+                                       std::function<absl::Status(Core&, const spec::LeaseToken&)> body);
+
 // OK where the caller may act for the island; PERMISSION_DENIED (ISLAND_NOT_YOURS).
 absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServerContext& call,
                          const std::string& island_id);

@@ -166,7 +166,8 @@ class Core {
                                               const leases::Capabilities& capabilities, const IslandQuota& quota = {});
   // Forgets islands that hold nothing and were silent for so long (leases::MembershipOptions::memory).
   absl::Status ForgetSilentIslands();
-  // `step_time`: of the task that it holds; zero when it does not say.
+  // Another island's leases are revoked for the caller and not renewed. `step_time`: of the task that it holds; zero
+  // when it does not say.
   absl::StatusOr<HeartbeatAnswer> Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
                                             const std::vector<spec::LeaseToken>& leases,
                                             absl::Duration step_time = absl::ZeroDuration());
@@ -188,6 +189,10 @@ class Core {
                                        const EncodeTask& encode);
 
   // Attempts (core_attempts.cc). All are safe to repeat with the same arguments.
+  //
+  // The island that the token's attempt was granted to, whatever its secret; empty where this store's epoch has no such
+  // attempt, so that the token is stale for everybody. Whoever calls the methods below must be allowed to act for it.
+  absl::StatusOr<std::string> HolderOf(const spec::LeaseToken& token);
   absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
   // Returns the steps that are no longer kept.
   absl::StatusOr<std::vector<int64_t>> CommitCheckpoint(const spec::LeaseToken& token,

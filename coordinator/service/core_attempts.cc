@@ -57,6 +57,15 @@ const spec::Artifact* FindArtifact(const std::vector<spec::Artifact>& artifacts,
 
 }  // namespace
 
+absl::StatusOr<std::string> Core::HolderOf(const spec::LeaseToken& token) {
+  // A number of an earlier epoch may have gone to another island since: such a token is stale, not somebody else's.
+  if (token.store_epoch != store_.epoch()) return "";
+  const leases::Lease* lease = leases_.Find(token.task_id);
+  if (lease != nullptr && lease->attempt == token.attempt) return lease->island_id;
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<store::AttemptRow> row, store_.GetAttempt(token.task_id, token.attempt));
+  return row ? row->island_id : "";
+}
+
 absl::StatusOr<jobs::JobRecord> Core::ActiveRecord(const spec::LeaseToken& token) const {
   if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
     metrics_.stale_attempts->Increment();

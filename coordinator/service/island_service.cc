@@ -123,10 +123,12 @@ grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerConte
                                                        const pb::HeartbeatRequest* request,
                                                        pb::HeartbeatResponse* response) {
   const absl::Status own = CheckIsland(context_, *call, request->island_id());
-  return Serve(context_, call, "Heartbeat", [own, request, response](Core& core) -> absl::Status {
+  const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
+  return Serve(context_, call, "Heartbeat", [own, caller, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(own);
     std::vector<spec::LeaseToken> tokens;
     for (const pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
+    for (const spec::LeaseToken& token : tokens) ATOLL_RETURN_IF_ERROR(CheckHolder(core, caller, token));
     ATOLL_ASSIGN_OR_RETURN(const HeartbeatAnswer answer,
                            core.Heartbeat(request->island_id(), request->incarnation(), request->sequence(), tokens,
                                           StepTimeOf(*request)));
@@ -152,65 +154,66 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* IslandServiceImpl::ReportProgress(grpc::CallbackServerContext* call,
                                                             const pb::ReportProgressRequest* request,
                                                             pb::ReportProgressResponse*) {
-  return Serve(context_, call, "ReportProgress", [request](Core& core) {
-    return core.ReportProgress(wire::FromProto(request->token()), request->sequence(),
-                               wire::FromProto(request->progress()));
-  });
+  return ServeAttempt(context_, call, "ReportProgress", wire::FromProto(request->token()),
+                      [request](Core& core, const spec::LeaseToken& token) {
+                        return core.ReportProgress(token, request->sequence(), wire::FromProto(request->progress()));
+                      });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::CommitCheckpoint(grpc::CallbackServerContext* call,
                                                               const pb::CommitCheckpointRequest* request,
                                                               pb::CommitCheckpointResponse* response) {
-  return Serve(context_, call, {"CommitCheckpoint", request->token().task_id()},
-               [request, response](Core& core) -> absl::Status {
-                 ATOLL_ASSIGN_OR_RETURN(
-                     const std::vector<int64_t> superseded,
-                     core.CommitCheckpoint(wire::FromProto(request->token()), wire::FromProto(request->checkpoint())));
-                 for (const int64_t step : superseded) response->add_superseded_steps(step);
-                 return absl::OkStatus();
-               });
+  return ServeAttempt(context_, call, {"CommitCheckpoint", request->token().task_id()},
+                      wire::FromProto(request->token()),
+                      [request, response](Core& core, const spec::LeaseToken& token) -> absl::Status {
+                        ATOLL_ASSIGN_OR_RETURN(const std::vector<int64_t> superseded,
+                                               core.CommitCheckpoint(token, wire::FromProto(request->checkpoint())));
+                        for (const int64_t step : superseded) response->add_superseded_steps(step);
+                        return absl::OkStatus();
+                      });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::CompleteTask(grpc::CallbackServerContext* call,
                                                           const pb::CompleteTaskRequest* request,
                                                           pb::CompleteTaskResponse*) {
-  return Serve(context_, call, {"CompleteTask", request->token().task_id()}, [request](Core& core) {
-    std::vector<spec::Artifact> outputs;
-    for (const auto& artifact : request->outputs()) outputs.push_back(wire::FromProto(artifact));
-    return core.CompleteTask(wire::FromProto(request->token()), outputs, wire::FromProto(request->progress()));
-  });
+  return ServeAttempt(context_, call, {"CompleteTask", request->token().task_id()}, wire::FromProto(request->token()),
+                      [request](Core& core, const spec::LeaseToken& token) {
+                        std::vector<spec::Artifact> outputs;
+                        for (const auto& artifact : request->outputs()) outputs.push_back(wire::FromProto(artifact));
+                        return core.CompleteTask(token, outputs, wire::FromProto(request->progress()));
+                      });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContext* call,
                                                       const pb::FailTaskRequest* request, pb::FailTaskResponse*) {
-  return Serve(context_, call, {"FailTask", request->token().task_id()}, [request](Core& core) {
-    return core.FailTask(wire::FromProto(request->token()), request->code(), request->message(), request->permanent());
-  });
+  return ServeAttempt(context_, call, {"FailTask", request->token().task_id()}, wire::FromProto(request->token()),
+                      [request](Core& core, const spec::LeaseToken& token) {
+                        return core.FailTask(token, request->code(), request->message(), request->permanent());
+                      });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerContext* call,
                                                          const pb::ReleaseTaskRequest* request,
                                                          pb::ReleaseTaskResponse*) {
-  return Serve(context_, call, {"ReleaseTask", request->token().task_id()}, [request](Core& core) {
-    return core.ReleaseTask(wire::FromProto(request->token()), request->reason());
-  });
+  return ServeAttempt(
+      context_, call, {"ReleaseTask", request->token().task_id()}, wire::FromProto(request->token()),
+      [request](Core& core, const spec::LeaseToken& token) { return core.ReleaseTask(token, request->reason()); });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerContext* call,
                                                           const pb::RollbackTaskRequest* request,
                                                           pb::RollbackTaskResponse* response) {
-  return Serve(context_, call, {"RollbackTask", request->token().task_id()},
-               [request, response](Core& core) -> absl::Status {
-                 ATOLL_ASSIGN_OR_RETURN(
-                     const std::optional<jobs::Rollback> rollback,
-                     core.RollBackTask(wire::FromProto(request->token()), {.before_step = request->before_step(),
-                                                                           .through_step = request->through_step(),
-                                                                           .reason = request->reason(),
-                                                                           .message = request->message(),
-                                                                           .evidence_uri = request->evidence_uri()}));
-                 if (rollback) *response->mutable_rollback() = RollbackToProto(*rollback);
-                 return absl::OkStatus();
-               });
+  return ServeAttempt(context_, call, {"RollbackTask", request->token().task_id()}, wire::FromProto(request->token()),
+                      [request, response](Core& core, const spec::LeaseToken& token) -> absl::Status {
+                        ATOLL_ASSIGN_OR_RETURN(const std::optional<jobs::Rollback> rollback,
+                                               core.RollBackTask(token, {.before_step = request->before_step(),
+                                                                         .through_step = request->through_step(),
+                                                                         .reason = request->reason(),
+                                                                         .message = request->message(),
+                                                                         .evidence_uri = request->evidence_uri()}));
+                        if (rollback) *response->mutable_rollback() = RollbackToProto(*rollback);
+                        return absl::OkStatus();
+                      });
 }
 
 }  // namespace atl::coordinator
