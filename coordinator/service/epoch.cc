@@ -66,6 +66,14 @@ absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool
   const int64_t next = std::max(newest.epoch, store.epoch()) + 1;
   // A process that died between taking an epoch and writing it down left one that is its own and that no token bears.
   const bool unused = newest.epoch > store.epoch() && newest.store_id == store.store_id();
+  if (store.epoch() == 0 && newest.epoch > 0 && !unused && !store.restored()) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "STORE_EMPTY",
+        fmt::format(
+            "{}: store {} took epoch {} here, and this store is an empty one; is --store the one of before, and "
+            "mounted? To begin anew beside these files, start with --restored",
+            blobs.root(), newest.store_id, newest.epoch));
+  }
   if (store.epoch() == 0 || store.restored() || store.promoted() || unused) return TakeEpoch(blobs, store, next);
   if (newest.epoch > store.epoch()) {
     return MakeError(

@@ -24,7 +24,8 @@ absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs);
 // Gives `store` an epoch when it has none, or a new one when the file is a copy from the past, because it says so or
 // because `restored` does: tokens that were granted since must not pass, and collection is held. Also a new one when it
 // was promoted. FAILED_PRECONDITION (STORE_SUPERSEDED) when another store took a higher epoch in this blob store since,
-// and BLOB_STORE_UNKNOWN in a blob store that the store's epoch was not taken in.
+// STORE_EMPTY when this one is new and the blob store is not, and BLOB_STORE_UNKNOWN in a blob store that the store's
+// epoch was not taken in.
 absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool restored);
 
 }  // namespace atl::coordinator

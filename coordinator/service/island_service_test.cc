@@ -247,12 +247,14 @@ TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
     return *std::move(store);
   };
   const auto first = open("first.db");
-  ASSERT_TRUE(EstablishEpoch(*blobs_, *first, false).ok());
+  EXPECT_EQ(ErrorReason(EstablishEpoch(*blobs_, *first, false)), "STORE_EMPTY");
+  EXPECT_EQ(first->epoch(), 0);
+  ASSERT_TRUE(EstablishEpoch(*blobs_, *first, true).ok());
   EXPECT_EQ(first->epoch(), 2) << "the fixture's coordinator has epoch 1";
   ASSERT_TRUE(EstablishEpoch(*blobs_, *first, false).ok());
   EXPECT_EQ(first->epoch(), 2) << "a restart keeps it";
   const auto second = open("second.db");
-  ASSERT_TRUE(EstablishEpoch(*blobs_, *second, false).ok());
+  ASSERT_TRUE(EstablishEpoch(*blobs_, *second, true).ok());
   EXPECT_EQ(second->epoch(), 3);
   const absl::Status superseded = EstablishEpoch(*blobs_, *first, false);
   EXPECT_EQ(ErrorReason(superseded), "STORE_SUPERSEDED");
