@@ -35,8 +35,10 @@ absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Open(const HttpPortOptions& 
                                    "over TLS, an address of this machine's loopback, or {} to serve it in the clear",
                                    options.what, options.listen, options.open_flag));
     }
-    port->civet_listen_ = options.listen;
-    return port;
+    if (!options.front_in_clear) {
+      port->civet_listen_ = options.listen;
+      return port;
+    }
   }
   port->civet_listen_ = "127.0.0.1:0";
   ATOLL_ASSIGN_OR_RETURN(port->front_,
@@ -63,12 +65,14 @@ absl::StatusOr<HttpSubject> HttpPort::Admit(const mg_connection* connection, std
   HttpCaller caller{.address = fmt::format("{}:{}", request.remote_addr, request.remote_port)};
   if (front_ != nullptr) {
     std::optional<TlsPeer> peer = front_->PeerOf(request.remote_port);
-    if (!peer) {
+    if (!peer && !options_.security.tls_dir.empty()) {
       return MakeError(absl::StatusCode::kPermissionDenied, "TLS_REQUIRED",
                        fmt::format("expected a connection over TLS to {}, found one behind it", address()));
     }
-    caller.address = std::move(peer->address);
-    caller.certificate_names = std::move(peer->names);
+    if (peer) {
+      caller.address = std::move(peer->address);
+      caller.certificate_names = std::move(peer->names);
+    }
   }
   if (!options_.security.access) return HttpSubject{};
   caller.bearer = BearerOf(connection);

@@ -54,7 +54,9 @@ struct HttpPortOptions {
   std::string open_flag;  // that sets allow_clear, for messages
   HttpSecurity security;
   int max_connections = 256;
-  // Where there is TLS.
+  // In the clear connections come through a TlsFront too: for servers of few threads.
+  bool front_in_clear = false;
+  // Of the TlsFront, where there is one.
   RelayLimits limits;
 };
 
@@ -76,7 +78,7 @@ class HttpPort {
   // "host:port" with it.
   std::string address() const;
   // "http" or "https".
-  std::string_view scheme() const { return front_ == nullptr ? "http" : "https"; }
+  std::string_view scheme() const { return options_.security.tls_dir.empty() ? "http" : "https"; }
 
   // The subject behind a request for `route`, or why it is refused.
   absl::StatusOr<HttpSubject> Admit(const mg_connection* connection, std::string_view route) const;

@@ -58,7 +58,9 @@ TlsFront::TlsFront(const TlsFrontOptions& options, Clock* clock) : options_(opti
 
 absl::StatusOr<std::unique_ptr<TlsFront>> TlsFront::Open(const TlsFrontOptions& options, Clock* clock) {
   std::unique_ptr<TlsFront> front(new TlsFront(options, clock));
-  ATOLL_ASSIGN_OR_RETURN(front->folder_, TlsFolder::Open(options.tls, clock));
+  if (!options.tls.folder.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(front->folder_, TlsFolder::Open(options.tls, clock));
+  }
   front->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   ATOLL_RETURN_IF_ERROR(front->Bind());
   return front;
@@ -83,10 +85,15 @@ absl::Status TlsFront::Bind() {
     return CannotListen(listen_at, gai_strerror(error));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
-  listener_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // "localhost" is 127.0.0.1, as it is for the server behind.
+  const addrinfo* chosen = found;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    if (chosen->ai_family != AF_INET && at->ai_family == AF_INET) chosen = at;
+  }
+  listener_ = socket(chosen->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1;
   setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (stop_ < 0 || listener_ < 0 || bind(listener_, found->ai_addr, found->ai_addrlen) != 0 ||
+  if (stop_ < 0 || listener_ < 0 || bind(listener_, chosen->ai_addr, chosen->ai_addrlen) != 0 ||
       listen(listener_, SOMAXCONN) != 0) {
     return CannotListen(listen_at, std::strerror(errno));
   }
@@ -198,7 +205,8 @@ void TlsFront::Accept() {
     }
     auto connection = std::make_unique<Connection>();
     connection->address = AddressText(address, size);
-    connection->relay = std::make_unique<TlsRelay>(client, folder_->Current(), options_.limits, now);
+    connection->relay =
+        std::make_unique<TlsRelay>(client, folder_ == nullptr ? nullptr : folder_->Current(), options_.limits, now);
     connections_.push_back(std::move(connection));
   }
 }

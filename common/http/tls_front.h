@@ -1,5 +1,6 @@
-// TLS in front of an HTTP server that speaks none: accepts and decrypts here, and hands the bytes on to a port of this
-// machine's loopback.
+// In front of an HTTP server: accepts, decrypts where there is TLS, and hands whole requests' bytes on to a port of
+// this machine's loopback. In the clear, too, it keeps those away from the server's few threads who send next to
+// nothing.
 #pragma once
 
 #include <map>
@@ -20,8 +21,8 @@
 namespace atl::http {
 
 struct TlsFrontOptions {
-  std::string listen;  // "host:port"; port 0 takes a free one
-  TlsFolderOptions tls;
+  std::string listen;    // "host:port"; port 0 takes a free one
+  TlsFolderOptions tls;  // an empty folder: in the clear
   // Further ones wait to be accepted: then those that have not sent the head of a request are cut off first.
   int max_connections = 256;
   RelayLimits limits;

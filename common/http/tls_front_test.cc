@@ -325,6 +325,38 @@ TEST_F(TlsFrontTest, WhoHasNotAskedYetMakesRoomForOthersAndWhoHasDoesNot) {
   EXPECT_NE(behind_.Take(), 0);
 }
 
+TEST_F(TlsFrontTest, InTheClearTheSameHoldsWithoutTls) {
+  options_.tls.folder.clear();
+  options_.max_connections = 2;
+  options_.limits.max_crowded_start_time = absl::Milliseconds(50);
+  Start();
+  std::vector<int> slow;
+  for (int i = 0; i < 4; ++i) {
+    slow.push_back(testing::ConnectTo(front_->port()));
+    ASSERT_EQ(send(slow.back(), "GET /", 5, MSG_NOSIGNAL), 5);
+  }
+  const int asks = testing::ConnectTo(front_->port());
+  ASSERT_EQ(send(asks, kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kQuestion.size()));
+  const int port = behind_.Take();
+  ASSERT_NE(port, 0);
+  const std::optional<TlsPeer> peer = front_->PeerOf(port);
+  ASSERT_TRUE(peer.has_value());
+  EXPECT_THAT(peer->names, IsEmpty());
+  EXPECT_EQ(behind_.Read(kQuestion.size()), kQuestion);
+  // More than the buffers on the way hold, and the end.
+  const std::string answer(4 << 20, 'x');
+  std::thread answering([&] {
+    EXPECT_TRUE(behind_.Write(answer));
+    behind_.Close();
+  });
+  std::string found(answer.size() + 1, '\0');
+  const ssize_t read = recv(asks, found.data(), found.size(), MSG_WAITALL);
+  answering.join();
+  EXPECT_EQ(read, static_cast<ssize_t>(answer.size()));
+  for (const int descriptor : slow) close(descriptor);
+  close(asks);
+}
+
 TEST_F(TlsFrontTest, WhoDoesNotReadIsCutOff) {
   options_.limits.max_unread_time = absl::Milliseconds(50);
   Start();

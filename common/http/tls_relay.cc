@@ -32,10 +32,12 @@ bool WouldBlock() {
 TlsRelay::TlsRelay(int client, const std::shared_ptr<SSL_CTX>& context, const RelayLimits& limits, absl::Duration now)
     : client_(client),
       limits_(limits),
-      ssl_(SSL_new(context.get())),
+      clear_(context == nullptr),
+      ssl_(clear_ ? nullptr : SSL_new(context.get())),
       start_(now),
       deadline_(now + limits.max_start_time),
       read_deadline_(absl::InfiniteDuration()) {
+  if (clear_) phase_ = Phase::kOpen;
   if (ssl_ == nullptr) return;
   SSL_set_fd(ssl_, client_);
   SSL_set_accept_state(ssl_);
@@ -71,7 +73,7 @@ absl::Duration TlsRelay::crowded_deadline() const {
 }
 
 bool TlsRelay::Advance(absl::Duration now, ConnectFunction connect) {
-  if (ssl_ == nullptr || now >= deadline()) return false;
+  if ((ssl_ == nullptr && !clear_) || now >= deadline()) return false;
   if (phase_ == Phase::kHandshake && !Handshake(now)) return false;
   if (phase_ == Phase::kHandshake) return true;
   if (phase_ == Phase::kClosing) return Discard();
@@ -84,15 +86,17 @@ bool TlsRelay::Advance(absl::Duration now, ConnectFunction connect) {
         moved_ = false;
         return true;
       }
-      X509* const certificate = SSL_get0_peer_certificate(ssl_);
+      X509* const certificate = clear_ ? nullptr : SSL_get0_peer_certificate(ssl_);
       if ((server_ = connect(NamesOf(certificate))) < 0) return false;
       deadline_ = now + limits_.max_answer_time;
     }
     if (!WriteServer() || !ReadServer(now) || !WriteClient()) return false;
   }
   if (!server_ended_ || !answer_.empty()) return true;
-  ERR_clear_error();
-  SSL_shutdown(ssl_);
+  if (!clear_) {
+    ERR_clear_error();
+    SSL_shutdown(ssl_);
+  }
   BeginClose(now);
   return true;
 }
@@ -121,6 +125,14 @@ bool TlsRelay::ReadClient() {
   std::array<char, 16 << 10> piece;
   wants_write_ = false;
   while (!client_ended_ && request_.size() < kPieceBytes) {
+    if (clear_) {
+      const ssize_t read = recv(client_, piece.data(), piece.size(), 0);
+      if (read < 0) return WouldBlock();
+      request_.append(piece.data(), read);
+      client_ended_ = read == 0;
+      moved_ = true;
+      continue;
+    }
     ERR_clear_error();
     const int read = SSL_read(ssl_, piece.data(), static_cast<int>(piece.size()));
     if (read > 0) {
@@ -190,6 +202,13 @@ bool TlsRelay::ReadServer(absl::Duration now) {
 
 bool TlsRelay::WriteClient() {
   while (answered_ < answer_.size()) {
+    if (clear_) {
+      const ssize_t sent = send(client_, answer_.data() + answered_, answer_.size() - answered_, MSG_NOSIGNAL);
+      if (sent < 0) return WouldBlock();
+      answered_ += sent;
+      moved_ = true;
+      continue;
+    }
     ERR_clear_error();
     const int sent = SSL_write(ssl_, answer_.data() + answered_, static_cast<int>(answer_.size() - answered_));
     if (sent <= 0) {

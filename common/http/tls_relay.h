@@ -1,4 +1,4 @@
-// One TLS connection and the plain one behind it.
+// One connection of a client, with TLS or in the clear, and the plain one behind it.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ class TlsRelay {
   // client's certificate.
   using ConnectFunction = absl::FunctionRef<int(const std::vector<std::string>& names)>;
 
-  // Takes `client`, a descriptor that does not block.
+  // Takes `client`, a descriptor that does not block. Without a context it speaks in the clear.
   TlsRelay(int client, const std::shared_ptr<SSL_CTX>& context, const RelayLimits& limits, absl::Duration now);
   ~TlsRelay();
   TlsRelay(const TlsRelay&) = delete;
@@ -71,7 +71,8 @@ class TlsRelay {
 
   const int client_;
   const RelayLimits limits_;
-  SSL* const ssl_;
+  const bool clear_;
+  SSL* const ssl_;  // null in the clear
   int server_ = -1;
   Phase phase_ = Phase::kHandshake;
   bool wants_write_ = false;   // TLS itself has something to send

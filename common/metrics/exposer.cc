@@ -112,6 +112,7 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Start(const Registry* registry
                                                .open_flag = "--metrics-open",
                                                .security = std::move(security),
                                                .max_connections = 64,
+                                               .front_in_clear = true,
                                                .limits = {.max_answer_time = kMostAnswerTime}}));
   try {
     auto exposer = std::make_unique<CivetExposer>(registry, std::move(healthy), std::move(refresh), std::move(port));

@@ -1,3 +1,4 @@
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -79,6 +80,19 @@ TEST_F(ExposerTlsTest, HeadsThatDoNotEndKeepNobodyOut) {
   }
   EXPECT_THAT(Get("/healthz"), HasSubstr("200 OK"));
   EXPECT_THAT(Get("/metrics"), HasSubstr("atoll_islands 2"));
+}
+
+TEST_F(ExposerTlsTest, NorDoTheyInTheClear) {
+  security_.tls_dir.clear();
+  Start();
+  std::vector<int> slow;
+  while (slow.size() < 100) {
+    slow.push_back(testing::ConnectTo(exposer_->port()));
+    ASSERT_GT(send(slow.back(), "GET /healthz HTTP/1.1\r\nX: a", 27, MSG_NOSIGNAL), 0);
+  }
+  EXPECT_THAT(testing::Get({.port = exposer_->port()}, "/healthz"), HasSubstr("200 OK"));
+  EXPECT_THAT(testing::Get({.port = exposer_->port()}, "/metrics"), HasSubstr("atoll_islands 2"));
+  for (const int descriptor : slow) close(descriptor);
 }
 
 TEST_F(ExposerTlsTest, BeyondThisMachineItTakesTlsOrAWord) {
