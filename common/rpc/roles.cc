@@ -34,6 +34,8 @@ constexpr auto kTable = std::to_array<Access>({
     {"/atoll.island.v1.IslandService/Heartbeat", {kIsland}},
     {.method = "/atoll.island.v1.IslandService/RegisterIsland", .roles = {kIsland}, .mutating = true},
     {.method = "/atoll.island.v1.IslandService/ReleaseTask", .roles = {kIsland}, .mutating = true},
+    // Hands out keys: nothing for readers.
+    {.method = "/atoll.island.v1.IslandService/RenewStorage", .roles = {kIsland}, .mutating = true},
     {"/atoll.island.v1.IslandService/ReportProgress", {kIsland}},
     {.method = "/atoll.island.v1.IslandService/RollbackTask", .roles = {kIsland}, .mutating = true},
     // The island's secret decides there; the role is asked for where the leader knows callers.

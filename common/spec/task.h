@@ -87,6 +87,19 @@ struct LeaseToken {
   bool operator==(const LeaseToken&) const = default;
 };
 
+// What an attempt may touch in the blob store, and with which keys. Keys are never stored and never logged.
+struct StorageGrant {
+  // URIs of folders, which end in '/', and of single files. What may be written may also be read.
+  std::vector<std::string> reads;
+  std::vector<std::string> writes;
+  // An empty access key: the island's own keys.
+  std::string access_key;
+  std::string secret_key;
+  std::string session_token;
+  absl::Time expires = absl::InfiniteFuture();  // of the keys
+  bool operator==(const StorageGrant&) const = default;
+};
+
 // A task as an island gets it.
 struct TaskGrant {
   LeaseToken token;
@@ -99,6 +112,7 @@ struct TaskGrant {
   std::optional<CommittedCheckpoint> resume_from;
   std::vector<SkippedWindow> skipped;
   std::string write_prefix;
+  StorageGrant storage;
   absl::Duration lease_duration = absl::Seconds(10);
 };
 

@@ -96,7 +96,23 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root
                        fmt::format("cannot open {}: the bucket is not there", public_uri));
     }
   }
-  return Over(public_uri, path, std::move(filesystem), options);
+  std::unique_ptr<BlobStore> store = Over(public_uri, path, std::move(filesystem), options);
+  if (scheme == "s3") store->s3_uri_ = root_uri;
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::OpenForGrants(std::string_view root_uri,
+                                                                    const RemoteOptions& options) {
+  if (!root_uri.starts_with("s3://")) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
+                     fmt::format("'{}': expected s3://bucket/prefix, where keys can be granted", root_uri));
+  }
+  // Only to check the options and to split the path off.
+  std::string path;
+  ATOLL_RETURN_IF_ERROR(OpenRemote(std::string(root_uri), options, &path).status());
+  std::unique_ptr<BlobStore> store = Over(PublicUri(root_uri), path, /*filesystem=*/nullptr, options);
+  store->s3_uri_ = root_uri;
+  return store;
 }
 
 std::unique_ptr<BlobStore> BlobStore::Over(const std::string& root_uri, const std::string& root_path,
@@ -111,12 +127,59 @@ BlobStore::BlobStore(std::string root_uri, std::string root_path, std::shared_pt
                      bool local, const RemoteOptions& options)
     : root_uri_(std::move(root_uri)),
       root_path_(std::move(root_path)),
-      filesystem_(std::move(filesystem)),
       local_(local),
-      copies_(options.local_copies_bytes),
-      conditional_put_(ConditionalPutOf(filesystem_, options)) {}
+      options_(options),
+      opened_(AccessOver(std::move(filesystem), options)),
+      copies_(options.local_copies_bytes) {}
 
 BlobStore::~BlobStore() = default;
+
+std::shared_ptr<const BlobStore::Access> BlobStore::AccessOver(std::shared_ptr<arrow::fs::FileSystem> filesystem,
+                                                               const RemoteOptions& options) {
+  if (filesystem == nullptr) return nullptr;
+  auto access = std::make_shared<Access>();
+  access->conditional_put = ConditionalPutOf(filesystem, options);
+  access->filesystem = std::move(filesystem);
+  return access;
+}
+
+absl::Status BlobStore::UseKeys(const std::optional<GrantedKeys>& keys) {
+  if (keys.has_value() && s3_uri_.empty()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "GRANTS_UNSUPPORTED",
+                     fmt::format("{}: keys were granted, expected s3://, where they can be used", root_uri_));
+  }
+  absl::MutexLock lock(&keys_mutex_);
+  if (keys == keys_) return absl::OkStatus();
+  keys_ = keys;
+  granted_ = nullptr;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const BlobStore::Access>> BlobStore::Reach() {
+  GrantedKeys keys;
+  {
+    absl::MutexLock lock(&keys_mutex_);
+    if (!keys_.has_value()) {
+      if (opened_ != nullptr) return opened_;
+      return MakeError(absl::StatusCode::kFailedPrecondition, "STORAGE_NOT_GRANTED",
+                       fmt::format("{}: it is used with granted keys alone, and there are none", root_uri_));
+    }
+    if (keys_->expires <= absl::Now()) {
+      return MakeError(absl::StatusCode::kUnavailable, "STORAGE_GRANT_EXPIRED",
+                       fmt::format("{}: the granted keys expired at {} and were not renewed", root_uri_,
+                                   absl::FormatTime(absl::RFC3339_sec, keys_->expires, absl::UTCTimeZone())));
+    }
+    if (granted_ != nullptr) return granted_;
+    keys = *keys_;
+  }
+  // Without the lock: it may ask the network for the bucket's region.
+  std::string path;
+  ATOLL_ASSIGN_OR_RETURN(auto filesystem, OpenRemote(s3_uri_, options_, &path, &keys));
+  std::shared_ptr<const Access> access = AccessOver(std::move(filesystem), options_);
+  absl::MutexLock lock(&keys_mutex_);
+  if (keys_ == keys) granted_ = access;
+  return access;
+}
 
 std::string BlobStore::UriOf(std::string_view path) const {
   return fmt::format("{}/{}", root_uri_, path);
@@ -154,12 +217,13 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> BlobStore::OpenWriter(std::string_vi
     return writer;
   }
   const std::string what = fmt::format("cannot write {}", uri);
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
   // Object stores have no folders; other filesystems want them first.
-  if (const std::string type = filesystem_->type_name(); type != "s3" && type != "gcs") {
-    ATOLL_RETURN_IF_ARROW_ERROR(filesystem_->CreateDir(path.substr(0, path.rfind('/'))), what);
+  if (const std::string type = access->filesystem->type_name(); type != "s3" && type != "gcs") {
+    ATOLL_RETURN_IF_ARROW_ERROR(access->filesystem->CreateDir(path.substr(0, path.rfind('/'))), what);
   }
-  ATOLL_ASSIGN_OR_RETURN_ARROW(auto stream, filesystem_->OpenOutputStream(path), what);
-  return std::make_unique<RemoteWriter>(std::string(uri), path, filesystem_.get(), std::move(stream));
+  ATOLL_ASSIGN_OR_RETURN_ARROW(auto stream, access->filesystem->OpenOutputStream(path), what);
+  return std::make_unique<RemoteWriter>(std::string(uri), path, access->filesystem, std::move(stream));
 }
 
 absl::StatusOr<WrittenFile> BlobStore::Write(std::string_view uri, std::string_view bytes) {
@@ -173,8 +237,9 @@ absl::StatusOr<WrittenFile> BlobStore::CreateOnce(std::string_view uri, std::str
   if (!local_) {
     ATOLL_ASSIGN_OR_RETURN(const bool conditionally, CreatesConditionally());
     if (!conditionally) return CreateClaimed(uri, bytes);
+    ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
     ATOLL_ASSIGN_OR_RETURN(const bool created,
-                           conditional_put_->PutIfAbsent(path, bytes, fmt::format("cannot write {}", uri)));
+                           access->conditional_put->PutIfAbsent(path, bytes, fmt::format("cannot write {}", uri)));
     if (!created) return ExistsAlready(uri);
     return WrittenFile{std::string(uri), static_cast<int64_t>(bytes.size()), Sha256(bytes)};
   }
@@ -187,15 +252,16 @@ absl::StatusOr<WrittenFile> BlobStore::CreateOnce(std::string_view uri, std::str
 // Both ways on one file would not see each other, so that all processes must choose alike: by the file that the first
 // of them leaves. Two that try at once come to the same end.
 absl::StatusOr<bool> BlobStore::CreatesConditionally() {
-  if (conditional_put_ == nullptr) return false;
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  if (access->conditional_put == nullptr) return false;
   absl::MutexLock lock(&choice_mutex_);
   if (creates_conditionally_.has_value()) return *creates_conditionally_;
   const std::string uri = UriOf(kChoiceFile);
   absl::StatusOr<std::string> chosen = Read(uri, kMaxChoiceBytes);
   if (absl::IsNotFound(chosen.status())) {
     ATOLL_ASSIGN_OR_RETURN(const bool honoured,
-                           conditional_put_->Probe(fmt::format("{}/{}", root_path_, kProbeFile),
-                                                   fmt::format("cannot write {}", UriOf(kProbeFile))));
+                           access->conditional_put->Probe(fmt::format("{}/{}", root_path_, kProbeFile),
+                                                          fmt::format("cannot write {}", UriOf(kProbeFile))));
     chosen = honoured ? kConditional : kClaims;
     ATOLL_RETURN_IF_ERROR(Write(uri, *chosen).status());
   }
@@ -233,7 +299,8 @@ absl::StatusOr<WrittenFile> BlobStore::CreateClaimed(std::string_view uri, std::
 absl::StatusOr<std::string> BlobStore::Read(std::string_view uri, int64_t limit) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
   const std::string what = fmt::format("cannot read {}", uri);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, filesystem_->OpenInputFile(path), what);
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, access->filesystem->OpenInputFile(path), what);
   ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
   if (size > limit) {
     return MakeError(absl::StatusCode::kResourceExhausted, "BLOB_TOO_LARGE",
@@ -298,7 +365,8 @@ absl::StatusOr<std::string> BlobStore::LocalPath(std::string_view uri, std::stri
 absl::Status BlobStore::ReadPieces(std::string_view uri, const std::function<absl::Status(std::string_view)>& take) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
   const std::string what = fmt::format("cannot read {}", uri);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, filesystem_->OpenInputFile(path), what);
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, access->filesystem->OpenInputFile(path), what);
   ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
   std::string piece;
   for (int64_t offset = 0; offset < size; offset += kPieceBytes) {
@@ -356,7 +424,8 @@ absl::StatusOr<std::string> BlobStore::Download(std::string_view uri, std::strin
 absl::StatusOr<std::vector<FileInfo>> BlobStore::List(std::string_view uri_prefix) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, PathOf(uri_prefix));
   const std::string what = fmt::format("cannot list {}", uri_prefix);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto self, filesystem_->GetFileInfo(path), what);
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto self, access->filesystem->GetFileInfo(path), what);
   std::vector<arrow::fs::FileInfo> entries;
   if (self.IsFile()) {
     entries.push_back(self);
@@ -365,7 +434,7 @@ absl::StatusOr<std::vector<FileInfo>> BlobStore::List(std::string_view uri_prefi
     selector.base_dir = path;
     selector.recursive = true;
     selector.allow_not_found = true;
-    ATOLL_ASSIGN_OR_RETURN_ARROW(entries, filesystem_->GetFileInfo(selector), what);
+    ATOLL_ASSIGN_OR_RETURN_ARROW(entries, access->filesystem->GetFileInfo(selector), what);
   }
   const std::string parts = fmt::format("{}/{}/", root_path_, kPartsFolder);
   const std::string agreed = fmt::format("{}/{}/", root_path_, kAgreedFolder);
@@ -385,22 +454,26 @@ absl::Status BlobStore::Delete(std::string_view uri) {
   if (local_) return DeleteLocalFile(path);
   ATOLL_ASSIGN_OR_RETURN(const bool exists, Exists(uri));
   if (!exists) return absl::OkStatus();
-  return FromArrow(filesystem_->DeleteFile(path), fmt::format("cannot delete {}", uri));
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  return FromArrow(access->filesystem->DeleteFile(path), fmt::format("cannot delete {}", uri));
 }
 
 absl::Status BlobStore::DeleteTree(std::string_view uri_prefix) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri_prefix));
   const std::string what = fmt::format("cannot delete {}", uri_prefix);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto info, filesystem_->GetFileInfo(path), what);
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto info, access->filesystem->GetFileInfo(path), what);
   if (info.type() == arrow::fs::FileType::NotFound) return absl::OkStatus();
   if (info.IsFile()) return Delete(uri_prefix);
-  ATOLL_RETURN_IF_ARROW_ERROR(filesystem_->DeleteDir(path), what);
+  ATOLL_RETURN_IF_ARROW_ERROR(access->filesystem->DeleteDir(path), what);
   return local_ ? SyncFolder(path.substr(0, path.rfind('/'))) : absl::OkStatus();
 }
 
 absl::StatusOr<bool> BlobStore::Exists(std::string_view uri) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto info, filesystem_->GetFileInfo(path), fmt::format("cannot look up {}", uri));
+  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto info, access->filesystem->GetFileInfo(path),
+                               fmt::format("cannot look up {}", uri));
   return info.IsFile();
 }
 

@@ -74,6 +74,15 @@ struct RemoteOptions {
   int64_t local_copies_bytes = int64_t{16} << 30;
 };
 
+// Keys of an object store that are good for a while.
+struct GrantedKeys {
+  std::string access_key;
+  std::string secret_key;
+  std::string session_token;  // empty: there is none
+  absl::Time expires = absl::InfiniteFuture();
+  bool operator==(const GrantedKeys&) const = default;
+};
+
 // Thread-safe; every call may block on the disk or the network. Every path is a full URI below the store's root
 // ("file:///data/atoll", "s3://bucket/prefix"); one outside it is INVALID_ARGUMENT, also by "..".
 class BlobStore {
@@ -81,10 +90,19 @@ class BlobStore {
   // Opens (and for file:// creates) the root. INVALID_ARGUMENT for an unknown scheme; UNAVAILABLE when it cannot be
   // reached; NOT_FOUND (BUCKET_NOT_FOUND); PERMISSION_DENIED (STORE_ACCESS_DENIED). `options` are for object stores.
   static absl::StatusOr<std::unique_ptr<BlobStore>> Open(std::string_view root_uri, const RemoteOptions& options = {});
+  // A store of s3:// for granted keys alone: nothing is looked at, and until UseKeys every call is FAILED_PRECONDITION
+  // (STORAGE_NOT_GRANTED). INVALID_ARGUMENT for other schemes.
+  static absl::StatusOr<std::unique_ptr<BlobStore>> OpenForGrants(std::string_view root_uri,
+                                                                  const RemoteOptions& options = {});
   // A store over any Arrow filesystem, as for s3:// and gs://: `root_uri` stands for `root_path` in it.
   static std::unique_ptr<BlobStore> Over(const std::string& root_uri, const std::string& root_path,
                                          std::shared_ptr<arrow::fs::FileSystem> filesystem,
                                          const RemoteOptions& options = {});
+
+  // From now on calls use these keys; unset: those that the store was opened with. A file that is open goes on with the
+  // keys that it was opened with. Once the keys have expired every call is UNAVAILABLE (STORAGE_GRANT_EXPIRED).
+  // FAILED_PRECONDITION (GRANTS_UNSUPPORTED) for a store that was not opened as s3://. Never blocks.
+  absl::Status UseKeys(const std::optional<GrantedKeys>& keys);
 
   const std::string& root() const { return root_uri_; }
   // root + "/" + path.
@@ -128,8 +146,19 @@ class BlobStore {
   BlobStore& operator=(const BlobStore&) = delete;
 
  private:
+  // The way to the files with one set of keys.
+  struct Access {
+    std::shared_ptr<arrow::fs::FileSystem> filesystem;
+    std::unique_ptr<ConditionalPut> conditional_put;  // of S3 alone
+  };
+  static std::shared_ptr<const Access> AccessOver(std::shared_ptr<arrow::fs::FileSystem> filesystem,
+                                                  const RemoteOptions& options);
+
+  // `filesystem`: null until keys are granted.
   BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem, bool local,
             const RemoteOptions& options);
+  // With the keys that count now.
+  absl::StatusOr<std::shared_ptr<const Access>> Reach();
   absl::StatusOr<std::string> PathOf(std::string_view uri) const;
   // PathOf, and INVALID_ARGUMENT for the root itself.
   absl::StatusOr<std::string> FilePathOf(std::string_view uri) const;
@@ -142,11 +171,16 @@ class BlobStore {
 
   const std::string root_uri_;
   const std::string root_path_;
-  const std::shared_ptr<arrow::fs::FileSystem> filesystem_;
   const bool local_;
+  const RemoteOptions options_;
+  std::string s3_uri_;                          // as it was opened, with its options; empty unless it is s3://
+  const std::shared_ptr<const Access> opened_;  // null: for grants alone
+
+  absl::Mutex keys_mutex_;
+  std::optional<GrantedKeys> keys_ ABSL_GUARDED_BY(keys_mutex_);
+  std::shared_ptr<const Access> granted_ ABSL_GUARDED_BY(keys_mutex_);  // with keys_; null until it is needed
 
   LocalCopies copies_;
-  const std::unique_ptr<ConditionalPut> conditional_put_;  // of S3 alone
   absl::Mutex choice_mutex_;
   std::optional<bool> creates_conditionally_ ABSL_GUARDED_BY(choice_mutex_);
 };

@@ -56,8 +56,9 @@ bool EndS3WithProcess() {
 }
 
 arrow::Result<std::shared_ptr<arrow::fs::FileSystem>> OpenS3(const std::string& root_uri, const RemoteOptions& options,
-                                                             std::string* path) {
+                                                             std::string* path, const GrantedKeys* keys) {
   ARROW_ASSIGN_OR_RAISE(arrow::fs::S3Options s3, arrow::fs::S3Options::FromUri(root_uri, path));
+  if (keys != nullptr) s3.ConfigureAccessKey(keys->access_key, keys->secret_key, keys->session_token);
   s3.connect_timeout = absl::ToDoubleSeconds(options.connect_timeout);
   // On Linux the time that a transfer may stand still.
   s3.request_timeout = absl::ToDoubleSeconds(options.stall_timeout);
@@ -92,12 +93,13 @@ std::optional<absl::Duration> RetryDelay(const RemoteOptions& options, bool unre
 }
 
 absl::StatusOr<std::shared_ptr<arrow::fs::FileSystem>> OpenRemote(const std::string& root_uri,
-                                                                  const RemoteOptions& options, std::string* path) {
+                                                                  const RemoteOptions& options, std::string* path,
+                                                                  const GrantedKeys* keys) {
   const bool s3 = root_uri.starts_with("s3://");
   if (s3) {
     ATOLL_RETURN_IF_ARROW_ERROR(arrow::fs::EnsureS3Initialized(), "cannot start the S3 client");
   }
-  auto filesystem = s3 ? OpenS3(root_uri, options, path) : arrow::fs::FileSystemFromUri(root_uri, path);
+  auto filesystem = s3 ? OpenS3(root_uri, options, path, keys) : arrow::fs::FileSystemFromUri(root_uri, path);
   if (s3 && filesystem.ok()) {
     static const bool ends = EndS3WithProcess();
     (void)ends;
@@ -146,9 +148,9 @@ absl::Status ReadRange(arrow::io::RandomAccessFile& file, int64_t offset, absl::
   return absl::OkStatus();
 }
 
-RemoteWriter::RemoteWriter(std::string uri, std::string path, arrow::fs::FileSystem* filesystem,
+RemoteWriter::RemoteWriter(std::string uri, std::string path, std::shared_ptr<arrow::fs::FileSystem> filesystem,
                            std::shared_ptr<arrow::io::OutputStream> stream)
-    : uri_(std::move(uri)), path_(std::move(path)), filesystem_(filesystem), stream_(std::move(stream)) {}
+    : uri_(std::move(uri)), path_(std::move(path)), filesystem_(std::move(filesystem)), stream_(std::move(stream)) {}
 
 RemoteWriter::~RemoteWriter() {
   if (finished_) return;

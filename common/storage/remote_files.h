@@ -29,9 +29,11 @@ std::string_view WithoutTrailingSlashes(std::string_view text);
 std::string PublicUri(std::string_view uri);
 
 // The filesystem behind an s3:// or gs:// URI, and the path in it. INVALID_ARGUMENT (INVALID_STORE_URI) for options
-// that Arrow does not know; UNAVAILABLE when it cannot be set up.
+// that Arrow does not know; UNAVAILABLE when it cannot be set up. `keys`: in place of the URI's and the environment's;
+// of S3 alone.
 absl::StatusOr<std::shared_ptr<arrow::fs::FileSystem>> OpenRemote(const std::string& root_uri,
-                                                                  const RemoteOptions& options, std::string* path);
+                                                                  const RemoteOptions& options, std::string* path,
+                                                                  const GrantedKeys* keys = nullptr);
 
 // How long to wait before asking again after `failures` failed calls in a row, or nothing when enough were made: a
 // server that is busy is given longer than one that is not there. `jitter` lies in [0, 1).
@@ -46,7 +48,7 @@ absl::Status ReadRange(arrow::io::RandomAccessFile& file, int64_t offset, absl::
 // Visible when its stream is closed.
 class RemoteWriter : public BlobWriter {
  public:
-  RemoteWriter(std::string uri, std::string path, arrow::fs::FileSystem* filesystem,
+  RemoteWriter(std::string uri, std::string path, std::shared_ptr<arrow::fs::FileSystem> filesystem,
                std::shared_ptr<arrow::io::OutputStream> stream);
   ~RemoteWriter() override;
 
@@ -57,7 +59,7 @@ class RemoteWriter : public BlobWriter {
  private:
   const std::string uri_;
   const std::string path_;
-  arrow::fs::FileSystem* const filesystem_;
+  const std::shared_ptr<arrow::fs::FileSystem> filesystem_;
   const std::shared_ptr<arrow::io::OutputStream> stream_;
   bool finished_ = false;
   int64_t bytes_ = 0;

@@ -7,6 +7,14 @@
 #include "fmt/format.h"
 
 namespace atl::wire {
+namespace {
+
+// Of StorageGrant.credentials.
+constexpr char kAccessKey[] = "access_key_id";
+constexpr char kSecretKey[] = "secret_access_key";
+constexpr char kSessionToken[] = "session_token";
+
+}  // namespace
 
 // The numbers are the wire's; both lists grow together.
 static_assert(static_cast<int>(spec::TaskKind::kFitFeatures) == atlpb::job::v1::TASK_KIND_FIT_FEATURES);
@@ -125,6 +133,33 @@ absl::StatusOr<spec::TaskInput> FromProto(const atlpb::island::v1::TaskInput& pr
   return input;
 }
 
+atlpb::island::v1::StorageGrant ToProto(const spec::StorageGrant& grant) {
+  atlpb::island::v1::StorageGrant proto;
+  proto.mutable_read_prefixes()->Add(grant.reads.begin(), grant.reads.end());
+  proto.mutable_write_prefixes()->Add(grant.writes.begin(), grant.writes.end());
+  if (grant.access_key.empty()) return proto;
+  (*proto.mutable_credentials())[kAccessKey] = grant.access_key;
+  (*proto.mutable_credentials())[kSecretKey] = grant.secret_key;
+  if (!grant.session_token.empty()) (*proto.mutable_credentials())[kSessionToken] = grant.session_token;
+  *proto.mutable_expire_time() = ToProto(grant.expires);
+  return proto;
+}
+
+spec::StorageGrant FromProto(const atlpb::island::v1::StorageGrant& proto) {
+  spec::StorageGrant grant;
+  grant.reads = {proto.read_prefixes().begin(), proto.read_prefixes().end()};
+  grant.writes = {proto.write_prefixes().begin(), proto.write_prefixes().end()};
+  const auto find = [&proto](const char* name) {
+    const auto it = proto.credentials().find(name);
+    return it == proto.credentials().end() ? std::string() : it->second;
+  };
+  grant.access_key = find(kAccessKey);
+  grant.secret_key = find(kSecretKey);
+  grant.session_token = find(kSessionToken);
+  if (proto.has_expire_time()) grant.expires = FromProto(proto.expire_time());
+  return grant;
+}
+
 atlpb::island::v1::TaskGrant ToProto(const spec::TaskGrant& grant) {
   atlpb::island::v1::TaskGrant proto;
   *proto.mutable_token() = ToProto(grant.token);
@@ -136,6 +171,7 @@ atlpb::island::v1::TaskGrant ToProto(const spec::TaskGrant& grant) {
   for (const spec::TaskInput& input : grant.inputs) *proto.add_inputs() = ToProto(input);
   if (grant.resume_from) *proto.mutable_resume_from() = ToProto(*grant.resume_from);
   for (const spec::SkippedWindow& window : grant.skipped) *proto.add_skipped() = ToProto(window);
+  *proto.mutable_storage() = ToProto(grant.storage);
   proto.mutable_storage()->set_write_prefix(grant.write_prefix);
   *proto.mutable_lease_duration() = ToProto(grant.lease_duration);
   return proto;
@@ -156,6 +192,7 @@ absl::StatusOr<spec::TaskGrant> FromProto(const atlpb::island::v1::TaskGrant& pr
   if (proto.has_resume_from()) grant.resume_from = FromProto(proto.resume_from());
   for (const auto& window : proto.skipped()) grant.skipped.push_back(FromProto(window));
   grant.write_prefix = proto.storage().write_prefix();
+  grant.storage = FromProto(proto.storage());
   if (proto.has_lease_duration()) grant.lease_duration = FromProto(proto.lease_duration());
   return grant;
 }

@@ -31,6 +31,9 @@ spec::LeaseToken FromProto(const atlpb::island::v1::LeaseToken& proto);
 atlpb::island::v1::TaskInput ToProto(const spec::TaskInput& input);
 absl::StatusOr<spec::TaskInput> FromProto(const atlpb::island::v1::TaskInput& proto);
 
+// Without write_prefix, which is the task's.
+atlpb::island::v1::StorageGrant ToProto(const spec::StorageGrant& grant);
+spec::StorageGrant FromProto(const atlpb::island::v1::StorageGrant& proto);
 atlpb::island::v1::TaskGrant ToProto(const spec::TaskGrant& grant);
 absl::StatusOr<spec::TaskGrant> FromProto(const atlpb::island::v1::TaskGrant& proto);
 

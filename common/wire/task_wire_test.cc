@@ -43,6 +43,12 @@ TEST(TaskWireTest, AGrantSurvivesTheRoundTrip) {
   grant.skipped = {{11, 2}, {40, 1}};
   grant.resume_from = {{.step = 100, .manifest_uri = "file:///m", .manifest_sha256 = "cd", .milestone = true}};
   grant.write_prefix = "file:///w/1-3";
+  grant.storage = {.reads = {"s3://b/datasets/d/"},
+                   .writes = {"s3://b/jobs/j/", "s3://b/profiles/"},
+                   .access_key = "key",
+                   .secret_key = "secret",
+                   .session_token = "token",
+                   .expires = absl::FromUnixSeconds(1'800'000'000)};
   grant.lease_duration = absl::Milliseconds(12500);
   const auto back = FromProto(ToProto(grant));
   ASSERT_TRUE(back.ok()) << back.status();
@@ -56,10 +62,14 @@ TEST(TaskWireTest, AGrantSurvivesTheRoundTrip) {
   EXPECT_EQ(back->resume_from, grant.resume_from);
   EXPECT_EQ(back->skipped, grant.skipped);
   EXPECT_EQ(back->write_prefix, grant.write_prefix);
+  EXPECT_EQ(back->storage, grant.storage);
   EXPECT_EQ(back->lease_duration, grant.lease_duration);
 
   grant.resume_from.reset();
+  grant.storage = {};
   EXPECT_EQ(FromProto(ToProto(grant))->resume_from, std::nullopt);
+  EXPECT_EQ(FromProto(ToProto(grant))->storage, spec::StorageGrant());
+  EXPECT_FALSE(ToProto(grant).storage().has_expire_time());
 }
 
 TEST(TaskWireTest, ProgressSurvivesTheRoundTrip) {

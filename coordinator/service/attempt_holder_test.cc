@@ -164,6 +164,8 @@ TEST_F(AttemptHolderTest, EveryCallThatNamesAnAttemptIsBoundToItsIsland) {
        [&](const pb::LeaseToken&) { return RegisterAs("us", "eu-1"); }},
       {"/atoll.island.v1.IslandService/ReleaseTask",
        [&](const pb::LeaseToken& token) { return WithToken("us", token, &IslandStub::ReleaseTask); }},
+      {"/atoll.island.v1.IslandService/RenewStorage",
+       [&](const pb::LeaseToken& token) { return WithToken("us", token, &IslandStub::RenewStorage); }},
       {"/atoll.island.v1.IslandService/ReportProgress",
        [&](const pb::LeaseToken& token) { return WithToken("us", token, &IslandStub::ReportProgress); }},
       {"/atoll.island.v1.IslandService/RollbackTask",

@@ -193,6 +193,9 @@ TEST_F(AuditCallsTest, TheMethodsThatTheTableCallsMutatingAreTheOnesThatLeaveALi
   good(*islands_, &IslandService::Stub::ReleaseTask, release, island::ReleaseTaskResponse());
   claim = Claim("b", absl::Seconds(10));
   ASSERT_TRUE(claim.ok() && claim->has_grant()) << claim.status();
+  island::RenewStorageRequest renew;
+  *renew.mutable_token() = claim->grant().token();
+  good(*islands_, &IslandService::Stub::RenewStorage, renew, island::RenewStorageResponse());
   island::FailTaskRequest fail;
   *fail.mutable_token() = claim->grant().token();
   fail.set_code("OUT_OF_MEMORY");

@@ -18,6 +18,7 @@
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"
 #include "coordinator/service/open_watches.h"
+#include "coordinator/service/storage_grants.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
@@ -31,7 +32,8 @@ struct ServiceContext {
   metrics::Registry* registry = nullptr;
   const rpc::Guard* guard = nullptr;  // null: everybody may call everything
   OpenWatches* watches = nullptr;
-  AuditLog* audit = nullptr;  // null: none is kept
+  AuditLog* audit = nullptr;                // null: none is kept
+  StorageGrants* storage_grants = nullptr;  // null: islands use their own keys
 };
 
 // A call's method, without its service: "CancelJob".

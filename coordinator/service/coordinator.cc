@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "common/base/address.h"
+#include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
@@ -62,6 +64,22 @@ void AuditRefused(const rpc::RefusedCall& call, AuditLog* audit, Clock* clock) {
 }
 
 }  // namespace
+
+absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
+  if (options.storage_grants.command.empty()) return absl::OkStatus();
+  if (!options.blob_store.starts_with("s3://")) {
+    return FieldError("--storage-grant-command", "GRANTS_UNSUPPORTED",
+                      "expected --blob-store s3://…, where keys can be granted, found another");
+  }
+  const bool clear = options.security == nullptr || options.security->options().tls_dir.empty();
+  if (clear && !IsLoopback(options.listen)) {
+    return FieldError("--storage-grant-command", "STORAGE_GRANT_NEEDS_TLS",
+                      fmt::format("keys would leave this machine in the clear: give --tls-dir, or listen at loopback "
+                                  "alone, found --listen {}",
+                                  options.listen));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
   // First: a second coordinator on a port that is taken must leave no store behind.
@@ -138,6 +156,16 @@ absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::StartStorageGrants(const CoordinatorOptions& options, Clock* clock) {
+  if (options.storage_grants.command.empty()) return absl::OkStatus();
+  StorageGrantOptions grants = options.storage_grants;
+  // The island does not renew its lease before it has the answer.
+  grants.limit = std::min(grants.limit, options.lease.lease_duration * 0.8);
+  grants.blob_root = blobs_->root();
+  ATOLL_ASSIGN_OR_RETURN(storage_grants_, StorageGrants::Start(std::move(grants), clock));
+  return absl::OkStatus();
+}
+
 absl::Status Coordinator::OpenExperts(const CoordinatorOptions& options, Clock* clock) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<store::Model> published, core_->ListModels("", 1));
   ExpertRegistryOptions experts = options.experts;
@@ -184,7 +212,9 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   core_thread_ = std::make_unique<Executor>(clock, std::move(core_thread));
   blob_thread_ = std::make_unique<Executor>(clock, Executor::Options{.capacity = kWaitingReads});
 
-  const ServiceContext context{core, core_thread_.get(), clock, registry_.get(), guard(), watches_.get(), audit_.get()};
+  ATOLL_RETURN_IF_ERROR(StartStorageGrants(options, clock));
+  const ServiceContext context{core,    core_thread_.get(), clock,        registry_.get(),
+                               guard(), watches_.get(),     audit_.get(), storage_grants_.get()};
   job_service_ = std::make_unique<JobServiceImpl>(context, blobs_.get(), blob_thread_.get());
   island_service_ = std::make_unique<IslandServiceImpl>(context);
   model_service_ = std::make_unique<ModelServiceImpl>(context);
@@ -253,6 +283,7 @@ void Coordinator::Stop(absl::Duration grace) {
     core_->EndAllWaits();
     experts_->EndWatches();
   });
+  if (storage_grants_ != nullptr) storage_grants_->Stop();
   server_->Shutdown(grace);
   collector_.reset();
   blob_thread_->Stop();

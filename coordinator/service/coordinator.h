@@ -27,6 +27,7 @@
 #include "coordinator/service/open_watches.h"
 #include "coordinator/service/serving_service.h"
 #include "coordinator/service/standby.h"
+#include "coordinator/service/storage_grants.h"
 #include "coordinator/store/store.h"
 
 namespace atl::coordinator {
@@ -54,6 +55,8 @@ struct CoordinatorOptions {
   WatchLimits watch_limits;
   // Empty: no audit log.
   std::string audit_log;
+  // Its limit is kept below the lease, and its blob_root is that of `blob_store`.
+  StorageGrantOptions storage_grants;
   // Its watch_interval is the one above.
   ExpertRegistryOptions experts;
   // Called when this process may not go on with the store: nobody can say whether its last transaction is durable, or
@@ -66,6 +69,10 @@ struct CoordinatorOptions {
 };
 
 inline constexpr int kExitStoreLost = 3;
+
+// Whether keys may be granted here: INVALID_ARGUMENT where the blob store takes none (GRANTS_UNSUPPORTED), or they
+// would leave the machine in the clear (STORAGE_GRANT_NEEDS_TLS).
+absl::Status CheckStorageGrants(const CoordinatorOptions& options);
 
 // Thread-safe.
 class Coordinator {
@@ -99,6 +106,7 @@ class Coordinator {
   absl::Status OpenStore(const CoordinatorOptions& options);
   absl::Status StandBy(const CoordinatorOptions& options, const std::string& holder);
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
+  absl::Status StartStorageGrants(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
   rpc::Guard* guard() const;  // null: everybody may call everything
   bool ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done);
@@ -116,6 +124,7 @@ class Coordinator {
   std::unique_ptr<OpenWatches> watches_;
   std::unique_ptr<Executor> core_thread_;
   std::unique_ptr<Executor> blob_thread_;
+  std::unique_ptr<StorageGrants> storage_grants_;  // null: islands use their own keys
   std::shared_ptr<const rpc::Security> security_;
   std::unique_ptr<JobServiceImpl> job_service_;
   std::unique_ptr<IslandServiceImpl> island_service_;

@@ -176,6 +176,8 @@ class Core {
   int64_t ClaimTask(const ClaimRequest& request, ClaimCallback done);
   // Forgets the claim, which is then never answered. Unknown tickets are fine.
   void CancelClaim(int64_t ticket);
+  // Renews the lease of the token; its grant, as a claim of it is answered. ABORTED (STALE_ATTEMPT).
+  absl::StatusOr<spec::TaskGrant> KeepLease(const spec::LeaseToken& token);
 
   // What operators do with islands (core_admin.cc). NOT_FOUND (ISLAND_UNKNOWN); the strings are encoded answers.
   //

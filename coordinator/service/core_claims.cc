@@ -4,6 +4,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "coordinator/jobs/storage_access.h"
 #include "coordinator/jobs/task_graph.h"
 #include "coordinator/service/core.h"
 #include "fmt/format.h"
@@ -87,6 +88,15 @@ void Core::RenewLease(std::string_view task_id) {
   leases_.Renew(task_id, Now());
 }
 
+absl::StatusOr<spec::TaskGrant> Core::KeepLease(const spec::LeaseToken& token) {
+  if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
+    metrics_.stale_attempts->Increment();
+    return status;
+  }
+  RenewLease(token.task_id);
+  return GrantOf(*leases_.Find(token.task_id));
+}
+
 absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
   const jobs::JobRecord* record = Active(lease.job_id);
   const jobs::Task* task = record == nullptr ? nullptr : jobs::FindTask(*record, lease.task_id);
@@ -110,6 +120,7 @@ absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
     // In step order: the last committed one wins.
     if (row.state == store::CheckpointState::kCommitted) grant.resume_from = row.checkpoint;
   }
+  grant.storage = jobs::StorageAccessOf(grant, options_.blob_root);
   return grant;
 }
 

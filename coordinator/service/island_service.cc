@@ -30,6 +30,27 @@ IslandQuota IslandQuotaOf(const ServiceContext& context, const grpc::CallbackSer
           .counts = [who = *caller](std::string_view island_id) { return rpc::MayActForIsland(who, island_id); }};
 }
 
+// Fills in the keys of a grant, where there is a program that makes them, and passes it on: on the core's thread, but
+// for a coordinator that ends. To be called there too. UNAVAILABLE (STORAGE_GRANT_FAILED) leaves the lease to its
+// island, which asks again; ABORTED (STALE_ATTEMPT): it is another's by now.
+void WithKeys(const ServiceContext& context, const spec::TaskGrant& grant,
+              std::function<void(absl::StatusOr<spec::TaskGrant>)> done) {
+  if (context.storage_grants == nullptr) return done(grant);
+  const auto take = [core = context.core, core_thread = context.core_thread, grant,
+                     done](absl::StatusOr<spec::StorageGrant> storage) {
+    const bool posted = core_thread->Post([core, grant, done, storage = std::move(storage)] {
+      // Even where the program failed: it took its time, and the island has not heard of its lease yet.
+      const absl::Status held = core->KeepLease(grant.token).status();
+      if (!held.ok() || !storage.ok()) return done(held.ok() ? storage.status() : held);
+      spec::TaskGrant whole = grant;
+      whole.storage = *storage;
+      done(std::move(whole));
+    });
+    if (!posted) done(Busy());
+  };
+  context.storage_grants->Make(grant, take);
+}
+
 // A long poll. The core answers it from its own thread, or the caller gives up, whichever comes first; only then does
 // gRPC let go of request and response.
 class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
@@ -42,7 +63,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
     self_ = shared_from_this();
     if (!own.ok()) {
       timer_.Changes(request.island_id());
-      return FinishOnce(own, nullptr);
+      return FinishOnce(own);
     }
     ClaimRequest claim;
     claim.island_id = request.island_id();
@@ -56,11 +77,11 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
       self->ticket_ = self->context_.core->ClaimTask(
           claim, [self](absl::StatusOr<ClaimAnswer> answer) { self->Answer(std::move(answer)); });
     });
-    if (!posted) FinishOnce(Busy(), nullptr);
+    if (!posted) FinishOnce(Busy());
   }
 
   void OnCancel() override {
-    FinishOnce(absl::CancelledError("the caller went away"), nullptr);
+    FinishOnce(absl::CancelledError("the caller went away"));
     const auto self = shared_from_this();
     context_.core_thread->Post([self] { self->context_.core->CancelClaim(self->ticket_); });
   }
@@ -73,19 +94,25 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
     return finished_;
   }
 
-  void Answer(absl::StatusOr<ClaimAnswer> answer) { FinishOnce(answer.status(), answer.ok() ? &*answer : nullptr); }
+  void Answer(const absl::StatusOr<ClaimAnswer>& answer) {
+    if (!answer.ok()) return FinishOnce(answer.status());
+    if (!answer->grant) return FinishOnce(absl::OkStatus(), {}, answer->unmet);
+    const auto self = shared_from_this();
+    WithKeys(context_, *answer->grant,
+             [self, task_id = answer->grant->token.task_id](const absl::StatusOr<spec::TaskGrant>& grant) {
+               self->FinishOnce(grant.status(), task_id, {}, grant.ok() ? &*grant : nullptr);
+             });
+  }
 
-  void FinishOnce(const absl::Status& status, const ClaimAnswer* answer) {
+  // `task_id`: of the task that was granted, also where its grant could not be made.
+  void FinishOnce(const absl::Status& status, const std::string& task_id = "",
+                  const std::vector<std::string>& unmet = {}, const spec::TaskGrant* grant = nullptr) {
     absl::MutexLock lock(&mutex_);
     if (finished_) return;
     finished_ = true;
-    if (answer != nullptr) {
-      if (answer->grant) {
-        *response_->mutable_grant() = wire::ToProto(*answer->grant);
-        timer_.Changes(response_->grant().token().task_id());
-      }
-      for (const std::string& line : answer->unmet) response_->add_unmet(line);
-    }
+    if (grant != nullptr) *response_->mutable_grant() = wire::ToProto(*grant);
+    if (!task_id.empty()) timer_.Changes(task_id);
+    for (const std::string& line : unmet) response_->add_unmet(line);
     timer_.End(status);
     Finish(rpc::ToGrpc(status));
   }
@@ -214,6 +241,30 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerCo
                         if (rollback) *response->mutable_rollback() = RollbackToProto(*rollback);
                         return absl::OkStatus();
                       });
+}
+
+grpc::ServerUnaryReactor* IslandServiceImpl::RenewStorage(grpc::CallbackServerContext* call,
+                                                          const pb::RenewStorageRequest* request,
+                                                          pb::RenewStorageResponse* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  const auto timer = std::make_shared<CallTimer>(context_, *call, CallName("RenewStorage", request->token().task_id()));
+  const auto finish = [reactor, timer](const absl::Status& status) {
+    timer->End(status);
+    reactor->Finish(rpc::ToGrpc(status));
+  };
+  const bool posted =
+      context_.core_thread->Post([context = context_, caller = CallerOf(context_, *call), request, response, finish] {
+        const spec::LeaseToken token = wire::FromProto(request->token());
+        if (const absl::Status own = CheckHolder(*context.core, caller, token); !own.ok()) return finish(own);
+        const absl::StatusOr<spec::TaskGrant> held = context.core->KeepLease(token);
+        if (!held.ok()) return finish(held.status());
+        WithKeys(context, *held, [response, finish](const absl::StatusOr<spec::TaskGrant>& grant) {
+          if (grant.ok()) *response->mutable_storage() = wire::ToProto(*grant).storage();
+          finish(grant.status());
+        });
+      });
+  if (!posted) finish(Busy());
+  return reactor;
 }
 
 }  // namespace atl::coordinator

@@ -38,6 +38,10 @@ class IslandServiceImpl : public atlpb::island::v1::IslandService::CallbackServi
                                          const atlpb::island::v1::RollbackTaskRequest* request,
                                          atlpb::island::v1::RollbackTaskResponse* response) override;
 
+  grpc::ServerUnaryReactor* RenewStorage(grpc::CallbackServerContext* call,
+                                         const atlpb::island::v1::RenewStorageRequest* request,
+                                         atlpb::island::v1::RenewStorageResponse* response) override;
+
  private:
   const ServiceContext context_;
 };

@@ -36,6 +36,7 @@ struct Flags {
   std::string collect_age = "24h";
   std::string stop_grace = "2s";
   std::string store_lease = "10s";
+  std::string storage_grant_lifetime = "1h";
   std::string backup;
   std::string restore;
 };
@@ -81,6 +82,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--audit-log", flags.options.audit_log,
                  "Append a line of JSON to this file for every call that changes something; SIGHUP opens it again")
       ->envname("ATOLL_AUDIT_LOG");
+  app.add_option("--storage-grant-command", flags.options.storage_grants.command,
+                 "Run this by /bin/sh for each task: it makes keys of the blob store that are good for that task alone "
+                 "(docs/security.md). Without it islands use their own keys");
+  app.add_option("--storage-grant-lifetime", flags.storage_grant_lifetime,
+                 "How long the keys of a task are to be good; they are renewed before")
+      ->capture_default_str();
   app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
   app.add_option("--heartbeat", flags.heartbeat, "How often islands send heartbeats")->capture_default_str();
   app.add_option("--restart-grace", flags.restart_grace, "How long leases live on after a restart")
@@ -108,6 +115,7 @@ bool ParseDurations(Flags& flags, absl::Duration* stop_grace) {
       !Parse("--restart-grace", flags.restart_grace, &lease.restart_grace) ||
       !Parse("--collect-every", flags.collect_every, &flags.options.collector.interval) ||
       !Parse("--collect-age", flags.collect_age, &flags.options.collector.min_age) ||
+      !Parse("--storage-grant-lifetime", flags.storage_grant_lifetime, &flags.options.storage_grants.lifetime) ||
       !Parse("--store-lease", flags.store_lease, &flags.options.store_lease) ||
       !Parse("--stop-grace", flags.stop_grace, stop_grace)) {
     return false;
@@ -211,6 +219,9 @@ int main(int argc, char** argv) {
   auto security = atl::rpc::Security::Make(flags.security);
   if (!security.ok()) return Fail(security.status());
   flags.options.security = *std::move(security);
+  if (const absl::Status grants = atl::coordinator::CheckStorageGrants(flags.options); !grants.ok()) {
+    return Fail(grants);
+  }
   WaitAsStandby(flags, stop_signals);
   auto coordinator = atl::coordinator::Coordinator::Start(flags.options);
   // Asked to end before it was its turn.

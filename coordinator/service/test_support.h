@@ -33,6 +33,7 @@ class CoordinatorFixture : public testing::Test {
     options.security = std::move(security);
     options.restored = restored;
     options.adopt = adopt;
+    options.storage_grants = storage_grants_;
     auto coordinator = Coordinator::Start(std::move(options));
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
     coordinator_ = *std::move(coordinator);
@@ -187,6 +188,7 @@ class CoordinatorFixture : public testing::Test {
   }
 
   storage::TemporaryFolder folder_;
+  StorageGrantOptions storage_grants_;  // of the coordinators that are started from now on
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<storage::BlobStore> blobs_;
   std::unique_ptr<atlpb::job::v1::JobService::Stub> jobs_;

@@ -42,6 +42,7 @@ const std::map<std::string, std::set<std::string>> kExpected = {
     {"/atoll.island.v1.IslandService/Heartbeat", {"admin", "island"}},
     {"/atoll.island.v1.IslandService/RegisterIsland", {"admin", "island"}},
     {"/atoll.island.v1.IslandService/ReleaseTask", {"admin", "island"}},
+    {"/atoll.island.v1.IslandService/RenewStorage", {"admin", "island"}},
     {"/atoll.island.v1.IslandService/ReportProgress", {"admin", "island"}},
     {"/atoll.island.v1.IslandService/RollbackTask", {"admin", "island"}},
     {"/atoll.island.v1.RendezvousService/Join", {"admin", "island"}},

@@ -72,9 +72,11 @@ std::string MissingS3Server() {
   return fmt::format("an S3 server: '{}' is not there; run deploy/setup.sh --s3-server", Program());
 }
 
-S3Server::S3Server() : folder_(std::filesystem::temp_directory_path() / "atoll-s3-XXXXXX") {
+S3Server::S3Server(bool accounts)
+    : accounts_(accounts), folder_(std::filesystem::temp_directory_path() / "atoll-s3-XXXXXX") {
   if (mkdtemp(folder_.data()) == nullptr) Die("no temporary folder");
   std::filesystem::create_directories(FileOf(""));
+  std::filesystem::create_directories(folder_ + "/accounts/beside");
   for (int i = 0; i < kStarts; ++i) {
     if (Start()) return;
   }
@@ -91,10 +93,15 @@ bool S3Server::Start() {
   port_ = FreePort();
   // Another process may have taken the port meanwhile, even another such server: only this one knows the path.
   const std::string health = fmt::format("/health-{:08x}", std::random_device()());
+  std::vector<std::string> command = {Program(),  "--port", fmt::format("127.0.0.1:{}", port_),
+                                      "--health", health,   "--quiet"};
+  if (accounts_) command.insert(command.end(), {"--iam-dir", folder_ + "/accounts", "--iam-cache-disable"});
+  command.push_back("posix");
+  // A policy of several accounts is longer than what some file systems keep beside a file.
+  if (accounts_) command.insert(command.end(), {"--sidecar", folder_ + "/accounts/beside"});
+  command.push_back(folder_ + "/buckets");
   process_ = std::make_unique<testing_cluster::Process>(
-      std::vector<std::string>{Program(), "--port", fmt::format("127.0.0.1:{}", port_), "--health", health, "--quiet",
-                               "posix", folder_ + "/buckets"},
-      folder_ + "/log",
+      command, folder_ + "/log",
       std::vector<std::string>{fmt::format("ROOT_ACCESS_KEY={}", kAccessKey),
                                fmt::format("ROOT_SECRET_KEY={}", kSecretKey)});
   return testing_cluster::Await(absl::Seconds(20), [&] { return Answers(port_, health) || !process_->Running(); }) &&
@@ -112,6 +119,12 @@ std::string S3Server::Uri(std::string_view prefix, int port, std::string_view ke
 
 std::vector<std::string> S3Server::Environment() {
   return {fmt::format("AWS_ACCESS_KEY_ID={}", kAccessKey), fmt::format("AWS_SECRET_ACCESS_KEY={}", kSecretKey)};
+}
+
+std::vector<std::string> S3Server::GrantEnvironment() const {
+  return {fmt::format("ATOLL_TEST_S3_SERVER={}", Program()),
+          fmt::format("ATOLL_TEST_S3_ENDPOINT=http://127.0.0.1:{}", port_),
+          fmt::format("ROOT_ACCESS_KEY={}", kAccessKey), fmt::format("ROOT_SECRET_KEY={}", kSecretKey)};
 }
 
 std::string S3Server::FileOf(std::string_view key) const {

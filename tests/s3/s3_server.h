@@ -22,7 +22,9 @@ class S3Server {
   static constexpr char kSecretKey[] = "atolltestsecret";
   static constexpr char kBucket[] = "atoll-test";
 
-  S3Server();
+  // `accounts`: it can have more than the one of the keys above, each with the rights that the bucket's policy gives
+  // it.
+  explicit S3Server(bool accounts = false);
   ~S3Server();
   S3Server(const S3Server&) = delete;
   S3Server& operator=(const S3Server&) = delete;
@@ -34,12 +36,15 @@ class S3Server {
   static std::string Uri(std::string_view prefix, int port, std::string_view keys, std::string_view bucket = kBucket);
   // What a process needs beside a URI without keys: "NAME=value".
   static std::vector<std::string> Environment();
+  // What tests/s3/grant_keys.py needs: "NAME=value".
+  std::vector<std::string> GrantEnvironment() const;
   // Where the object of a key lies as a file.
   std::string FileOf(std::string_view key) const;
 
  private:
   bool Start();
 
+  const bool accounts_;
   std::string folder_;
   int port_ = 0;
   std::unique_ptr<testing_cluster::Process> process_;

@@ -18,6 +18,13 @@ namespace atl::worker {
 
 namespace pb = atlpb::island::v1;
 
+namespace {
+
+// That the coordinator may take to make the keys of a grant, beside the call.
+constexpr absl::Duration kGrantTime = absl::Seconds(5);
+
+}  // namespace
+
 absl::Duration RetryDelay(int failures, double jitter) {
   const absl::Duration full =
       std::min(absl::Milliseconds(200) * (1 << std::clamp(failures - 1, 0, 10)), absl::Seconds(5));
@@ -104,7 +111,7 @@ absl::StatusOr<Claim> CoordinatorClient::ClaimTask(absl::Duration wait) {
   pb::ClaimTaskResponse response;
   const absl::Status status = Retry(
       "claim", [&](grpc::ClientContext* context) { return stub_->ClaimTask(context, request, &response); },
-      options_.call_timeout + wait, Until::kDrain);
+      options_.call_timeout + wait + kGrantTime, Until::kDrain);
   if (!status.ok()) return status;
   Claim claim;
   if (response.has_grant()) claim.grant = std::move(*response.mutable_grant());
@@ -174,6 +181,16 @@ absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> CoordinatorClient::RollB
   std::optional<atlpb::job::v1::Rollback> done;
   if (response.has_rollback()) done = response.rollback();
   return done;
+}
+
+absl::StatusOr<spec::StorageGrant> CoordinatorClient::RenewStorage(const spec::LeaseToken& token) {
+  pb::RenewStorageRequest request;
+  *request.mutable_token() = wire::ToProto(token);
+  pb::RenewStorageResponse response;
+  ATOLL_RETURN_IF_ERROR(
+      Once([&](grpc::ClientContext* context) { return stub_->RenewStorage(context, request, &response); },
+           options_.call_timeout + kGrantTime, Until::kStop));
+  return wire::FromProto(response.storage());
 }
 
 absl::StatusOr<pb::HeartbeatResponse> CoordinatorClient::Heartbeat(int64_t sequence,

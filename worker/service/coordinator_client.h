@@ -68,6 +68,9 @@ class CoordinatorClient {
   absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> RollBack(const spec::LeaseToken& token,
                                                                    const Rollback& rollback);
 
+  // New keys for a task that is held. Tried once.
+  absl::StatusOr<spec::StorageGrant> RenewStorage(const spec::LeaseToken& token);
+
   // Volatile: tried once. `step_time`: of the task that runs; zero where it is not known.
   absl::StatusOr<atlpb::island::v1::HeartbeatResponse> Heartbeat(int64_t sequence,
                                                                  const std::vector<spec::LeaseToken>& leases,

@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/base/errors.h"
+#include "common/wire/task_wire.h"
 #include "common/wire/time_wire.h"
 
 namespace atl::worker {
@@ -39,6 +40,13 @@ JoinResponse AbortMessage(int64_t attempt, const absl::Status& reason) {
   message.mutable_abort()->set_attempt(attempt);
   message.mutable_abort()->set_reason(std::string(reason.message()));
   return message;
+}
+
+// The attempt's folder, and the newest keys.
+pb::StorageGrant StorageOf(const pb::TaskGrant& grant, const pb::StorageGrant& renewed) {
+  pb::StorageGrant storage = renewed;
+  storage.set_write_prefix(grant.storage().write_prefix());
+  return storage;
 }
 
 }  // namespace
@@ -122,6 +130,20 @@ void Island::Abort(const absl::Status& reason) {
 
 void Island::StopSoon(StopRequest request) {
   Post([this, request = std::move(request)] { StopOrAbort(request); });
+}
+
+void Island::RenewStorage(const spec::LeaseToken& token, const spec::StorageGrant& storage) {
+  Post([this, token, storage] {
+    renewed_ = token;
+    renewed_storage_ = wire::ToProto(storage);
+    if (!(wire::FromProto(start_.grant().token()) == token)) return;
+    JoinResponse message;
+    message.mutable_storage_renewed()->set_attempt(token.attempt);
+    *message.mutable_storage_renewed()->mutable_storage() = renewed_storage_;
+    for (int32_t rank = 0; rank < settings_.state.ranks; ++rank) {
+      if (state_.Working(rank)) SendTo(rank, message);
+    }
+  });
 }
 
 void Island::StopOrAbort(const StopRequest& request) {
@@ -351,6 +373,9 @@ void Island::Execute(const std::vector<IslandCommand>& commands) {
         JoinResponse message;
         *message.mutable_start() = start_;
         message.mutable_start()->set_plan_rank(command.plan_rank);
+        if (wire::FromProto(start_.grant().token()) == renewed_) {
+          *message.mutable_start()->mutable_grant()->mutable_storage() = StorageOf(start_.grant(), renewed_storage_);
+        }
         SendTo(command.rank, std::move(message));
         break;
       }

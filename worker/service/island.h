@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "atoll/island/v1/rendezvous_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/spec/task.h"
 #include "worker/service/island_state.h"
 #include "worker/service/rank_runner.h"
 #include "worker/service/rank_stream.h"
@@ -79,6 +80,8 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   // where there is no time for that (DecideStop). One that is stopping already is looked at again for an earlier
   // deadline.
   void StopSoon(StopRequest request);
+  // New keys for the task's attempt: for its ranks, and for those that it begins on later.
+  void RenewStorage(const spec::LeaseToken& token, const spec::StorageGrant& storage);
   // Tells every rank to end its process.
   void ShutDownRanks(const std::string& reason);
 
@@ -117,6 +120,9 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   std::map<int32_t, StreamPtr> streams_;           // of ranks that joined
   std::map<StreamPtr, absl::Duration> strangers_;  // opened, no Hello yet
   atlpb::island::v1::StartAttempt start_;
+  // The newest keys and whose they are; of an attempt before, where none were renewed since.
+  spec::LeaseToken renewed_;
+  atlpb::island::v1::StorageGrant renewed_storage_;
   std::optional<absl::Duration> stop_deadline_;  // of the attempt that runs; unset: it was not asked to stop
   int64_t sequence_ = 0;
   absl::Duration next_beat_;

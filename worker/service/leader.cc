@@ -82,7 +82,11 @@ Leader::Leader(LeaderOptions options)
           LeaseKeeper::Events{
               .revoked = [this](const spec::LeaseToken& token, const std::string& reason) { OnRevoked(token, reason); },
               .drain = [this](const spec::LeaseToken& token, const std::string& reason) { OnDrain(token, reason); },
-              .superseded = [this](const absl::Status& status) { OnSuperseded(status); }})) {
+              .superseded = [this](const absl::Status& status) { OnSuperseded(status); }})),
+      storage_keeper_(std::make_unique<StorageKeeper>(
+          coordinator_.get(), clock_, [this](const spec::LeaseToken& token, const spec::StorageGrant& storage) {
+            OnStorageRenewed(token, storage);
+          })) {
   island_->SetLocalRunner(runner_.get());
 }
 
@@ -90,6 +94,7 @@ Leader::~Leader() {
   // Nothing may call a part that is gone: heartbeats first, then what ranks say, then the compute.
   coordinator_->Stop();
   keeper_.reset();
+  storage_keeper_.reset();
   server_.reset();
   runner_.reset();
   island_.reset();
@@ -181,12 +186,20 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
   }
   keeper_->Hold(grant.token);
   std::vector<spec::Artifact> outputs;
-  const AttemptEnd end = IsTraining(grant.kind) ? RunTraining(grant, &outputs) : RunLeaderTask(grant, &outputs);
+  storage_keeper_->Hold(grant.token, grant.storage);
+  const AttemptEnd end = RunTask(grant, &outputs);
   keeper_->Settling();
+  storage_keeper_->LetGo();
   Settle(grant, end, outputs);
   keeper_->LetGo();
   absl::MutexLock lock(&mutex_);
   tracker_.reset();
+}
+
+AttemptEnd Leader::RunTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
+  const absl::Status usable = options_.parts.store->UseKeys(KeysOf(grant.storage));
+  if (!usable.ok()) return {.disposition = Disposition::kFail, .reason = usable};
+  return IsTraining(grant.kind) ? RunTraining(grant, outputs) : RunLeaderTask(grant, outputs);
 }
 
 AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
@@ -519,6 +532,15 @@ void Leader::OnSuperseded(const absl::Status& status) {
   if (superseded_.ok()) spdlog::error("this process is not the island's any more: {}", status.ToString());
   superseded_ = status;
   GiveUpTask(ErrorReason(status));
+}
+
+void Leader::OnStorageRenewed(const spec::LeaseToken& token, const spec::StorageGrant& storage) {
+  absl::MutexLock lock(&mutex_);
+  // With the lock held: the next task must not get them.
+  if (!(token == held_)) return;
+  const absl::Status usable = options_.parts.store->UseKeys(KeysOf(storage));
+  if (!usable.ok()) spdlog::error("task {}: {}", token.task_id, usable.ToString());
+  island_->RenewStorage(token, storage);
 }
 
 bool Leader::Revoked() const {

@@ -31,6 +31,7 @@
 #include "worker/service/progress_tracker.h"
 #include "worker/service/rank_runner.h"
 #include "worker/service/stop_plan.h"
+#include "worker/service/storage_keeper.h"
 #include "worker/tasks/task.h"
 
 namespace atl::worker {
@@ -82,6 +83,7 @@ class Leader {
   absl::Status ClaimAndRun();
   void LogUnmet(const std::vector<std::string>& unmet);
   void RunGrant(const atlpb::island::v1::TaskGrant& grant);
+  AttemptEnd RunTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   AttemptEnd RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   AttemptEnd RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   // How far the task goes back after `end`, with the evidence written; or, where going back mends nothing, another end.
@@ -116,6 +118,7 @@ class Leader {
   void OnRevoked(const spec::LeaseToken& token, const std::string& reason);
   void OnDrain(const spec::LeaseToken& token, const std::string& reason);
   void OnSuperseded(const absl::Status& status);
+  void OnStorageRenewed(const spec::LeaseToken& token, const spec::StorageGrant& storage);
   void GiveUpTask(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Revoked() const;
   bool Stopping() const;
@@ -132,6 +135,7 @@ class Leader {
   std::unique_ptr<RankRunner> runner_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<LeaseKeeper> keeper_;
+  std::unique_ptr<StorageKeeper> storage_keeper_;
 
   // Run's thread only.
   size_t settled_ranks_ = 0;     // the leader has waited for more than these, and goes on with them

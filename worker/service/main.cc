@@ -60,6 +60,7 @@ namespace {
 struct Flags {
   std::string coordinator;
   std::string blob_store;
+  bool granted_storage = false;
   std::string island_id;
   int32_t rank = -1;
   int32_t ranks = -1;
@@ -99,6 +100,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->envname("ATOLL_COORDINATOR");
   app.add_option("--blob-store", flags.blob_store, "URI of the blob store: file:///path, s3://bucket/prefix, ...")
       ->envname("ATOLL_BLOB_STORE");
+  app.add_flag("--granted-storage", flags.granted_storage,
+               "Open the blob store, s3://…, with the keys that tasks bring alone: this machine has none");
   app.add_option("--island-id", flags.island_id, "Name of the island, unique among islands")
       ->envname("ATOLL_ISLAND_ID");
   app.add_option("--rank", flags.rank, "This process's rank; 0 leads")->check(CLI::NonNegativeNumber);
@@ -146,7 +149,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--drain", flags.drain,
                  "Ask the worker of this process id, or of this --pid-file, to end well, wait until it has, and end\n"
                  "(Kubernetes' preStop); waits for its --stop-seconds, given here too");
-  app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island");
+  app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island")
+      ->excludes("--granted-storage");
   app.add_option("--model-dir", flags.expert_server.model_dir,
                  "With --serve: folder of one published model (model_index.json) to serve, in place of --coordinator");
   app.add_option("--experts", flags.experts, "With --model-dir: what to host, as 0,1,router (default: everything)")
@@ -513,7 +517,9 @@ absl::Status RunWorker(Flags flags) {
   if (!flags.profile.folder.empty()) return RunProfile(flags, identity);
   ATOLL_ASSIGN_OR_RETURN(const std::string secret, IslandSecret(flags, identity));
   ATOLL_ASSIGN_OR_RETURN(const std::string build, BuildName());
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, storage::BlobStore::Open(flags.blob_store));
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store,
+                         flags.granted_storage ? storage::BlobStore::OpenForGrants(flags.blob_store)
+                                               : storage::BlobStore::Open(flags.blob_store));
   const std::unique_ptr<metrics::Registry> registry = metrics::Registry::Create("worker");
   WorkerMetrics metrics(registry.get());
   std::atomic<bool> stopping = false;

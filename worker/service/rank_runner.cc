@@ -10,6 +10,7 @@
 #include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
+#include "worker/service/storage_keeper.h"
 
 namespace atl::worker {
 
@@ -53,6 +54,9 @@ void RankRunner::Handle(const JoinResponse& command) {
     attempt->Connect({command.connect().transport_addresses().begin(), command.connect().transport_addresses().end()});
   } else if (command.has_stop_after() && command.stop_after().attempt() == id) {
     attempt->StopAfter(command.stop_after().step());
+  } else if (command.has_storage_renewed() && command.storage_renewed().attempt() == id) {
+    const absl::Status usable = parts_.store->UseKeys(KeysOf(wire::FromProto(command.storage_renewed().storage())));
+    if (!usable.ok()) spdlog::error("attempt {}: {}", id, usable.ToString());
   } else if (command.has_abort() && command.abort().attempt() == id) {
     attempt->Abort(MakeError(absl::StatusCode::kAborted, "ATTEMPT_ABORTED", command.abort().reason()));
   }
@@ -70,6 +74,8 @@ void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
           absl::StatusCode::kAborted, "STALE_INCARNATION",
           fmt::format("attempt {}: expected incarnation {} or later, found {}", id, incarnation_, start.incarnation()));
     }
+    // Here, in the order in which keys come: the attempt before is over, and renewed ones may follow at once.
+    if (refused.ok()) refused = parts_.store->UseKeys(KeysOf(grant->storage));
     if (refused.ok()) {
       incarnation_ = start.incarnation();
       const auto& sizes = start.profile().micro_batch_sizes();

@@ -23,8 +23,9 @@ class RankRunner {
   RankRunner(AttemptParts parts, Report report);
   ~RankRunner();
 
-  // StartAttempt, Connect, StopAfter, AbortAttempt; other commands are not the runner's. Never blocks. A command for
-  // another attempt than the current one changes nothing; a start with a lower incarnation than seen is refused.
+  // StartAttempt, Connect, StopAfter, AbortAttempt, StorageRenewed; other commands are not the runner's. Never blocks.
+  // A command for another attempt than the current one changes nothing; a start with a lower incarnation than seen is
+  // refused.
   void Handle(const atlpb::island::v1::JoinResponse& command);
   // Whatever runs is aborted, whatever waits is dropped.
   void AbortAll(const absl::Status& reason);

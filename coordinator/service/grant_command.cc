@@ -1,0 +1,245 @@
+#include "coordinator/service/grant_command.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
+#include "common/base/errors.h"
+#include "common/base/one_line.h"
+#include "common/base/status_macros.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/spdlog.h"
+
+namespace atl::coordinator {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxComplaint = 1024;
+constexpr size_t kMaxKey = 8192;
+
+absl::Status Failed(std::string_view what) {
+  return MakeError(absl::StatusCode::kUnavailable, "STORAGE_GRANT_FAILED",
+                   fmt::format("the storage grant command {}", what));
+}
+
+absl::Status FailedByErrno(std::string_view what) {
+  return Failed(fmt::format("cannot be run: {}: {}", what, std::strerror(errno)));
+}
+
+// A field that is text without spaces or control characters: it becomes part of a header. Absent: "".
+absl::StatusOr<std::string> KeyField(const json& object, const char* name) {
+  const auto it = object.find(name);
+  if (it == object.end()) return "";
+  const auto visible = [](unsigned char c) { return c > 0x20 && c < 0x7f; };
+  if (it->is_string()) {
+    const auto& text = it->get_ref<const std::string&>();
+    if (!text.empty() && text.size() <= kMaxKey && std::all_of(text.begin(), text.end(), visible)) return text;
+  }
+  return Failed(fmt::format("printed a {} that is no text of 1 to {} visible characters", name, kMaxKey));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() { Close(); }
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+  void Close() {
+    if (fd_ >= 0) close(std::exchange(fd_, -1));
+  }
+
+ private:
+  int fd_;
+};
+
+// A file in memory that is read from its start: a pipe would have to be written beside reading the answer.
+absl::StatusOr<Descriptor> InputOf(std::string_view text) {
+  Descriptor file(memfd_create("storage-grant-request", MFD_CLOEXEC));
+  if (file.get() < 0) return FailedByErrno("no memory for its input");
+  if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      lseek(file.get(), 0, SEEK_SET) != 0) {
+    return FailedByErrno("no memory for its input");
+  }
+  return file;
+}
+
+// One of the program's outputs, as far as it is kept.
+struct Output {
+  Descriptor read;
+  Descriptor write;
+  size_t limit = 0;
+  std::string text;
+  bool overflowed = false;
+
+  absl::Status Open() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return FailedByErrno("no pipe");
+    read = Descriptor(ends[0]);
+    write = Descriptor(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    return absl::OkStatus();
+  }
+  // What is there now, as much of it as a pipe holds. Closes `read` at the end.
+  void Take() {
+    std::array<char, 4096> buffer;
+    for (int i = 0; i < 16; ++i) {
+      const ssize_t got = ::read(read.get(), buffer.data(), buffer.size());
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      if (got <= 0) return read.Close();
+      const size_t room = limit - text.size();
+      overflowed |= static_cast<size_t>(got) > room;
+      text.append(buffer.data(), std::min(static_cast<size_t>(got), room));
+    }
+  }
+};
+
+absl::StatusOr<pid_t> Spawn(const std::string& command, int input, int output, int complaints) {
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  const absl::Cleanup free_files = [&files] { posix_spawn_file_actions_destroy(&files); };
+  posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&files, complaints, STDERR_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  const absl::Cleanup free_attributes = [&attributes] { posix_spawnattr_destroy(&attributes); };
+  // This process blocks and ignores signals that a program expects to end by.
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  std::string shell = "sh";
+  std::string flag = "-c";
+  std::string text = command;
+  char* const arguments[] = {shell.data(), flag.data(), text.data(), nullptr};
+  pid_t pid = -1;
+  errno = posix_spawn(&pid, "/bin/sh", &files, &attributes, arguments, environ);
+  if (errno != 0) return FailedByErrno("/bin/sh");
+  return pid;
+}
+
+// Until the program has ended; OK then, whatever its exit code.
+absl::Status AwaitEnd(const CommandOptions& options, int process, Output* output, Output* complaints) {
+  const absl::Time deadline = absl::Now() + options.limit;
+  while (true) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) {
+      return Failed(fmt::format("has not ended after {}", absl::FormatDuration(options.limit)));
+    }
+    // A negative descriptor is left out.
+    std::array<pollfd, 4> polled = {{{process, POLLIN, 0},
+                                     {output->read.get(), POLLIN, 0},
+                                     {complaints->read.get(), POLLIN, 0},
+                                     {options.cancel_fd, POLLIN, 0}}};
+    // Rounded up, so that the last turn does not come too early again and again.
+    if (poll(polled.data(), polled.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) < 0) {
+      if (errno == EINTR) continue;
+      return FailedByErrno("poll");
+    }
+    if (polled[1].revents != 0) output->Take();
+    if (polled[2].revents != 0) complaints->Take();
+    if (output->overflowed) return Failed(fmt::format("printed more than {} bytes", options.max_output));
+    if (polled[3].revents != 0) return Failed("was stopped: the coordinator ends");
+    if (polled[0].revents == 0) continue;
+    // What it printed last was in the pipe before it ended.
+    if (output->read.get() >= 0) output->Take();
+    return output->overflowed ? Failed(fmt::format("printed more than {} bytes", options.max_output))
+                              : absl::OkStatus();
+  }
+}
+
+absl::Status EndOf(int status) {
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  if (WIFEXITED(status)) return Failed(fmt::format("ended with exit code {}", WEXITSTATUS(status)));
+  return Failed(fmt::format("was ended by signal {}", WTERMSIG(status)));
+}
+
+}  // namespace
+
+std::string GrantRequestJson(const spec::TaskGrant& grant, std::string_view blob_root, absl::Duration lifetime) {
+  return json({{"task_id", grant.token.task_id},
+               {"job", grant.job_id},
+               {"kind", spec::ToString(grant.kind)},
+               {"attempt", grant.token.attempt},
+               {"blob_store", blob_root},
+               {"read_prefixes", grant.storage.reads},
+               {"write_prefixes", grant.storage.writes},
+               {"lifetime_seconds", absl::ToInt64Seconds(lifetime)}})
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+absl::StatusOr<spec::StorageGrant> ParseGrantedKeys(std::string_view output, absl::Time now) {
+  // Without exceptions, whose texts quote what they read.
+  const json object = json::parse(output, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return Failed(fmt::format("printed {} bytes that are no JSON object", output.size()));
+  const auto version = object.find("Version");
+  if (version == object.end() || *version != 1) return Failed("printed no \"Version\": 1");
+  spec::StorageGrant keys;
+  ATOLL_ASSIGN_OR_RETURN(keys.access_key, KeyField(object, "AccessKeyId"));
+  ATOLL_ASSIGN_OR_RETURN(keys.secret_key, KeyField(object, "SecretAccessKey"));
+  ATOLL_ASSIGN_OR_RETURN(keys.session_token, KeyField(object, "SessionToken"));
+  if (keys.access_key.empty()) return Failed("printed no AccessKeyId");
+  if (keys.secret_key.empty()) return Failed("printed no SecretAccessKey");
+  const auto expiration = object.find("Expiration");
+  std::string ignored;
+  if (expiration == object.end() || !expiration->is_string() ||
+      !absl::ParseTime(absl::RFC3339_full, expiration->get_ref<const std::string&>(), &keys.expires, &ignored)) {
+    return Failed("printed no Expiration, expected a time such as 2030-01-31T12:00:00Z");
+  }
+  if (keys.expires <= now) {
+    return Failed(fmt::format("printed keys that expired at {}, expected later than now, {}",
+                              absl::FormatTime(absl::RFC3339_sec, keys.expires, absl::UTCTimeZone()),
+                              absl::FormatTime(absl::RFC3339_sec, now, absl::UTCTimeZone())));
+  }
+  return keys;
+}
+
+absl::StatusOr<std::string> RunCommand(const CommandOptions& options) {
+  ATOLL_ASSIGN_OR_RETURN(const Descriptor input, InputOf(options.input));
+  Output output{.limit = options.max_output};
+  Output complaints{.limit = kMaxComplaint};
+  ATOLL_RETURN_IF_ERROR(output.Open());
+  ATOLL_RETURN_IF_ERROR(complaints.Open());
+  ATOLL_ASSIGN_OR_RETURN(const pid_t pid,
+                         Spawn(options.command, input.get(), output.write.get(), complaints.write.get()));
+  output.write.Close();
+  complaints.write.Close();
+  const Descriptor process(pidfd_open(pid, 0));
+  absl::Status status =
+      process.get() < 0 ? FailedByErrno("pidfd_open") : AwaitEnd(options, process.get(), &output, &complaints);
+  // It is not reaped yet, so that the group is still its own; what it left behind ends too.
+  kill(-pid, SIGKILL);
+  int end = 0;
+  while (waitpid(pid, &end, 0) < 0 && errno == EINTR) {
+  }
+  if (status.ok()) status = EndOf(end);
+  if (status.ok()) return std::move(output.text);
+  if (complaints.read.get() >= 0) complaints.Take();
+  if (!complaints.text.empty()) spdlog::warn("the storage grant command said: {}", OneLine(complaints.text));
+  return status;
+}
+
+}  // namespace atl::coordinator
