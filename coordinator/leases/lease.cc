@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/errors.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "fmt/format.h"
 
 namespace atl::leases {
@@ -27,6 +28,13 @@ void LeaseTable::End(std::string_view task_id) {
   const auto held = task_by_island_.find(it->second.island_id);
   if (held != task_by_island_.end() && held->second == task_id) task_by_island_.erase(held);
   leases_.erase(it);
+}
+
+void LeaseTable::ReplaceSecret(std::string_view task_id, std::string secret) {
+  const auto it = leases_.find(task_id);
+  if (it == leases_.end()) return;
+  it->second.secret_sha256 = SecretHash(secret);
+  it->second.secret = std::move(secret);
 }
 
 const Lease* LeaseTable::Find(std::string_view task_id) const {
@@ -72,7 +80,9 @@ absl::Status LeaseTable::Check(const spec::LeaseToken& token, int64_t store_epoc
   if (lease->attempt != token.attempt) {
     return StaleAttempt(token, fmt::format("the active attempt is {}", lease->attempt));
   }
-  if (lease->secret != token.attempt_secret) return StaleAttempt(token, "the attempt's secret is another");
+  if (!IsHashOf(lease->secret_sha256, token.attempt_secret)) {
+    return StaleAttempt(token, "the attempt's secret is another");
+  }
   return absl::OkStatus();
 }
 

@@ -1,8 +1,8 @@
 // Leases: the time-limited right to a task. Pure; every time is monotonic, since an arbitrary start.
 //
 // A lease that ran out is only claimable: its attempt stays valid, and any heartbeat or commit renews it, until another
-// attempt is granted. What is durable of a lease (attempt, island, incarnation, secret) is the store's; when it runs
-// out is known here only, and a restart gives every live lease a period of grace.
+// attempt is granted. What is durable of a lease (attempt, island, incarnation, hash of the secret) is the store's;
+// when it runs out is known here only, and a restart gives every live lease a period of grace.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,8 @@ struct Lease {
   std::string island_id;
   int64_t incarnation = 0;
   int64_t attempt = 0;
+  std::string secret_sha256;  // 32 bytes
+  // Empty when this process does not know it: it was granted before a restart. Its island goes on with it all the same.
   std::string secret;
   absl::Duration expires = absl::ZeroDuration();
 };
@@ -46,6 +48,8 @@ class LeaseTable {
   // An active attempt found in the store at start: valid until the grace is over.
   void Restore(Lease lease, absl::Duration now);
   void End(std::string_view task_id);
+  // Another secret for the task's active attempt: the one of before is void.
+  void ReplaceSecret(std::string_view task_id, std::string secret);
 
   // Null when the task has no active attempt.
   const Lease* Find(std::string_view task_id) const;

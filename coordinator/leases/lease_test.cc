@@ -1,6 +1,7 @@
 #include "coordinator/leases/lease.h"
 
 #include "common/base/errors.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "gtest/gtest.h"
 
 namespace atl::leases {
@@ -9,7 +10,7 @@ namespace {
 constexpr int64_t kEpoch = 4;
 
 Lease LeaseOf(std::string task_id, std::string island_id, int64_t attempt) {
-  return {std::move(task_id), "j", std::move(island_id), 1, attempt, "secret", absl::ZeroDuration()};
+  return {std::move(task_id), "j", std::move(island_id), 1, attempt, SecretHash("secret"), "", absl::ZeroDuration()};
 }
 
 absl::Duration At(int64_t seconds) {
@@ -57,6 +58,18 @@ TEST(LeaseTest, OnlyTheActiveAttemptsTokenPasses) {
       EXPECT_EQ(ErrorReason(status), "STALE_ATTEMPT");
     }
   }
+}
+
+TEST(LeaseTest, AReplacedSecretIsTheOnlyOne) {
+  LeaseTable table({});
+  table.Grant(LeaseOf("j/t", "a", 1), At(0));
+  table.ReplaceSecret("j/t", "other");
+  EXPECT_EQ(table.Find("j/t")->secret, "other");
+  EXPECT_TRUE(table.Check({"j/t", kEpoch, 1, "other"}, kEpoch).ok());
+  EXPECT_EQ(ErrorReason(table.Check({"j/t", kEpoch, 1, "secret"}, kEpoch)), "STALE_ATTEMPT");
+  EXPECT_EQ(table.Find("j/t")->expires, At(10)) << "a secret renews nothing";
+  table.ReplaceSecret("j/u", "other");
+  EXPECT_EQ(table.Find("j/u"), nullptr);
 }
 
 TEST(LeaseTest, AnIslandHoldsItsLeaseUntilItEndsOrAnotherGetsTheTask) {

@@ -62,7 +62,8 @@ absl::Status Core::RestoreAttempts() {
   for (const store::AttemptRow& row : attempts) {
     const std::string job_id(jobs::JobIdOf(row.task_id));
     if (row.store_epoch == store_.epoch()) {
-      leases_.Restore({row.task_id, job_id, row.island_id, row.incarnation, row.attempt, row.secret, {}}, Now());
+      leases_.Restore({row.task_id, job_id, row.island_id, row.incarnation, row.attempt, row.secret_sha256, "", {}},
+                      Now());
       continue;
     }
     const jobs::JobRecord* active = Active(job_id);

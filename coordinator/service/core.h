@@ -318,6 +318,8 @@ class Core {
   absl::StatusOr<std::optional<ClaimAnswer>> TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet,
                                                       const std::set<int64_t>* ages = nullptr);
   absl::StatusOr<std::optional<spec::TaskGrant>> GrantTask(const leases::Island& island, std::string_view task_id);
+  // For an attempt that was granted before a restart, whose secret only its island knows, if anybody.
+  absl::Status ReplaceSecret(const leases::Lease& lease);
   absl::StatusOr<spec::TaskGrant> GrantOf(const leases::Lease& lease);
   // Brings candidates_ up to date with the jobs that changed, the leases that ran out and the moves that are over.
   void UpdateCandidates();

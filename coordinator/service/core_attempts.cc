@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/retention.h"
 #include "coordinator/jobs/task_graph.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "coordinator/service/core.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -77,7 +78,8 @@ absl::StatusOr<jobs::JobRecord> Core::ActiveRecord(const spec::LeaseToken& token
 absl::StatusOr<bool> Core::EndedAs(const spec::LeaseToken& token, jobs::AttemptOutcome outcome) {
   if (token.store_epoch != store_.epoch()) return false;
   ATOLL_ASSIGN_OR_RETURN(const std::optional<store::AttemptRow> row, store_.GetAttempt(token.task_id, token.attempt));
-  return row && row->outcome == outcome && row->secret == token.attempt_secret && row->store_epoch == token.store_epoch;
+  return row && row->outcome == outcome && row->store_epoch == token.store_epoch &&
+         leases::IsHashOf(row->secret_sha256, token.attempt_secret);
 }
 
 absl::Status Core::ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress) {

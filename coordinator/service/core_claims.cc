@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/storage_access.h"
 #include "coordinator/jobs/task_graph.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "coordinator/service/core.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -124,6 +125,17 @@ absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
   return grant;
 }
 
+absl::Status Core::ReplaceSecret(const leases::Lease& lease) {
+  const std::string secret = options_.random_bytes(kSecretBytes);
+  ATOLL_RETURN_IF_ERROR(Write("replace_secret", [&](store::Transaction& transaction) {
+    return transaction.ReplaceSecret(lease.task_id, lease.attempt, leases::SecretHash(secret));
+  }));
+  spdlog::info("attempt {} of task {}: asked for again after a restart, and gets another secret", lease.attempt,
+               lease.task_id);
+  leases_.ReplaceSecret(lease.task_id, secret);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::optional<spec::TaskGrant>> Core::GrantTask(const leases::Island& island, std::string_view task_id) {
   jobs::JobRecord record = *Active(jobs::JobIdOf(task_id));
   jobs::Effect effect;
@@ -149,12 +161,13 @@ absl::StatusOr<std::optional<spec::TaskGrant>> Core::GrantTask(const leases::Isl
   row.store_epoch = store_.epoch();
   row.island_id = island.island_id;
   row.incarnation = island.incarnation;
-  row.secret = options_.random_bytes(kSecretBytes);
+  const std::string secret = options_.random_bytes(kSecretBytes);
+  row.secret_sha256 = leases::SecretHash(secret);
   row.start_time = clock_.Now();
   const std::string job_id = record.job.job_id;
   ATOLL_RETURN_IF_ERROR(Apply("grant", std::move(record), effect, nullptr,
                               [&](store::Transaction& transaction) { return transaction.InsertAttempt(row); }));
-  leases_.Grant({row.task_id, job_id, row.island_id, row.incarnation, attempt, row.secret, {}}, Now());
+  leases_.Grant({row.task_id, job_id, row.island_id, row.incarnation, attempt, row.secret_sha256, secret, {}}, Now());
   metrics_.grants->Increment();
   ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*leases_.Find(task_id)));
   return std::optional<spec::TaskGrant>(std::move(grant));
@@ -168,6 +181,7 @@ absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& re
   it->second.last_seen = Now();
   if (const leases::Lease* held = leases_.HeldBy(request.island_id)) {
     RenewLease(held->task_id);
+    if (held->secret.empty()) ATOLL_RETURN_IF_ERROR(ReplaceSecret(*held));
     ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*held));
     return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
   }

@@ -1,6 +1,8 @@
 // IslandService, collection and epochs over real gRPC and a real blob store.
 #include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
@@ -8,6 +10,7 @@
 #include "common/base/failpoint.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/service/test_support.h"
+#include "coordinator/store/sqlite_backup.h"
 #include "coordinator/store/sqlite_store.h"
 #include "gmock/gmock.h"
 
@@ -29,6 +32,18 @@ class IslandServiceTest : public CoordinatorFixture {
       absl::SleepFor(absl::Milliseconds(5));
     }
     return false;
+  }
+
+  // Names of the files, of the store, the blob store and the audit log, that have `bytes` in them.
+  std::vector<std::string> FilesWith(const std::string& bytes) const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      const std::string content{std::istreambuf_iterator<char>(file), {}};
+      if (content.find(bytes) != std::string::npos) found.push_back(entry.path().filename());
+    }
+    return found;
   }
 };
 
@@ -106,6 +121,52 @@ TEST_F(IslandServiceTest, TheLastProgressOfATaskStaysWithIt) {
   EXPECT_EQ(response.job().tasks(0).state(), atlpb::job::v1::Task::STATE_SUCCEEDED);
   EXPECT_EQ(response.job().tasks(0).progress().step(), 40);
   EXPECT_EQ(response.job().tasks(0).progress().loss(), 0.25);
+}
+
+TEST_F(IslandServiceTest, AnAttemptsSecretIsInNoFile) {
+  ASSERT_TRUE(Submit(SubmitRequest()).ok());
+  ASSERT_TRUE(Register("a").ok());
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  const std::string secret = claim->grant().token().attempt_secret();
+  EXPECT_EQ(FilesWith(secret), std::vector<std::string>());
+  ASSERT_TRUE(store::BackUpStore(folder_.File("store.db"), folder_.File("backup.db")).ok());
+  coordinator_.reset();
+  EXPECT_EQ(FilesWith(secret), std::vector<std::string>()) << "also once the store's log is part of its file";
+  ASSERT_TRUE(blobs_->Write(blobs_->UriOf("control"), "before " + secret).ok());
+  EXPECT_EQ(FilesWith(secret), std::vector<std::string>{"control"}) << "the search finds what is there";
+}
+
+TEST_F(IslandServiceTest, ASecretOutlivesRestartsUntilTheTaskIsClaimedAgain) {
+  ASSERT_TRUE(Submit(SubmitRequest()).ok());
+  ASSERT_TRUE(Register("a").ok());
+  const auto first = Claim("a");
+  ASSERT_TRUE(first.ok() && first->has_grant());
+  const auto repeated = Claim("a");
+  ASSERT_TRUE(repeated.ok() && repeated->has_grant());
+  EXPECT_EQ(repeated->grant().token().attempt_secret(), first->grant().token().attempt_secret());
+
+  coordinator_.reset();
+  StartCoordinator();
+  EXPECT_TRUE(Commit(first->grant(), 10).ok()) << "an island goes on with what it has";
+  // Whoever claims did not get the first answer, or forgot it.
+  const auto again = Claim("a");
+  ASSERT_TRUE(again.ok() && again->has_grant()) << again.status();
+  EXPECT_EQ(again->grant().token().task_id(), first->grant().token().task_id());
+  EXPECT_EQ(again->grant().token().attempt(), 1);
+  EXPECT_EQ(again->grant().token().attempt_secret().size(), 16u);
+  EXPECT_NE(again->grant().token().attempt_secret(), first->grant().token().attempt_secret());
+  EXPECT_EQ(ErrorReason(Commit(first->grant(), 20).status()), "STALE_ATTEMPT");
+  EXPECT_TRUE(Commit(again->grant(), 20).ok());
+
+  coordinator_.reset();
+  StartCoordinator();
+  const auto result = blobs_->Write(first->grant().storage().write_prefix() + "/result", "result");
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(ErrorReason(Complete(first->grant(), "pca", *result)), "STALE_ATTEMPT") << "also over restarts";
+  EXPECT_TRUE(Complete(again->grant(), "pca", *result).ok());
+  EXPECT_TRUE(Complete(again->grant(), "pca", *result).ok()) << "its answer was lost";
+  EXPECT_EQ(ErrorReason(Complete(first->grant(), "pca", *result)), "STALE_ATTEMPT");
 }
 
 TEST_F(IslandServiceTest, CollectionDeletesWhatNothingNeedsAndNothingElse) {

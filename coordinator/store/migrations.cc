@@ -169,6 +169,12 @@ CREATE TABLE rollbacks (
     R"sql(
 ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 )sql",
+    // 7: of an attempt's secret only the hash. 'remains': EraseRemains is due.
+    R"sql(
+ALTER TABLE attempts RENAME COLUMN secret TO secret_sha256;
+UPDATE attempts SET secret_sha256 = sha256(secret_sha256);
+INSERT INTO meta SELECT 'remains', CASE WHEN value = '0' THEN '0' ELSE '1' END FROM meta WHERE key = 'revision';
+)sql",
 };
 
 absl::StatusOr<int64_t> TableCount(Database& database, std::string_view name) {
@@ -215,6 +221,20 @@ absl::Status MigrateTo(Database& database, int64_t version) {
   return status;
 }
 
+absl::StatusOr<bool> RemainsAreDue(Database& database) {
+  Statement row = database.Prepare("SELECT value FROM meta WHERE key = 'remains'");
+  ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
+  return found && row.Text() != "0";
+}
+
+// Moves SQLite's log into the file and cuts it to nothing.
+absl::Status EmptyLog(Database& database) {
+  Statement answer = database.Prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+  ATOLL_RETURN_IF_ERROR(answer.Step().status());
+  if (answer.Int() == 0) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnavailable, "STORE_LOCKED", "another process reads the database");
+}
+
 }  // namespace
 
 std::string PostgresSql(const std::string& sqlite_sql) {
@@ -256,6 +276,19 @@ absl::Status Migrate(Database& database) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> EraseRemains(Database& database) {
+  ATOLL_ASSIGN_OR_RETURN(const bool due, RemainsAreDue(database));
+  if (!due) return false;
+  if (database.dialect() == Dialect::kPostgres) {
+    ATOLL_RETURN_IF_ERROR(database.Execute("VACUUM FULL attempts"));
+  } else {
+    ATOLL_RETURN_IF_ERROR(database.Execute("VACUUM"));
+    ATOLL_RETURN_IF_ERROR(EmptyLog(database));
+  }
+  ATOLL_RETURN_IF_ERROR(database.Execute("UPDATE meta SET value = '0' WHERE key = 'remains'"));
+  return true;
 }
 
 }  // namespace atl::store

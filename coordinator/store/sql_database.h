@@ -1,6 +1,6 @@
 // The seam between the store's SQL, which is written once, and the databases that run it. Private to coordinator/store.
 //
-// SQL is what SQLite and PostgreSQL both take: '?' for parameters, ON CONFLICT, RETURNING, BIGINT in casts.
+// SQL is what SQLite and PostgreSQL both take: '?' for parameters, ON CONFLICT, RETURNING, BIGINT in casts, sha256().
 #pragma once
 
 #include <cstdint>

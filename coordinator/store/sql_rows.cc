@@ -190,7 +190,7 @@ AttemptRow ReadAttempt(Statement& row) {
   attempt.store_epoch = row.Int();
   attempt.island_id = row.Text();
   attempt.incarnation = row.Int();
-  attempt.secret = row.Text();
+  attempt.secret_sha256 = row.Text();
   attempt.outcome = static_cast<jobs::AttemptOutcome>(row.Int());
   attempt.message = row.Text();
   attempt.start_time = row.Time();

@@ -15,7 +15,7 @@ namespace atl::store {
 inline constexpr std::string_view kJobColumns =
     "job_id, spec_yaml, dataset_manifest_uri, state, create_time, end_time, message, model_version, revision, owner";
 inline constexpr std::string_view kAttemptColumns =
-    "task_id, attempt, store_epoch, island_id, incarnation, secret, outcome, message, start_time, end_time, "
+    "task_id, attempt, store_epoch, island_id, incarnation, secret_sha256, outcome, message, start_time, end_time, "
     "code";
 inline constexpr std::string_view kRollbackColumns =
     "task_id, attempt, from_step, to_step, skip_first, skip_steps, reason, message, evidence_uri, time";

@@ -11,6 +11,7 @@
 #include "coordinator/store/sql_rows.h"
 #include "coordinator/store/sql_transaction.h"
 #include "fmt/format.h"
+#include "spdlog/spdlog.h"
 
 namespace atl::store {
 namespace {
@@ -42,6 +43,15 @@ absl::Status SqlStore::Load(std::unique_ptr<Database> database) {
   ATOLL_RETURN_IF_ERROR(Write("open", [&](Transaction&) {
     return database_->Prepare("UPDATE meta SET value = value WHERE key = 'revision'").Run();
   }));
+  // What fails here is no reason to refuse service: the store itself has the hashes alone.
+  if (const absl::StatusOr<bool> erased = EraseRemains(*database_); !erased.ok()) {
+    spdlog::warn(
+        "store {}: secrets of attempts of an earlier build may still lie in free pages; the next start erases "
+        "them: {}",
+        name_, erased.status().ToString());
+  } else if (*erased) {
+    spdlog::info("store {}: rewritten without the secrets of an earlier build", name_);
+  }
   return LoadMeta();
 }
 

@@ -3,6 +3,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/spec/spec_io.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "coordinator/leases/lease.h"
 #include "coordinator/store/sql_rows.h"
 #include "fmt/format.h"
@@ -21,7 +22,7 @@ absl::Status SqlTransaction::CheckFence(const spec::LeaseToken& token) {
     return leases::StaleAttempt(token, fmt::format("the store's epoch is {}", store_epoch_));
   }
   Statement row =
-      database_.Prepare("SELECT attempt, store_epoch, secret FROM attempts WHERE task_id = ? AND outcome = 1");
+      database_.Prepare("SELECT attempt, store_epoch, secret_sha256 FROM attempts WHERE task_id = ? AND outcome = 1");
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(token.task_id).Step());
   if (!found) return leases::StaleAttempt(token, "the task has no active attempt");
   const int64_t attempt = row.Int();
@@ -29,7 +30,9 @@ absl::Status SqlTransaction::CheckFence(const spec::LeaseToken& token) {
   if (attempt != token.attempt || epoch != token.store_epoch) {
     return leases::StaleAttempt(token, fmt::format("the active attempt is {} of epoch {}", attempt, epoch));
   }
-  if (row.Text() != token.attempt_secret) return leases::StaleAttempt(token, "the attempt's secret is another");
+  if (!leases::IsHashOf(row.Text(), token.attempt_secret)) {
+    return leases::StaleAttempt(token, "the attempt's secret is another");
+  }
   return absl::OkStatus();
 }
 
@@ -122,8 +125,15 @@ absl::Status SqlTransaction::InsertAttempt(const AttemptRow& attempt) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO attempts ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kAttemptColumns));
   insert.Bind(attempt.task_id).Bind(attempt.attempt).Bind(attempt.store_epoch).Bind(attempt.island_id);
-  insert.Bind(attempt.incarnation).BindBlob(attempt.secret).Bind(static_cast<int64_t>(attempt.outcome));
+  insert.Bind(attempt.incarnation).BindBlob(attempt.secret_sha256).Bind(static_cast<int64_t>(attempt.outcome));
   return insert.Bind(attempt.message).Bind(attempt.start_time).Bind(attempt.end_time).Bind(attempt.code).Run();
+}
+
+absl::Status SqlTransaction::ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256) {
+  Statement update =
+      database_.Prepare("UPDATE attempts SET secret_sha256 = ? WHERE task_id = ? AND attempt = ? AND outcome = 1");
+  update.BindBlob(secret_sha256).Bind(task_id).Bind(attempt);
+  return ChangeOne(update, fmt::format("another secret for attempt {} of task {}", attempt, task_id));
 }
 
 absl::Status SqlTransaction::EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) {

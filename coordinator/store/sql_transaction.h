@@ -24,6 +24,7 @@ class SqlTransaction : public Transaction {
   absl::Status DeleteJob(std::string_view job_id, absl::Time now) override;
   absl::Status ForgetDeletedJob(std::string_view job_id) override;
   absl::Status InsertAttempt(const AttemptRow& attempt) override;
+  absl::Status ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256) override;
   absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) override;
   absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) override;
   absl::Status InsertCheckpoint(const CheckpointRow& checkpoint) override;

@@ -45,7 +45,7 @@ std::string FolderOfFile(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// An empty file that only its owner may read, for secrets lie in it; gone with the object unless it was moved away.
+// An empty file that only its owner may read, as a store; gone with the object unless it was moved away.
 class TemporaryFile {
  public:
   static absl::StatusOr<std::unique_ptr<TemporaryFile>> Make(const std::string& path) {

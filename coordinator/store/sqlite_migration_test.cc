@@ -14,6 +14,8 @@ namespace atl::store {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 class SqliteMigrationTest : public testing::TestWithParam<int> {
  protected:
@@ -82,6 +84,8 @@ class SqliteMigrationTest : public testing::TestWithParam<int> {
     EXPECT_EQ(revision, 8);
   }
 
+  std::vector<std::string> FilesWithTheSecret() const { return FilesWith(folder_.File(""), kSecret); }
+
   TemporaryFolder folder_;
 };
 
@@ -118,6 +122,46 @@ TEST_P(SqliteMigrationTest, BecomesOneOfTodayAndSaysWhatItSaid) {
   auto fresh = SqliteDatabase::Open(folder_.File("new.db"), absl::ZeroDuration(), OpenMode::kExisting);
   ASSERT_TRUE(fresh.ok());
   EXPECT_EQ(schema_of(**database), schema_of(**fresh));
+}
+
+TEST_P(SqliteMigrationTest, NoSecretOfAnAttemptIsLeftInAnyFile) {
+  // Rows that are gone leave their bytes in free pages, where the build of then was told to leave them.
+  {
+    auto database = SqliteDatabase::Open(folder_.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
+    ASSERT_TRUE(database.ok());
+    const absl::Status grown = (*database)->Execute(
+        "PRAGMA secure_delete = OFF; CREATE TABLE gone (secret BLOB, filling BLOB); WITH RECURSIVE n (i) AS (SELECT 1 "
+        "UNION ALL SELECT i + 1 FROM n WHERE i < 100) INSERT INTO gone SELECT secret, zeroblob(900) FROM attempts, n; "
+        "DROP TABLE gone");
+    ASSERT_TRUE(grown.ok()) << grown;
+  }
+  ASSERT_THAT(FilesWithTheSecret(), Not(IsEmpty())) << "the search finds what is there";
+  {
+    const auto store = OpenOrDie(folder_.File("s.db"));
+    EXPECT_THAT(FilesWithTheSecret(), IsEmpty());
+    // An island that runs since before goes on, and what it writes does not bring the secret back.
+    const spec::LeaseToken token = TokenOf(ActiveAttempt("j-1/cluster", 2, "b", 1));
+    EXPECT_TRUE(store->Write("check", [&](Transaction& t) { return t.CheckFence(token); }).ok());
+    ASSERT_TRUE(BackUpStore(folder_.File("s.db"), folder_.File("backup.db")).ok());
+    EXPECT_THAT(FilesWithTheSecret(), IsEmpty());
+  }
+  EXPECT_THAT(FilesWithTheSecret(), IsEmpty());
+}
+
+TEST_P(SqliteMigrationTest, WhoReadsMeanwhileKeepsRemainsUntilTheNextStart) {
+  auto reader = SqliteDatabase::Open(folder_.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
+  ASSERT_TRUE(reader.ok());
+  {
+    // Of before the migration.
+    Statement reading = (*reader)->Prepare("SELECT task_id FROM tasks");
+    ASSERT_TRUE(reading.Step().value());
+    const auto store = OpenOrDie(folder_.File("s.db"));
+    EXPECT_EQ(store->ActiveAttempts()->size(), 1U) << "the store serves all the same";
+    EXPECT_THAT(FilesWithTheSecret(), Not(IsEmpty()));
+  }
+  reader->reset();
+  { OpenOrDie(folder_.File("s.db")); }
+  EXPECT_THAT(FilesWithTheSecret(), IsEmpty());
 }
 
 TEST_P(SqliteMigrationTest, ABackupOfAnOldStoreIsRestoredAndMigrated) {

@@ -1,7 +1,10 @@
 // What opening says of a file that is in use, locked, read-only, corrupt, foreign or of a newer build.
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "common/base/errors.h"
 #include "coordinator/store/migrations.h"
@@ -26,6 +29,40 @@ TEST(SqliteOpenTest, ASecondCoordinatorIsRefusedAndToldWhoHasTheStore) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), "STORE_IN_USE");
   EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(getpid())));
+}
+
+TEST(SqliteOpenTest, TheStoreIsItsOwnersAlone) {
+  const auto modes = [](const TemporaryFolder& folder) {
+    std::map<std::string, int> modes;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.File(""))) {
+      modes[entry.path().filename()] = static_cast<int>(entry.status().permissions());
+    }
+    return modes;
+  };
+  const std::map<std::string, int> closed = {
+      {"s.db", 0600}, {"s.db-shm", 0600}, {"s.db-wal", 0600}, {"s.db.lock", 0600}};
+  const mode_t before = umask(0);
+  TemporaryFolder folder;
+  {
+    const auto store = OpenOrDie(folder.File("s.db"));
+    EXPECT_EQ(modes(folder), closed);
+  }
+  // As an earlier build left it, and a crash its log.
+  TemporaryFolder old;
+  {
+    const auto store = OpenOrDie(folder.File("s.db"));
+    ASSERT_TRUE(store->AdoptEpoch(1).ok());
+    for (const char* name : {"s.db", "s.db-wal"}) {
+      std::filesystem::copy_file(folder.File(name), old.File(name));
+      ASSERT_EQ(chmod(old.File(name).c_str(), 0644), 0);
+    }
+  }
+  {
+    const auto store = OpenOrDie(old.File("s.db"));
+    EXPECT_EQ(store->epoch(), 1) << "of the log";
+    EXPECT_EQ(modes(old), closed);
+  }
+  umask(before);
 }
 
 TEST(SqliteOpenTest, ALockedDatabaseIsUnavailable) {

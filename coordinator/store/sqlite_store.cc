@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "coordinator/store/sqlite_database.h"
 #include "fmt/format.h"
+#include "spdlog/spdlog.h"
 
 namespace atl::store {
 namespace {
@@ -45,6 +47,22 @@ absl::StatusOr<int> LockStore(const std::string& store_path) {
   return descriptor;
 }
 
+// A store that is made is its owner's alone, whatever the umask; SQLite makes the files beside it like it. An earlier
+// build made files that others may read: they are closed. Existing files are not opened here, because closing them
+// again would end the locks that this process has on them.
+void CloseToOthers(const std::string& path) {
+  const int made = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (made >= 0) close(made);
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    const std::string name = path + suffix;
+    struct stat found = {};
+    if (stat(name.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || (found.st_mode & 077) == 0) continue;
+    if (chmod(name.c_str(), found.st_mode & 0700) == 0) continue;
+    spdlog::warn("{} can be read by others than its owner, and cannot be closed to them: {}", name,
+                 std::strerror(errno));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Database>> OpenChecked(const SqliteStoreOptions& options) {
   ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<SqliteDatabase> database,
                          SqliteDatabase::Open(options.path, options.busy_timeout));
@@ -67,6 +85,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOption
   if (error) return CannotOpen(folder.string(), error.message());
   ATOLL_ASSIGN_OR_RETURN(const int lock, LockStore(options.path));
   std::unique_ptr<SqliteStore> store(new SqliteStore(options, lock));
+  CloseToOthers(options.path);
   auto database = OpenChecked(options);
   const absl::Status status = database.ok() ? store->Load(*std::move(database)) : database.status();
   if (!status.ok()) return WithContext(status, fmt::format("store {}", options.path));

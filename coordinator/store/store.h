@@ -27,7 +27,7 @@ struct AttemptRow {
   int64_t store_epoch = 0;
   std::string island_id;
   int64_t incarnation = 0;
-  std::string secret;
+  std::string secret_sha256;  // leases::SecretHash; the secret itself is never written
   jobs::AttemptOutcome outcome = jobs::AttemptOutcome::kActive;
   std::string message;
   absl::Time start_time = absl::UnixEpoch();
@@ -117,6 +117,8 @@ class Transaction {
   virtual absl::Status ForgetDeletedJob(std::string_view job_id) = 0;
 
   virtual absl::Status InsertAttempt(const AttemptRow& attempt) = 0;
+  // Another secret for an attempt that is active: the one of before is void.
+  virtual absl::Status ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256) = 0;
   virtual absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) = 0;
   // The newest rollback of the task.
   virtual absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) = 0;

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "coordinator/jobs/task_graph.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "coordinator/store/sqlite_store.h"
 #include "gtest/gtest.h"
 
@@ -26,6 +30,18 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+// Names of the folder's files that have `bytes` in them.
+inline std::vector<std::string> FilesWith(const std::string& folder, const std::string& bytes) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string content{std::istreambuf_iterator<char>(file), {}};
+    if (content.find(bytes) != std::string::npos) found.push_back(entry.path().filename());
+  }
+  return found;
+}
 
 inline std::unique_ptr<SqliteStore> OpenOrDie(const std::string& path) {
   auto store = SqliteStore::Open({path, absl::Milliseconds(50)});
@@ -50,6 +66,9 @@ inline jobs::JobRecord SmallJob(const std::string& job_id) {
   return record;
 }
 
+// Of every attempt that the tests and testdata/ make.
+inline const std::string kSecret("s\0cret", 6);
+
 inline AttemptRow ActiveAttempt(const std::string& task_id, int64_t attempt, const std::string& island_id,
                                 int64_t store_epoch) {
   AttemptRow row;
@@ -58,13 +77,13 @@ inline AttemptRow ActiveAttempt(const std::string& task_id, int64_t attempt, con
   row.store_epoch = store_epoch;
   row.island_id = island_id;
   row.incarnation = 1;
-  row.secret = std::string("s\0cret", 6);
+  row.secret_sha256 = leases::SecretHash(kSecret);
   row.start_time = kNow;
   return row;
 }
 
 inline spec::LeaseToken TokenOf(const AttemptRow& row) {
-  return {row.task_id, row.store_epoch, row.attempt, row.secret};
+  return {row.task_id, row.store_epoch, row.attempt, kSecret};
 }
 
 }  // namespace atl::store

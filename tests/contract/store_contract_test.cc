@@ -108,9 +108,11 @@ TEST_P(StoreContract, TheFenceLetsOnlyTheActiveAttemptThrough) {
                   .ok());
   spec::LeaseToken guessed = TokenOf(second);
   guessed.attempt_secret = "guess";
+  spec::LeaseToken hashed = TokenOf(second);
+  hashed.attempt_secret = second.secret_sha256;
   spec::LeaseToken other_epoch = TokenOf(second);
   other_epoch.store_epoch = 2;
-  for (const spec::LeaseToken& token : {TokenOf(first), guessed, other_epoch}) {
+  for (const spec::LeaseToken& token : {TokenOf(first), guessed, hashed, other_epoch}) {
     const absl::Status status = store_->Write("check", [&](Transaction& t) { return t.CheckFence(token); });
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
     EXPECT_EQ(ErrorReason(status), "STALE_ATTEMPT") << status;
@@ -120,6 +122,37 @@ TEST_P(StoreContract, TheFenceLetsOnlyTheActiveAttemptThrough) {
   EXPECT_EQ(store_->Attempts("j-1/cluster")->at(0).outcome, jobs::AttemptOutcome::kExpired);
   EXPECT_EQ(store_->Attempts("j-1/cluster")->at(0).code, "INTERNAL");
   EXPECT_THAT(store_->ActiveAttempts().value(), ElementsAre(second));
+}
+
+TEST_P(StoreContract, AReplacedSecretIsTheOnlyOneOfItsAttempt) {
+  ASSERT_TRUE(Insert(SmallJob("j-1")).ok());
+  AttemptRow attempt = ActiveAttempt("j-1/cluster", 1, "a", 1);
+  ASSERT_TRUE(store_->Write("grant", [&](Transaction& t) { return t.InsertAttempt(attempt); }).ok());
+  const auto replace = [&](std::string_view task_id, int64_t number) {
+    return store_->Write(
+        "replace", [&](Transaction& t) { return t.ReplaceSecret(task_id, number, leases::SecretHash("another")); });
+  };
+  EXPECT_EQ(ErrorReason(replace("j-1/cluster", 2)), "STORE_ERROR");
+  EXPECT_EQ(ErrorReason(replace("j-1/publish", 1)), "STORE_ERROR");
+  EXPECT_THAT(store_->ActiveAttempts().value(), ElementsAre(attempt));
+  ASSERT_TRUE(replace("j-1/cluster", 1).ok());
+  Reopen();
+  const auto check = [&](const spec::LeaseToken& token) {
+    return store_->Write("check", [&](Transaction& t) { return t.CheckFence(token); });
+  };
+  spec::LeaseToken token = TokenOf(attempt);
+  EXPECT_EQ(ErrorReason(check(token)), "STALE_ATTEMPT");
+  token.attempt_secret = "another";
+  EXPECT_TRUE(check(token).ok());
+  attempt.secret_sha256 = leases::SecretHash("another");
+  EXPECT_THAT(store_->ActiveAttempts().value(), ElementsAre(attempt));
+  ASSERT_TRUE(store_
+                  ->Write("end",
+                          [&](Transaction& t) {
+                            return t.EndAttempt({"j-1/cluster", 1, jobs::AttemptOutcome::kExpired, "late", ""}, kNow);
+                          })
+                  .ok());
+  EXPECT_EQ(ErrorReason(replace("j-1/cluster", 1)), "STORE_ERROR") << "an attempt that has ended keeps its own";
 }
 
 TEST_P(StoreContract, AHigherEpochVoidsEveryToken) {

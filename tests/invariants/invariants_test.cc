@@ -91,7 +91,7 @@ class StoryBuilder {
                                         .store_epoch = store_->epoch(),
                                         .island_id = island,
                                         .incarnation = 1,
-                                        .secret = "secret",
+                                        .secret_sha256 = std::string(32, 's'),
                                         .start_time = kNow});
     });
     acknowledged.granted[task_id] = attempt;

@@ -3,6 +3,10 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "absl/time/clock.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "atoll/model/v1/model_service.grpc.pb.h"
@@ -137,6 +141,20 @@ class CoordinatorKillTest : public testing::Test {
     }
     for (const auto& [task_id, steps] : acknowledged.committed_steps) EXPECT_EQ(steps, (std::set<int64_t>{50, 100}));
     ExpectOneVersion();
+    ExpectNoSecretIn(acknowledged.secrets);
+  }
+
+  // While the coordinator runs: in its store, the store's log, and its own.
+  void ExpectNoSecretIn(const std::set<std::string>& secrets) {
+    EXPECT_GE(secrets.size(), 7u) << "of every task at least one";
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_->path())) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      const std::string content{std::istreambuf_iterator<char>(file), {}};
+      for (const std::string& secret : secrets) {
+        EXPECT_EQ(content.find(secret), std::string::npos) << "an attempt's secret lies in " << entry.path();
+      }
+    }
   }
 
   void ExpectOneVersion() {

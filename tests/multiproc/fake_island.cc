@@ -133,6 +133,7 @@ absl::Status FakeIsland::ClaimAndWork() {
   {
     absl::MutexLock lock(&mutex_);
     acknowledged_.attempts[grant.token().task_id()] = grant.token().attempt();
+    acknowledged_.secrets.insert(grant.token().attempt_secret());
   }
   if (!IsTraining(grant)) {
     const auto [name, uri] = ResultOf(grant, blob_root_);

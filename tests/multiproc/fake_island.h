@@ -30,6 +30,7 @@ class FakeIsland {
  public:
   struct Acknowledged {
     std::map<std::string, int64_t> attempts;  // by task: of the last grant
+    std::set<std::string> secrets;            // of every attempt
     std::map<std::string, std::set<int64_t>> committed_steps;
     std::map<std::string, std::string> completed;  // by task: SHA-256 of its output
   };

@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "coordinator/store/migrations.h"
 #include "coordinator/store/test_support.h"
 #include "gmock/gmock.h"
@@ -335,6 +336,38 @@ TEST_F(PgStoreTest, AnotherProgramsDatabaseIsLeftAlone) {
   EXPECT_EQ(ErrorReason(OpenStatus("host-a")), "STORE_CORRUPT");
   EXPECT_THAT(server().Ask(uri_, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"),
               ElementsAre("recipes"));
+}
+
+TEST_F(PgStoreTest, SecretsThatAnEarlierBuildWroteBecomeHashes) {
+  const AttemptRow attempt = ActiveAttempt("j-1/cluster", 1, "a", 1);
+  {
+    const auto store = OpenOrDie("host-a");
+    ASSERT_TRUE(store->AdoptEpoch(1).ok());
+    ASSERT_TRUE(store
+                    ->Write("insert",
+                            [&](Transaction& t) -> absl::Status {
+                              ATOLL_RETURN_IF_ERROR(t.NextRevision().status());
+                              ATOLL_RETURN_IF_ERROR(t.InsertJob(SmallJob("j-1")));
+                              return t.InsertAttempt(attempt);
+                            })
+                    .ok());
+  }
+  // As schema 6 had it.
+  server().Ask(
+      uri_,
+      "ALTER TABLE attempts RENAME COLUMN secret_sha256 TO secret; UPDATE attempts SET secret = "
+      "'\\x730063726574'; DELETE FROM meta WHERE key = 'remains'; DELETE FROM schema_version WHERE version > 6");
+  const char* where = "SELECT pg_relation_filenode('attempts')";
+  const auto before = server().Ask(uri_, where);
+  {
+    const auto store = OpenOrDie("host-a");
+    EXPECT_THAT(store->ActiveAttempts().value(), ElementsAre(attempt));
+    EXPECT_TRUE(store->Write("check", [&](Transaction& t) { return t.CheckFence(TokenOf(attempt)); }).ok());
+  }
+  const auto after = server().Ask(uri_, where);
+  EXPECT_NE(after, before) << "the table is another file, without the rows of before";
+  { OpenOrDie("host-a"); }
+  EXPECT_EQ(server().Ask(uri_, where), after) << "once";
 }
 
 TEST_F(PgStoreTest, ANewerSchemaIsRefusedUntouched) {

@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "common/storage/blob_store.h"
 #include "coordinator/jobs/task_graph.h"
+#include "coordinator/leases/attempt_secret.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/store/sqlite_store.h"
 #include "fmt/format.h"
@@ -36,6 +37,10 @@ jobs::JobRecord NewJob(int job, const StoreShape& shape) {
   return record;
 }
 
+std::string SecretAt(int island) {
+  return fmt::format("{:016x}", island);
+}
+
 // Everything but the experts is done, and the first `leased` experts belong to islands from `first_island` on.
 std::vector<store::AttemptRow> StartTraining(jobs::JobRecord& record, int leased, int first_island) {
   std::vector<store::AttemptRow> attempts;
@@ -60,7 +65,7 @@ std::vector<store::AttemptRow> StartTraining(jobs::JobRecord& record, int leased
     row.store_epoch = kEpoch;
     row.island_id = task.island_id;
     row.incarnation = 1;
-    row.secret = fmt::format("{:016x}", island);
+    row.secret_sha256 = leases::SecretHash(SecretAt(island));
     row.start_time = kSubmitted;
   }
   return attempts;
@@ -114,7 +119,7 @@ absl::StatusOr<std::vector<spec::LeaseToken>> FillStore(const std::string& folde
         std::vector<store::AttemptRow> attempts;
         if (island < shape.leases) attempts = StartTraining(record, shape.leases - island, island);
         for (const store::AttemptRow& row : attempts) {
-          tokens.push_back({row.task_id, row.store_epoch, row.attempt, row.secret});
+          tokens.push_back({row.task_id, row.store_epoch, row.attempt, SecretAt(static_cast<int>(tokens.size()))});
         }
         ATOLL_RETURN_IF_ERROR(WriteJob(transaction, std::move(record), attempts));
       }
