@@ -325,12 +325,12 @@ TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
   EXPECT_EQ(ErrorReason(coordinator_->collector().CollectOnce()), "STORE_SUPERSEDED") << "epoch 1 deletes nothing";
 
   // A blob store that the files of its jobs do not lie in, as when --blob-store is mistyped or not mounted.
-  const storage::TemporaryStore other;
-  const absl::Status unknown = EstablishEpoch(*other, *first, false);
+  storage::TemporaryStore other;
+  const absl::Status unknown = EstablishEpoch(*other.get(), *first, false);
   EXPECT_EQ(ErrorReason(unknown), "BLOB_STORE_UNKNOWN");
   EXPECT_THAT(std::string(unknown.message()), HasSubstr(other->root()));
   EXPECT_EQ(first->epoch(), 4);
-  ASSERT_TRUE(EstablishEpoch(*other, *first, true).ok()) << "whoever says that they were moved is believed";
+  ASSERT_TRUE(EstablishEpoch(*other.get(), *first, true).ok()) << "whoever says that they were moved is believed";
   EXPECT_EQ(first->epoch(), 5);
 }
 
