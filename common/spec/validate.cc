@@ -74,6 +74,17 @@ absl::Status ValidateDatasetName(const std::string& name) {
                   kLongest, name.substr(0, 2 * kLongest)));
 }
 
+// Specs are stored, shown and logged: no URI in them has credentials, as s3://KEY:SECRET@bucket/file. They are not
+// repeated.
+absl::Status ValidateUri(const std::string& path, std::string_view uri) {
+  const size_t scheme = uri.find("://");
+  if (scheme == std::string_view::npos) return absl::OkStatus();
+  const std::string_view authority = uri.substr(0, uri.find('/', scheme + 3));
+  if (authority.find('@') == std::string_view::npos) return absl::OkStatus();
+  return FieldError(path, "CREDENTIALS_IN_URI",
+                    "expected a URI without credentials, for islands have their own; found some before an '@'");
+}
+
 absl::Status ValidateFeatures(const FeatureSpec& features, const DatasetFacts* dataset) {
   ATOLL_RETURN_IF_ERROR(OneOf("features.kind", features.kind, {"pixels_pca", "column", "torchscript"}));
   if (features.kind == "column") {
@@ -89,6 +100,7 @@ absl::Status ValidateFeatures(const FeatureSpec& features, const DatasetFacts* d
   }
   if (features.kind == "torchscript" && features.encoder_uri.empty()) return Required("features.encoder_uri");
   ATOLL_RETURN_IF_ERROR(ValidateSha256("features.encoder_sha256", features.encoder_sha256));
+  ATOLL_RETURN_IF_ERROR(ValidateUri("features.encoder_uri", features.encoder_uri));
   if (features.kind != "pixels_pca") return absl::OkStatus();
   ATOLL_RETURN_IF_ERROR(Range("features.components", features.components, 1, 65536));
   if (dataset == nullptr) return absl::OkStatus();
@@ -296,6 +308,9 @@ absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
       dataset == nullptr ? SampleShape{} : SampleShape{dataset->channels, dataset->height, dataset->width};
   ATOLL_RETURN_IF_ERROR(ValidateFrozen(spec.frozen, dataset == nullptr ? nullptr : &image,
                                        dataset == nullptr ? 0 : dataset->classes, spec.model.width));
+  for (const FrozenFileField& file : FrozenFileFields(spec.frozen)) {
+    ATOLL_RETURN_IF_ERROR(ValidateUri(file.field, file.uri));
+  }
   SampleShape learnt;
   if (dataset != nullptr) {
     ATOLL_ASSIGN_OR_RETURN(learnt, LearntShape(spec.frozen, image));

@@ -9,6 +9,7 @@ namespace atl::spec {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 JobSpec Good() {
   JobSpec spec;
@@ -76,6 +77,14 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.features.kind = "torchscript"; }, "features.encoder_uri", "REQUIRED_FIELD", ""},
       {[](JobSpec& s) { s.features = {.kind = "torchscript", .encoder_uri = "s3://b/e.pt", .encoder_sha256 = "12"}; },
        "features.encoder_sha256", "INVALID_SHA256", "expected 64 lower-case hex digits, found '12'"},
+      {[](JobSpec& s) { s.features = {.kind = "torchscript", .encoder_uri = "s3://KEY:SEKRET@bucket/x.pt"}; },
+       "features.encoder_uri", "CREDENTIALS_IN_URI", "before an '@'"},
+      {[](JobSpec& s) { s.features.encoder_uri = "s3://KEY:SEKRET@bucket/x.pt"; }, "features.encoder_uri",
+       "CREDENTIALS_IN_URI", "islands have their own"},
+      {[](JobSpec& s) {
+         s.frozen = {{.name = "a", .layers = {{.kind = "mean"}}, .weights = "s3://KEY:SEKRET@bucket/x.safetensors"}};
+       },
+       "frozen[0].weights", "CREDENTIALS_IN_URI", ""},
       {[](JobSpec& s) { s.features.components = 0; }, "features.components", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.features.components = 65; }, "features.components", "OUT_OF_RANGE", "pixels (64)"},
       {[](JobSpec& s) { s.clustering.method = "x"; }, "clustering.method", "UNKNOWN_VALUE",
@@ -162,6 +171,7 @@ TEST(ValidateTest, EveryRuleNamesItsField) {
     EXPECT_EQ(ErrorField(status), bad.field) << status;
     EXPECT_EQ(ErrorReason(status), bad.reason) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("SEKRET")));
   }
 }
 

@@ -96,6 +96,7 @@ struct Registration {
   int64_t incarnation = 0;
   int64_t store_epoch = 0;
   leases::LeaseOptions lease;
+  std::string epoch_uri;  // what the island must find in its blob store
 };
 
 // How many islands whoever registers one may have.
@@ -203,7 +204,8 @@ class Core {
   absl::Status CompleteTask(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
                             const spec::Progress& progress = {});
   absl::Status FailTask(const spec::LeaseToken& token, std::string_view code, std::string_view message, bool permanent);
-  absl::Status ReleaseTask(const spec::LeaseToken& token, std::string_view reason);
+  // `store_failed`: the blob store was the cause, which costs nothing of the task's budget.
+  absl::Status ReleaseTask(const spec::LeaseToken& token, std::string_view reason, bool store_failed = false);
   // Unset when the task diverged once too often and has FAILED.
   absl::StatusOr<std::optional<jobs::Rollback>> RollBackTask(const spec::LeaseToken& token,
                                                              jobs::RollbackRequest request);

@@ -287,12 +287,12 @@ absl::StatusOr<std::optional<jobs::Rollback>> Core::FindRollback(const spec::Lea
       fmt::format("attempt {} of task {} was rolled back, but no rollback names it", token.attempt, token.task_id));
 }
 
-absl::Status Core::ReleaseTask(const spec::LeaseToken& token, std::string_view reason) {
+absl::Status Core::ReleaseTask(const spec::LeaseToken& token, std::string_view reason, bool store_failed) {
   const jobs::JobRecord* record = Active(jobs::JobIdOf(token.task_id));
   const jobs::Task* task = record == nullptr ? nullptr : jobs::FindTask(*record, token.task_id);
   return EndAttempt("release_task", token,
                     {jobs::AttemptOutcome::kReleased, false, fmt::format("released: {}", reason.substr(0, kMaxMessage)),
-                     task != nullptr && IsAskedFor(*task)});
+                     store_failed || (task != nullptr && IsAskedFor(*task))});
 }
 
 }  // namespace atl::coordinator

@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/task_graph.h"
 #include "coordinator/service/core.h"
+#include "coordinator/service/epoch.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
 
@@ -39,7 +40,8 @@ absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, st
     const absl::Status status = leases::CheckIncarnation(&decision.island, island_id, claimed_by);
     if (!status.ok()) AnswerClaim(waiting->second, status);
   }
-  return Registration{decision.island.incarnation, store_.epoch(), options_.lease};
+  return Registration{decision.island.incarnation, store_.epoch(), options_.lease,
+                      EpochUri(options_.blob_root, store_.epoch())};
 }
 
 absl::Status Core::CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) {

@@ -15,11 +15,6 @@ namespace {
 constexpr std::string_view kFolder = "coordinator/epochs/";
 constexpr int kMaxRaces = 100;
 
-// Fixed width, so that names sort as numbers do.
-std::string EpochUri(storage::BlobStore& blobs, int64_t epoch) {
-  return blobs.UriOf(fmt::format("{}{:012d}", kFolder, epoch));
-}
-
 int64_t EpochOf(std::string_view uri) {
   const std::string_view name = uri.substr(uri.rfind('/') + 1);
   int64_t epoch = 0;
@@ -30,7 +25,7 @@ int64_t EpochOf(std::string_view uri) {
 absl::Status TakeEpoch(storage::BlobStore& blobs, store::Store& store, int64_t epoch) {
   for (int race = 0; race < kMaxRaces; ++race, ++epoch) {
     ATOLL_RETURN_IF_ERROR(Failpoint("epoch.before_create"));
-    const auto written = blobs.CreateOnce(EpochUri(blobs, epoch), store.store_id());
+    const auto written = blobs.CreateOnce(EpochUri(blobs.root(), epoch), store.store_id());
     if (written.ok()) {
       ATOLL_RETURN_IF_ERROR(Failpoint("epoch.after_create"));
       spdlog::info("store {} takes epoch {}", store.store_id(), epoch);
@@ -43,6 +38,11 @@ absl::Status TakeEpoch(storage::BlobStore& blobs, store::Store& store, int64_t e
 }
 
 }  // namespace
+
+// Fixed width, so that names sort as numbers do.
+std::string EpochUri(std::string_view blob_root, int64_t epoch) {
+  return fmt::format("{}/{}{:012d}", blob_root, kFolder, epoch);
+}
 
 absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs) {
   EpochHolder newest;

@@ -18,6 +18,9 @@ struct EpochHolder {
   std::string store_id;  // of the store that holds the newest epoch
 };
 
+// The file of an epoch in the blob store with this root.
+std::string EpochUri(std::string_view blob_root, int64_t epoch);
+
 // The newest epoch in the blob store. Blocks on the network.
 absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs);
 

@@ -140,6 +140,7 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServer
                                                             CapabilitiesFromProto(request->capabilities()), quota));
                  response->set_incarnation(registration.incarnation);
                  response->set_store_epoch(registration.store_epoch);
+                 response->set_epoch_uri(registration.epoch_uri);
                  *response->mutable_heartbeat_interval() = wire::ToProto(registration.lease.heartbeat_interval);
                  *response->mutable_lease_duration() = wire::ToProto(registration.lease.lease_duration);
                  return absl::OkStatus();
@@ -222,9 +223,10 @@ grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerContext* call,
                                                          const pb::ReleaseTaskRequest* request,
                                                          pb::ReleaseTaskResponse*) {
-  return ServeAttempt(
-      context_, call, {"ReleaseTask", request->token().task_id()}, wire::FromProto(request->token()),
-      [request](Core& core, const spec::LeaseToken& token) { return core.ReleaseTask(token, request->reason()); });
+  return ServeAttempt(context_, call, {"ReleaseTask", request->token().task_id()}, wire::FromProto(request->token()),
+                      [request](Core& core, const spec::LeaseToken& token) {
+                        return core.ReleaseTask(token, request->reason(), request->store_failed());
+                      });
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerContext* call,

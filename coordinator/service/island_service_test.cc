@@ -60,6 +60,44 @@ TEST_F(IslandServiceTest, AClaimWaitsUntilAJobIsSubmitted) {
   EXPECT_EQ(answer->grant().storage().write_prefix(), blobs_->UriOf("jobs/" + job->job_id() + "/fit_features/1-1"));
 }
 
+TEST_F(IslandServiceTest, IslandsLearnOfAFileInTheBlobStore) {
+  atlpb::island::v1::RegisterIslandRequest request;
+  request.set_island_id("a");
+  request.set_request_id("start");
+  for (auto* range :
+       {request.mutable_capabilities()->mutable_protocol(), request.mutable_capabilities()->mutable_format()}) {
+    range->set_min(1);
+    range->set_max(1);
+  }
+  request.mutable_capabilities()->set_ranks(1);
+  request.mutable_capabilities()->set_device_kind("cpu");
+  atlpb::island::v1::RegisterIslandResponse response;
+  ASSERT_TRUE(Call(*islands_, &IslandService::Stub::RegisterIsland, request, &response).ok());
+  const auto there = blobs_->Exists(response.epoch_uri());
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_TRUE(*there) << response.epoch_uri();
+}
+
+TEST_F(IslandServiceTest, WhatTheBlobStoreBrokeCostsNothingOfTheBudget) {
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE(Register("a").ok());
+  // The budget is three attempts.
+  for (int attempt = 1; attempt <= 8; ++attempt) {
+    const auto claim = Claim("a");
+    ASSERT_TRUE(claim.ok() && claim->has_grant()) << attempt << ": " << claim.status();
+    atlpb::island::v1::ReleaseTaskRequest request;
+    *request.mutable_token() = claim->grant().token();
+    request.set_reason("STORE_UNAVAILABLE");
+    request.set_store_failed(attempt <= 5);
+    atlpb::island::v1::ReleaseTaskResponse response;
+    ASSERT_TRUE(Call(*islands_, &IslandService::Stub::ReleaseTask, request, &response).ok());
+  }
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok());
+  EXPECT_FALSE(claim->has_grant()) << "the other three were counted, and the job has failed";
+}
+
 TEST_F(IslandServiceTest, ACancelledClaimLeavesNoWaiter) {
   ASSERT_TRUE(Register("a").ok());
   grpc::ClientContext context;

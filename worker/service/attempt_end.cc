@@ -1,5 +1,7 @@
 #include "worker/service/attempt_end.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "common/base/errors.h"
@@ -50,6 +52,25 @@ AttemptEnd DecideTaskEnd(const absl::Status& status, bool revoked, bool stopping
   if (status.ok()) return {.disposition = Disposition::kComplete};
   if (stopping && absl::IsAborted(status)) return {.disposition = Disposition::kRelease, .reason = status};
   return {.disposition = Disposition::kFail, .permanent = IsPermanent(status), .reason = status};
+}
+
+AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store) {
+  if (same_store.ok()) return end;
+  if (end.disposition != Disposition::kFail && end.disposition != Disposition::kRollBack) return end;
+  return {.disposition = Disposition::kRelease, .store_failed = true, .reason = same_store};
+}
+
+bool IsTheStoresFault(const AttemptEnd& end) {
+  if (end.disposition != Disposition::kFail && end.disposition != Disposition::kRelease) return false;
+  const std::string reason = ErrorReason(end.reason);
+  return reason == "DISK_FULL" || reason == "STORE_UNAVAILABLE" || reason == "BLOB_STORE_OTHER";
+}
+
+AttemptEnd DecideStoreEnd(AttemptEnd end, bool too_long) {
+  if (too_long && ErrorReason(end.reason) != "BLOB_STORE_OTHER") {
+    return {.disposition = Disposition::kFail, .reason = std::move(end.reason)};
+  }
+  return {.disposition = Disposition::kRelease, .store_failed = true, .reason = std::move(end.reason)};
 }
 
 }  // namespace atl::worker

@@ -27,7 +27,8 @@ struct Rollback {
 
 struct AttemptEnd {
   Disposition disposition = Disposition::kNothing;
-  bool permanent = false;  // kFail: the same input would fail again
+  bool permanent = false;     // kFail: the same input would fail again
+  bool store_failed = false;  // kRelease: the blob store was the cause
   absl::Status reason;
   Rollback rollback;  // kRollBack
 };
@@ -37,5 +38,15 @@ AttemptEnd DecideTrainingEnd(const absl::Status& status, int64_t step, int64_t t
 
 // `stopping`: this process was asked to end, which cancels the task.
 AttemptEnd DecideTaskEnd(const absl::Status& status, bool revoked, bool stopping);
+
+// What failed while the island's blob store was not the coordinator's (`same_store`) says nothing of the task: it is
+// given back, and none of its checkpoints is given up.
+AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store);
+
+// Whether the blob store ended the attempt, being full, away or another one.
+bool IsTheStoresFault(const AttemptEnd& end);
+// The task is given back, and its budget stays as it was; unless the store has failed for so long, `too_long`, that
+// somebody must hear of it: then it is a failure of the task. Where the store is another one, only the island ends.
+AttemptEnd DecideStoreEnd(AttemptEnd end, bool too_long);
 
 }  // namespace atl::worker

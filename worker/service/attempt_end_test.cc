@@ -60,5 +60,44 @@ TEST(AttemptEnd, ATaskThatThisProcessCancelledIsReleased) {
   EXPECT_FALSE(DecideTaskEnd(absl::UnavailableError("x"), false, false).permanent);
 }
 
+TEST(AttemptEnd, AStoreThatFailsCostsTheTaskNothingForAWhile) {
+  const absl::Status full = MakeError(absl::StatusCode::kResourceExhausted, "DISK_FULL", "x");
+  const absl::Status away = MakeError(absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE", "x");
+  const absl::Status other = MakeError(absl::StatusCode::kFailedPrecondition, "BLOB_STORE_OTHER", "x");
+  for (const absl::Status& status : {full, away, other}) {
+    EXPECT_TRUE(IsTheStoresFault(DecideTaskEnd(status, false, false))) << status;
+    EXPECT_TRUE(IsTheStoresFault(DecideTrainingEnd(status, 40, 40, false))) << status;
+    EXPECT_FALSE(IsTheStoresFault(DecideTrainingEnd(status, 40, 40, /*revoked=*/true))) << status;
+    const AttemptEnd soon = DecideStoreEnd(DecideTaskEnd(status, false, false), /*too_long=*/false);
+    EXPECT_EQ(soon.disposition, Disposition::kRelease);
+    EXPECT_TRUE(soon.store_failed);
+    EXPECT_EQ(soon.reason, status);
+  }
+  for (const absl::Status& status : {absl::ResourceExhaustedError("out of memory"), absl::UnavailableError("a peer"),
+                                     absl::OkStatus(), absl::NotFoundError("x")}) {
+    EXPECT_FALSE(IsTheStoresFault(DecideTrainingEnd(status, 3, 40, false))) << status;
+    EXPECT_FALSE(IsTheStoresFault(DecideTaskEnd(status, false, false))) << status;
+  }
+  const AttemptEnd late = DecideStoreEnd(DecideTrainingEnd(away, 3, 40, false), /*too_long=*/true);
+  EXPECT_EQ(late.disposition, Disposition::kFail);
+  EXPECT_FALSE(late.permanent);
+  EXPECT_TRUE(DecideStoreEnd(DecideTaskEnd(other, false, false), /*too_long=*/true).store_failed)
+      << "the island ends then, and others may do it";
+}
+
+TEST(AttemptEnd, WithoutTheBlobStoreNothingIsTheTasksFault) {
+  const absl::Status other = MakeError(absl::StatusCode::kFailedPrecondition, "BLOB_STORE_OTHER", "not mounted");
+  for (const Disposition disposition : {Disposition::kComplete, Disposition::kRelease, Disposition::kRollBack,
+                                        Disposition::kFail, Disposition::kNothing}) {
+    const AttemptEnd end{.disposition = disposition, .permanent = true, .reason = absl::NotFoundError("x")};
+    EXPECT_EQ(BlameTheStore(end, absl::OkStatus()).disposition, disposition);
+    const bool blames = disposition == Disposition::kRollBack || disposition == Disposition::kFail;
+    const AttemptEnd blamed = BlameTheStore(end, other);
+    EXPECT_EQ(blamed.disposition, blames ? Disposition::kRelease : disposition);
+    EXPECT_EQ(blamed.reason, blames ? other : end.reason);
+    EXPECT_EQ(blamed.store_failed, blames);
+  }
+}
+
 }  // namespace
 }  // namespace atl::worker

@@ -100,7 +100,8 @@ absl::StatusOr<Registration> CoordinatorClient::Register(const pb::Capabilities&
   absl::MutexLock lock(&mutex_);
   incarnation_ = response.incarnation();
   return Registration{.incarnation = response.incarnation(),
-                      .heartbeat_interval = wire::FromProto(response.heartbeat_interval())};
+                      .heartbeat_interval = wire::FromProto(response.heartbeat_interval()),
+                      .epoch_uri = response.epoch_uri()};
 }
 
 absl::StatusOr<Claim> CoordinatorClient::ClaimTask(absl::Duration wait) {
@@ -154,10 +155,11 @@ absl::Status CoordinatorClient::Fail(const spec::LeaseToken& token, const absl::
       options_.call_timeout, Until::kStop);
 }
 
-absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std::string& reason) {
+absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std::string& reason, bool store_failed) {
   pb::ReleaseTaskRequest request;
   *request.mutable_token() = wire::ToProto(token);
   request.set_reason(reason);
+  request.set_store_failed(store_failed);
   pb::ReleaseTaskResponse response;
   return Retry(
       "release", [&](grpc::ClientContext* context) { return stub_->ReleaseTask(context, request, &response); },

@@ -41,6 +41,7 @@ struct CoordinatorOptions {
 struct Registration {
   int64_t incarnation = 0;
   absl::Duration heartbeat_interval;
+  std::string epoch_uri;  // of the coordinator's blob store; empty: not said
 };
 
 struct Claim {
@@ -63,7 +64,8 @@ class CoordinatorClient {
                         const spec::Progress& progress);
   // `permanent`: the same input would fail again.
   absl::Status Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent);
-  absl::Status Release(const spec::LeaseToken& token, const std::string& reason);
+  // `store_failed`: the blob store was the cause, not the task.
+  absl::Status Release(const spec::LeaseToken& token, const std::string& reason, bool store_failed);
   // What became of it; unset when the task diverged once too often and has FAILED.
   absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> RollBack(const spec::LeaseToken& token,
                                                                    const Rollback& rollback);

@@ -37,9 +37,12 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     std::string revoke;             // reason given to every lease that beats
     std::string stopping;           // the same, for leases that are asked for
     std::string drain_reason;       // given to every heartbeat
+    int store_failures = 0;         // of those that were released, by the blob store's fault
+    int64_t beats = 0;              // heartbeats with a lease
     double step_seconds = 0;        // the newest that was reported
     int commits_to_refuse = 0;      // with UNAVAILABLE
     int64_t incarnation = 7;
+    std::string epoch_uri;  // said to every island that registers
   };
 
   // Blocks until `condition` of the state holds; false after 20 s.
@@ -65,6 +68,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     absl::MutexLock lock(&mutex_);
     state_.registered_ranks.push_back(request->capabilities().ranks());
     response->set_incarnation(state_.incarnation);
+    response->set_epoch_uri(state_.epoch_uri);
     *response->mutable_heartbeat_interval() = wire::ToProto(absl::Milliseconds(20));
     return grpc::Status::OK;
   }
@@ -75,6 +79,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
       return rpc::ToGrpc(MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION", "another process"));
     }
     if (request->step_seconds() > 0) state_.step_seconds = request->step_seconds();
+    if (request->leases_size() > 0) ++state_.beats;
     response->set_drain_reason(state_.drain_reason);
     for (const auto& lease : request->leases()) {
       if (!state_.stopping.empty()) {
@@ -133,6 +138,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
                            atlpb::island::v1::ReleaseTaskResponse*) override {
     absl::MutexLock lock(&mutex_);
     state_.released.push_back(request->reason());
+    if (request->store_failed()) ++state_.store_failures;
     return grpc::Status::OK;
   }
 

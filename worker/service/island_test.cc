@@ -93,6 +93,8 @@ class IslandTest : public testing::Test {
     options.run_task = [this](const tasks::TaskContext& context) { return run_task_(context); };
     options.rejoin_timeout = rejoin_timeout;
     options.farewell_grace = absl::Seconds(20);
+    options.store_interval = absl::Milliseconds(20);
+    options.store_patience = store_patience_;
     options.island.state.hung_timeout = absl::Milliseconds(200);
     options.hung = [this](const absl::Status& why) { TakeHung(why); };
     leader_ = *Leader::Start(std::move(options));
@@ -157,6 +159,17 @@ class IslandTest : public testing::Test {
     grant.write_prefix = store_->UriOf(fmt::format("tasks/expert-0/1-{}", attempt));
     return grant;
   }
+  // Of a task that finds the store full, and the leader no room to write a file, for where that would lie is a folder.
+  spec::TaskGrant FullStoreGrant() {
+    spec::TaskGrant grant = TrainingGrant(1, 25);
+    grant.kind = spec::TaskKind::kPartition;
+    run_task_ = [obstacle = grant.write_prefix + "/room/x"](
+                    const tasks::TaskContext& context) -> absl::StatusOr<std::vector<spec::Artifact>> {
+      if (!context.store->Write(obstacle, "x").ok()) return absl::InternalError("no obstacle");
+      return MakeError(absl::StatusCode::kResourceExhausted, "DISK_FULL", "no space left on device");
+    };
+    return grant;
+  }
   void Grant(spec::TaskGrant grant) {
     coordinator_.Change([&](auto* state) { state->to_grant.push_back(std::move(grant)); });
   }
@@ -179,6 +192,7 @@ class IslandTest : public testing::Test {
   FakeIslandService coordinator_;
   std::unique_ptr<rpc::Server> coordinator_server_;
   std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task_;
+  absl::Duration store_patience_ = absl::Minutes(10);
   std::unique_ptr<Leader> leader_;
   std::thread leader_thread_;
   absl::Status leader_status_;
@@ -186,6 +200,68 @@ class IslandTest : public testing::Test {
   absl::Mutex hung_mutex_;
   std::vector<absl::Status> hung_ ABSL_GUARDED_BY(hung_mutex_);
 };
+
+TEST_F(IslandTest, AnIslandWithAnotherBlobStoreClaimsNothing) {
+  coordinator_.Change([](auto* state) { state->epoch_uri = "file:///elsewhere/coordinator/epochs/000000000001"; });
+  Grant(TrainingGrant(1, 25));
+  StartLeader(1);
+  leader_thread_.join();
+  EXPECT_EQ(ErrorReason(leader_status_), "BLOB_STORE_OTHER") << leader_status_;
+  EXPECT_TRUE(coordinator_.Copy().granted.empty());
+}
+
+TEST_F(IslandTest, ABlobStoreThatGoesAwayIsNotTheTasksFault) {
+  store_patience_ = absl::Milliseconds(100);
+  const std::string uri = store_->UriOf("coordinator/epochs/000000000001");
+  ASSERT_TRUE(store_->Write(uri, "store").ok());
+  coordinator_.Change([&](auto* state) { state->epoch_uri = uri; });
+  run_task_ = [&](const tasks::TaskContext& context) -> absl::StatusOr<std::vector<spec::Artifact>> {
+    // As if the folder were not mounted any more.
+    const absl::Status gone = context.store->DeleteTree(context.store->UriOf("coordinator"));
+    return gone.ok() ? context.store->Read(context.store->UriOf("datasets/none")).status() : gone;
+  };
+  spec::TaskGrant grant = TrainingGrant(1, 25);
+  grant.kind = spec::TaskKind::kPartition;
+  Grant(grant);
+  Grant(grant);
+  StartLeader(1);
+  leader_thread_.join();
+  EXPECT_EQ(ErrorReason(leader_status_), "BLOB_STORE_OTHER") << leader_status_;
+  const FakeIslandService::State state = coordinator_.Copy();
+  EXPECT_EQ(state.granted.size(), 1u) << "it claims nothing more";
+  EXPECT_TRUE(state.failed.empty()) << state.failed.front();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_NE(state.released[0].find("expected the coordinator's blob store"), std::string::npos) << state.released[0];
+  EXPECT_EQ(state.store_failures, 1);
+}
+
+TEST_F(IslandTest, ATaskThatFoundTheStoreFullIsKeptUntilThereIsRoom) {
+  const spec::TaskGrant grant = FullStoreGrant();
+  Grant(grant);
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.granted.empty(); }));
+  const int64_t beats = coordinator_.Copy().beats;
+  ASSERT_TRUE(coordinator_.Await([&](const auto& state) { return state.beats > beats + 10; }))
+      << "the lease is kept meanwhile";
+  EXPECT_TRUE(coordinator_.Copy().released.empty());
+  ASSERT_TRUE(store_->DeleteTree(grant.write_prefix).ok());
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  const FakeIslandService::State state = coordinator_.Copy();
+  EXPECT_EQ(state.released[0], "no space left on device");
+  EXPECT_EQ(state.store_failures, 1);
+  EXPECT_TRUE(state.failed.empty());
+  // The file that was tried is gone again.
+  EXPECT_TRUE(StopLeader().ok());
+  EXPECT_TRUE(store_->List(grant.write_prefix)->empty());
+}
+
+TEST_F(IslandTest, AStoreThatStaysFullFailsTheTask) {
+  store_patience_ = absl::Milliseconds(100);
+  Grant(FullStoreGrant());
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.failed.empty(); }));
+  EXPECT_TRUE(coordinator_.Copy().released.empty());
+}
 
 TEST_F(IslandTest, ARankThatHangsIsLeftBehindAndItsProcessEnds) {
   HangInTraining(1);

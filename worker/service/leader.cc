@@ -18,6 +18,7 @@
 #include "common/wire/task_wire.h"
 #include "worker/service/divergence_evidence.h"
 #include "worker/service/kept_plan.h"
+#include "worker/service/same_store.h"
 #include "worker/service/training_inputs.h"
 
 namespace atl::worker {
@@ -28,6 +29,9 @@ constexpr double kPlannedMemory = 0.9;
 
 // Of what is free where files of the store lie on this machine.
 constexpr double kRoomForFrozenOutputs = 0.5;
+
+// What is written to see whether a full store has room again. A store with less would be full at once.
+constexpr size_t kRoomBytes = 16 << 20;
 
 // In bytes; 0 where nobody can say.
 double RoomForFrozenOutputs(const storage::BlobStore& store) {
@@ -143,12 +147,15 @@ absl::Status Leader::RegisterIfChanged() {
   registered_ranks_ = ranks;
   island_->SetIncarnation(registration.incarnation);
   keeper_->SetInterval(registration.heartbeat_interval);
+  epoch_uri_ = registration.epoch_uri;
   spdlog::info("island {} is registered with {} ranks, incarnation {}", options_.coordinator.island_id, ranks,
                registration.incarnation);
   return absl::OkStatus();
 }
 
 absl::Status Leader::ClaimAndRun() {
+  // Each time: a folder that was mounted may be gone, and without it every task that comes would fail.
+  ATOLL_RETURN_IF_ERROR(CheckSameStore(*options_.parts.store, epoch_uri_));
   const absl::StatusOr<Claim> claim = coordinator_->ClaimTask(options_.claim_wait);
   if (!claim.ok()) {
     if (!absl::IsNotFound(claim.status())) return claim.status();
@@ -187,7 +194,13 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
   keeper_->Hold(grant.token);
   std::vector<spec::Artifact> outputs;
   storage_keeper_->Hold(grant.token, grant.storage);
-  const AttemptEnd end = RunTask(grant, &outputs);
+  AttemptEnd end = RunTask(grant, &outputs);
+  end = BlameTheStore(std::move(end), CheckSameStore(*options_.parts.store, epoch_uri_));
+  if (IsTheStoresFault(end)) {
+    end = AwaitStore(grant, std::move(end));
+  } else {
+    store_failing_since_.reset();
+  }
   keeper_->Settling();
   storage_keeper_->LetGo();
   Settle(grant, end, outputs);
@@ -279,6 +292,29 @@ AttemptEnd Leader::DecideRollback(const spec::TaskGrant& grant, const TrainingIn
           .reason = MakeError(absl::StatusCode::kUnavailable, "CHECKPOINT_READ_TWICE",
                               fmt::format("{}; read again by the leader: {}", std::string(end.reason.message()),
                                           again.ok() ? "it is whole" : again.ToString()))};
+}
+
+AttemptEnd Leader::AwaitStore(const spec::TaskGrant& grant, AttemptEnd end) {
+  if (!store_failing_since_.has_value()) store_failing_since_ = clock_->Monotonic();
+  spdlog::error("task {} attempt {}: keeping it until the blob store works: {}", grant.token.task_id,
+                grant.token.attempt, end.reason.ToString());
+  storage::BlobStore& store = *options_.parts.store;
+  const std::string uri = grant.write_prefix + "/room";
+  const std::string bytes(kRoomBytes, '\0');
+  const auto works = [&] { return CheckSameStore(store, epoch_uri_).ok() && store.Write(uri, bytes).ok(); };
+  const auto failing = [&] { return clock_->Monotonic() - *store_failing_since_; };
+  bool ends = false;
+  // Once at least: a store that takes this file may still be too full for the task's.
+  do {
+    absl::MutexLock lock(&mutex_);
+    const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return revoked_ || stopping_ || drain_reason_.has_value();
+    };
+    ends = clock_->AwaitUntil(&mutex_, absl::Condition(&over), clock_->Monotonic() + options_.store_interval);
+  } while (!ends && failing() < options_.store_patience && !works());
+  if (const absl::Status status = store.Delete(uri); !status.ok()) spdlog::warn("{} stays behind", uri);
+  if (Revoked()) return {.disposition = Disposition::kNothing, .reason = std::move(end.reason)};
+  return DecideStoreEnd(std::move(end), !ends && failing() >= options_.store_patience);
 }
 
 absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint,
@@ -427,6 +463,7 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
     commits_ = nullptr;
   }
   const std::optional<CommittedManifest> last = commits.last();
+  if (last.has_value()) store_failing_since_.reset();
   if (last.has_value() && last->step >= training.steps) outputs->push_back(last->artifact);
   return outcome;
 }
@@ -446,7 +483,7 @@ void Leader::Settle(const spec::TaskGrant& grant, const AttemptEnd& end, const s
       break;
     case Disposition::kRelease:
       spdlog::warn("{}: giving it back: {}", name, end.reason.ToString());
-      told = coordinator_->Release(grant.token, std::string(end.reason.message()));
+      told = coordinator_->Release(grant.token, std::string(end.reason.message()), end.store_failed);
       break;
     case Disposition::kRollBack: {
       spdlog::error("{}: rolling back: {}", name, end.rollback.message);

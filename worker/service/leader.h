@@ -52,6 +52,10 @@ struct LeaderOptions {
   absl::Duration claim_wait = absl::Seconds(10);
   // For checkpoints that are complete when an attempt ends early.
   absl::Duration commit_grace = absl::Seconds(5);
+  // How long the blob store may fail, with nothing done since, before that is held against tasks; and how often it is
+  // tried meanwhile.
+  absl::Duration store_patience = absl::Minutes(10);
+  absl::Duration store_interval = absl::Seconds(5);
   // Called, on another thread, when the leader's own rank hangs: see IslandEvents.
   std::function<void(const absl::Status&)> hung;
   // For the ranks to hear that the leader ends.
@@ -89,6 +93,9 @@ class Leader {
   // How far the task goes back after `end`, with the evidence written; or, where going back mends nothing, another end.
   AttemptEnd DecideRollback(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                             const atlpb::island::v1::StartAttempt& start, AttemptEnd end);
+  // Where the blob store is full, away or another one: waits, with the lease, until it works, and gives the task back.
+  // Who went on at once would use up the task's budget before anybody could mend the store.
+  AttemptEnd AwaitStore(const spec::TaskGrant& grant, AttemptEnd end);
   absl::Status TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint, std::vector<spec::Artifact>* outputs);
   // Measured by `ranks`, or, where the job leaves the planner no choice, counted.
   absl::StatusOr<planner::Profile> CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
@@ -140,6 +147,8 @@ class Leader {
   // Run's thread only.
   size_t settled_ranks_ = 0;     // the leader has waited for more than these, and goes on with them
   size_t registered_ranks_ = 0;  // 0: not registered
+  std::string epoch_uri_;        // of the coordinator's blob store
+  std::optional<absl::Duration> store_failing_since_;  // with nothing done since; unset: it works
   std::set<std::string> unmet_;
 
   mutable absl::Mutex mutex_;
