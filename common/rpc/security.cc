@@ -19,6 +19,7 @@
 #include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/identity_watch.h"
 #include "fmt/format.h"
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -146,6 +147,7 @@ struct Security::Tls {
   bool identity = false;     // tls.crt and tls.key
   bool authorities = false;  // ca.crt, or --ca
   std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> provider;
+  std::unique_ptr<IdentityWatch> watch;  // of the identity
 };
 
 Security::Security() = default;
@@ -187,6 +189,10 @@ absl::Status Security::LoadTls() {
   const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(options_.reload)));
   tls_->provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
       tls_->identity ? key : "", tls_->identity ? certificate : "", authorities, seconds);
+  if (tls_->identity) {
+    const auto check = [certificate, key] { return CheckIdentity(certificate, key); };
+    tls_->watch = std::make_unique<IdentityWatch>(certificate, key, check, options_.reload);
+  }
   return absl::OkStatus();
 }
 

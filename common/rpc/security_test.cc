@@ -7,6 +7,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "common/base/errors.h"
@@ -19,6 +20,8 @@
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "spdlog/sinks/ringbuffer_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/pki.h"
 
 namespace atl::rpc {
@@ -321,6 +324,37 @@ TEST_F(SecurityTest, CertificatesAndTokensAreReplacedWhileItRuns) {
   while (Asked() != "UNAVAILABLE") absl::SleepFor(absl::Milliseconds(20));
   client_.ca = Write("next.crt", next.certificate());
   EXPECT_EQ(Asked(), "ann");
+}
+
+TEST_F(SecurityTest, AKeyThatDoesNotFitItsCertificateIsToldOncePerChange) {
+  const testing::Certificate first = authority_.IssueServer("coordinator");
+  const testing::Certificate second = authority_.IssueServer("coordinator");
+  server_.tls_dir = Folder("server", first);
+  const auto log = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
+  const absl::Cleanup restore = [before = spdlog::default_logger()] { spdlog::set_default_logger(before); };
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("security_test", log));
+  const auto lines = [&log] {
+    std::string text;
+    for (const std::string& line : log->last_formatted()) text += line;
+    return text;
+  };
+  // Bounded, so that it fails and does not hang.
+  const auto await_line = [&lines](const std::string& text) {
+    for (int turn = 0; turn < 2000 && lines().find(text) == std::string::npos; ++turn) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return lines();
+  };
+  const auto security = Security::Make(server_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  WriteTlsFolder(Path("server"), {.certificate = second.certificate, .key = first.key}, authority_.certificate());
+  const std::string told = await_line("found another");
+  EXPECT_THAT(told, HasSubstr("gRPC ports take no new connections"));
+  EXPECT_THAT(told, HasSubstr("tls.key: expected the key of"));
+  WriteTlsFolder(Path("server"), second, authority_.certificate());
+  const std::string after = await_line("are good again");
+  EXPECT_THAT(after, HasSubstr("are good again"));
+  EXPECT_EQ(after.find("found another"), after.rfind("found another")) << after;
 }
 
 TEST_F(SecurityTest, OpenStreamsOfCallersWhoAreShutOutAreCut) {

@@ -1,0 +1,71 @@
+#include "common/rpc/identity_watch.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "common/base/errors.h"
+#include "fmt/format.h"
+#include "spdlog/spdlog.h"
+
+namespace atl::rpc {
+
+IdentityWatch::IdentityWatch(std::string certificate, std::string key, std::function<absl::Status()> check,
+                             absl::Duration interval)
+    : certificate_(std::move(certificate)),
+      key_(std::move(key)),
+      check_(std::move(check)),
+      interval_(interval),
+      thread_([this] { Run(); }) {}
+
+IdentityWatch::~IdentityWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void IdentityWatch::Run() {
+  // Checked once more: they may have changed since the process read them.
+  std::string looked;
+  bool good = true;
+  while (true) {
+    const std::string stamp = Stamp();
+    const absl::Status status = stamp == looked ? absl::OkStatus() : check_();
+    // Files that were swapped meanwhile are looked at again: half of each pair may have been read.
+    if (stamp != looked && stamp == Stamp()) {
+      looked = stamp;
+      // What was good and is good needs no word.
+      if (!status.ok() || !good) Tell(status);
+      good = status.ok();
+    }
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval_)) return;
+  }
+}
+
+std::string IdentityWatch::Stamp() const {
+  std::string stamp;
+  for (const std::string& file : {certificate_, key_}) {
+    struct stat info {};
+    if (stat(file.c_str(), &info) != 0) info = {};
+    stamp += fmt::format("{}:{}:{}.{} ", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  }
+  return stamp;
+}
+
+void IdentityWatch::Tell(const absl::Status& status) const {
+  if (status.ok()) {
+    spdlog::info("{} and its key are good again: new connections use them", certificate_);
+  } else if (ErrorReason(status) == "FILE_ERROR") {
+    // gRPC goes on with what it read before.
+    spdlog::error("{} or its key is not used: {}", certificate_, std::string(status.message()));
+  } else {
+    spdlog::error(
+        "gRPC ports take no new connections, and none is made to others, until {} and its key are good again: {}",
+        certificate_, std::string(status.message()));
+  }
+}
+
+}  // namespace atl::rpc
