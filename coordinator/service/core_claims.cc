@@ -95,7 +95,10 @@ absl::StatusOr<spec::TaskGrant> Core::KeepLease(const spec::LeaseToken& token) {
     return status;
   }
   RenewLease(token.task_id);
-  return GrantOf(*leases_.Find(token.task_id));
+  ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*leases_.Find(token.task_id)));
+  // A lease from before a restart does not know its secret.
+  grant.token = token;
+  return grant;
 }
 
 absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {

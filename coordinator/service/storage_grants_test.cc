@@ -130,6 +130,11 @@ TEST_F(StorageGrantsTest, KeysAreRenewedForWhoHoldsTheTask) {
   EXPECT_EQ(renewed->storage().write_prefix(), claim->grant().storage().write_prefix());
   EXPECT_EQ(wire::FromProto(renewed->storage()), wire::FromProto(claim->grant().storage()));
   EXPECT_EQ(wire::FromProto(renewed->storage()).secret_key, kSecret);
+  coordinator_.reset();
+  StartCoordinator();
+  const auto after_restart = Renew(claim->grant().token());
+  ASSERT_TRUE(after_restart.ok()) << after_restart.status();
+  EXPECT_EQ(wire::FromProto(after_restart->storage()), wire::FromProto(claim->grant().storage()));
   atlpb::island::v1::LeaseToken stale = claim->grant().token();
   stale.set_attempt_secret("another");
   std::filesystem::remove(asked_);
@@ -137,8 +142,8 @@ TEST_F(StorageGrantsTest, KeysAreRenewedForWhoHoldsTheTask) {
   EXPECT_FALSE(std::filesystem::exists(asked_)) << "nobody asks for keys that nobody may have";
   std::filesystem::remove(good_);
   EXPECT_EQ(ErrorReason(Renew(claim->grant().token()).status()), "STORAGE_GRANT_FAILED");
-  EXPECT_THAT(Audited(),
-              ElementsAre("ClaimTask OK", "RenewStorage OK", "RenewStorage ABORTED", "RenewStorage UNAVAILABLE"));
+  EXPECT_THAT(Audited(), ElementsAre("ClaimTask OK", "RenewStorage OK", "RenewStorage OK", "RenewStorage ABORTED",
+                                     "RenewStorage UNAVAILABLE"));
 }
 
 TEST_F(StorageGrantsTest, WithoutAProgramIslandsUseTheirOwnKeys) {
