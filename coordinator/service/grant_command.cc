@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -227,7 +227,8 @@ absl::StatusOr<std::string> RunCommand(const CommandOptions& options) {
                          Spawn(options.command, input.get(), output.write.get(), complaints.write.get()));
   output.write.Close();
   complaints.write.Close();
-  const Descriptor process(pidfd_open(pid, 0));
+  // Not pidfd_open: some versions of its header cannot be used from C++.
+  const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   absl::Status status =
       process.get() < 0 ? FailedByErrno("pidfd_open") : AwaitEnd(options, process.get(), &output, &complaints);
   // It is not reaped yet, so that the group is still its own; what it left behind ends too.

@@ -63,7 +63,8 @@ AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store) {
 bool IsTheStoresFault(const AttemptEnd& end) {
   if (end.disposition != Disposition::kFail && end.disposition != Disposition::kRelease) return false;
   const std::string reason = ErrorReason(end.reason);
-  return reason == "DISK_FULL" || reason == "STORE_UNAVAILABLE" || reason == "BLOB_STORE_OTHER";
+  return reason == "DISK_FULL" || reason == "STORE_UNAVAILABLE" || reason == "BLOB_STORE_OTHER" ||
+         reason == "STORAGE_GRANT_EXPIRED";
 }
 
 AttemptEnd DecideStoreEnd(AttemptEnd end, bool too_long) {

@@ -63,8 +63,9 @@ TEST(AttemptEnd, ATaskThatThisProcessCancelledIsReleased) {
 TEST(AttemptEnd, AStoreThatFailsCostsTheTaskNothingForAWhile) {
   const absl::Status full = MakeError(absl::StatusCode::kResourceExhausted, "DISK_FULL", "x");
   const absl::Status away = MakeError(absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE", "x");
+  const absl::Status expired = MakeError(absl::StatusCode::kUnavailable, "STORAGE_GRANT_EXPIRED", "x");
   const absl::Status other = MakeError(absl::StatusCode::kFailedPrecondition, "BLOB_STORE_OTHER", "x");
-  for (const absl::Status& status : {full, away, other}) {
+  for (const absl::Status& status : {full, away, expired, other}) {
     EXPECT_TRUE(IsTheStoresFault(DecideTaskEnd(status, false, false))) << status;
     EXPECT_TRUE(IsTheStoresFault(DecideTrainingEnd(status, 40, 40, false))) << status;
     EXPECT_FALSE(IsTheStoresFault(DecideTrainingEnd(status, 40, 40, /*revoked=*/true))) << status;
