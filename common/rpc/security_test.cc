@@ -347,7 +347,8 @@ TEST_F(SecurityTest, AKeyThatDoesNotFitItsCertificateIsToldOncePerChange) {
   };
   const auto security = Security::Make(server_);
   ASSERT_TRUE(security.ok()) << security.status();
-  WriteTlsFolder(Path("server"), {.certificate = second.certificate, .key = first.key}, authority_.certificate());
+  testing::WriteTlsFolder(Path("server"), {.certificate = second.certificate, .key = first.key},
+                          authority_.certificate());
   const std::string told = await_line("found another");
   EXPECT_THAT(told, HasSubstr("gRPC ports take no new connections"));
   EXPECT_THAT(told, HasSubstr("tls.key: expected the key of"));
