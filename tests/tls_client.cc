@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 
 #include "openssl/pem.h"
 #include "openssl/ssl.h"
@@ -52,6 +53,9 @@ int ConnectTo(int port, int receive_buffer) {
 }
 
 std::unique_ptr<TlsClient> TlsClient::Connect(const TlsClientOptions& options) {
+  // OpenSSL answers the end of a connection with an alert, for which the other side may be gone. Programs ignore it
+  // too.
+  std::signal(SIGPIPE, SIG_IGN);
   std::unique_ptr<TlsClient> client(new TlsClient);
   client->descriptor_ = ConnectTo(options.port, options.receive_buffer);
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
