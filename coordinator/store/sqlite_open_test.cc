@@ -59,6 +59,25 @@ TEST(SqliteOpenTest, AStoreOfTwoNamesIsRefused) {
   OpenOrDie(folder.File("other.db"));
 }
 
+TEST(SqliteOpenTest, ALogWithoutItsStoreIsKept) {
+  TemporaryFolder folder;
+  TemporaryFolder moved;
+  {
+    const auto store = OpenOrDie(folder.File("s.db"));
+    ASSERT_TRUE(store->AdoptEpoch(3).ok());
+    for (const char* name : {"s.db", "s.db-wal"}) std::filesystem::copy_file(folder.File(name), moved.File(name));
+  }
+  std::filesystem::rename(moved.File("s.db"), moved.File("elsewhere.db"));
+  const auto bytes = std::filesystem::file_size(moved.File("s.db-wal"));
+  const absl::Status status = OpenStatus(moved.File("s.db"));
+  EXPECT_EQ(ErrorReason(status), "STORE_CANNOT_OPEN") << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("s.db-wal: expected the store"));
+  EXPECT_FALSE(std::filesystem::exists(moved.File("s.db")));
+  EXPECT_EQ(std::filesystem::file_size(moved.File("s.db-wal")), bytes);
+  std::filesystem::rename(moved.File("elsewhere.db"), moved.File("s.db"));
+  EXPECT_EQ(OpenOrDie(moved.File("s.db"))->epoch(), 3);
+}
+
 TEST(SqliteOpenTest, TheStoreIsItsOwnersAlone) {
   const auto modes = [](const TemporaryFolder& folder) {
     std::map<std::string, int> modes;

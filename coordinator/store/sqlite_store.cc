@@ -45,6 +45,20 @@ absl::Status CheckOnlyName(const std::string& path) {
                                       found.st_nlink));
 }
 
+// SQLite throws the log of a file that is not there away, and with it what was acknowledged last.
+absl::Status CheckLogHasItsStore(const std::string& path) {
+  std::error_code error;
+  const auto size = [&](const std::string& name) {
+    const uintmax_t bytes = std::filesystem::file_size(name, error);
+    return error ? 0 : bytes;
+  };
+  const std::string log = path + "-wal";
+  if (size(log) == 0 || size(path) > 0) return absl::OkStatus();
+  return CannotOpen(log, fmt::format("expected the store {} beside its log, found none; put it back, or move the log "
+                                     "away to begin anew",
+                                     path));
+}
+
 // An exclusive lock on "<store>.lock" that ends with the process, however it ends. Holds the owner's process id, for
 // the message that the second one gets.
 absl::StatusOr<int> LockStore(const std::string& store_path) {
@@ -107,6 +121,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOption
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) return CannotOpen(folder.string(), error.message());
   ATOLL_RETURN_IF_ERROR(CheckOnlyName(options.path));
+  ATOLL_RETURN_IF_ERROR(CheckLogHasItsStore(options.path));
   ATOLL_ASSIGN_OR_RETURN(const int lock, LockStore(options.path));
   std::unique_ptr<SqliteStore> store(new SqliteStore(options, lock));
   CloseToOthers(options.path);
