@@ -1,15 +1,47 @@
 #include "common/rpc/open_files.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <mutex>
 
 #include "spdlog/spdlog.h"
 
 namespace atl::rpc {
+namespace {
+
+// A descriptor to give up for a moment where there is no other.
+std::mutex spare_mutex;
+int spare = -1;
+
+int OpenSpare() {
+  return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+// Takes one connection off the queue of `listener` and closes it. Whether there was one.
+bool Refuse(int listener) {
+  const std::lock_guard lock(spare_mutex);
+  if (spare >= 0) close(spare);
+  const int refused = static_cast<int>(syscall(SYS_accept4, listener, nullptr, nullptr, SOCK_CLOEXEC));
+  const int error = errno;
+  if (refused >= 0) close(refused);
+  spare = OpenSpare();
+  errno = error;
+  return refused >= 0;
+}
+
+}  // namespace
 
 int64_t RaiseOpenFiles() {
+  {
+    const std::lock_guard lock(spare_mutex);
+    if (spare < 0) spare = OpenSpare();
+  }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
   const rlimit raised{.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
@@ -28,3 +60,18 @@ int64_t RaiseOpenFiles() {
 }
 
 }  // namespace atl::rpc
+
+// In the place of the C library's, for gRPC: its listener of these versions does not listen any more after an accept
+// that found no descriptor free, until the process ends. So nobody hears of that here: who comes when all are used up
+// is refused at once.
+extern "C" int accept4(int listener, sockaddr* address, socklen_t* size, int flags) {
+  while (true) {
+    const int accepted = static_cast<int>(syscall(SYS_accept4, listener, address, size, flags));
+    if (accepted >= 0 || (errno != EMFILE && errno != ENFILE)) return accepted;
+    // Without a spare one, later: epoll tells gRPC of the next that comes.
+    if (!atl::rpc::Refuse(listener) && (errno == EMFILE || errno == ENFILE)) {
+      errno = EAGAIN;
+      return -1;
+    }
+  }
+}

@@ -46,6 +46,9 @@ void Configure(const ServerLimits& limits, grpc::ServerBuilder& builder) {
     quota.Resize(limits.memory_bytes);
     builder.SetResourceQuota(quota);
   }
+  // Who connects and says nothing is cut off: handshakes of thousands of islands at once wait for the processor for
+  // less.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
   // A second process on the same port must fail, not share it.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);

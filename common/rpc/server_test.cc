@@ -1,9 +1,14 @@
 #include "common/rpc/server.h"
 
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -157,6 +162,55 @@ TEST_F(ServerTest, OpenFilesAreRaisedToWhatTheSystemAllows) {
   rlimit after{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
   EXPECT_EQ(after.rlim_cur, before.rlim_max);
+}
+
+// A process of its own, for descriptors of its own: when told to, connects and stays silent, says 'r' when a connection
+// was refused ('n' if none is within 20 s), and ends when the other end of `go` is closed. Only system calls.
+int Flood(int port, int go, int told) {
+  char word = 0;
+  if (read(go, &word, 1) != 1) return 1;
+  std::array<pollfd, 64> connections{};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (pollfd& connection : connections) {
+    connection = {.fd = socket(AF_INET, SOCK_STREAM, 0), .events = POLLRDHUP, .revents = 0};
+    if (connect(connection.fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return 1;
+  }
+  word = poll(connections.data(), connections.size(), 20'000) > 0 ? 'r' : 'n';
+  if (write(told, &word, 1) != 1) return 1;
+  return read(go, &word, 1) == 0 ? 0 : 1;
+}
+
+TEST_F(ServerTest, ItListensOnAfterItsDescriptorsWereUsedUp) {
+  std::array<int, 2> go{};
+  std::array<int, 2> told{};
+  ASSERT_EQ(pipe(go.data()), 0);
+  ASSERT_EQ(pipe(told.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(go[1]);
+    _exit(Flood(server_->port(), go[0], told[1]));
+  }
+  ASSERT_GT(child, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(go[0]);
+  close(next);
+  const rlimit low{.rlim_cur = static_cast<rlim_t>(next) + 8, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(write(go[1], "g", 1), 1);
+  char word = 0;
+  EXPECT_EQ(read(told[0], &word, 1), 1);
+  EXPECT_EQ(word, 'r') << "who comes when all are used up is refused at once";
+  close(go[1]);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(GetJob("a").ok()) << "gRPC alone would not listen any more";
+  for (const int descriptor : {go[0], told[0], told[1]}) close(descriptor);
 }
 
 TEST_F(ServerTest, BindsAFreePortAndAnswers) {
