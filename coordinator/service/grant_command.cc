@@ -54,7 +54,8 @@ absl::StatusOr<std::string> KeyField(const json& object, const char* name) {
 
 class Descriptor {
  public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
   ~Descriptor() { Close(); }
   Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Descriptor& operator=(Descriptor&& other) noexcept {
@@ -67,7 +68,7 @@ class Descriptor {
   }
 
  private:
-  int fd_;
+  int fd_ = -1;
 };
 
 // A file in memory that is read from its start: a pipe would have to be written beside reading the answer.
