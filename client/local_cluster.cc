@@ -66,15 +66,28 @@ absl::StatusOr<std::string> FreeAddress() {
   return fmt::format("127.0.0.1:{}", port);
 }
 
-// Written once per folder and readable by its owner only.
+// Written once per folder and readable by its owner only, from its first byte on.
 absl::Status MakeSecret(const std::string& path) {
   if (std::filesystem::exists(path)) return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(MakeFolders(std::filesystem::path(path).parent_path().string()));
   std::random_device random;
   std::string secret;
   for (int i = 0; i < 8; ++i) secret += fmt::format("{:08x}", random());
-  ATOLL_RETURN_IF_ERROR(WriteFile(path, secret + "\n"));
-  chmod(path.c_str(), 0600);
-  return absl::OkStatus();
+  secret += "\n";
+  const std::string part = path + ".part";
+  unlink(part.c_str());
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  bool whole = fd >= 0 && write(fd, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size());
+  int error = whole ? 0 : errno;
+  if (fd >= 0) close(fd);
+  if (whole && rename(part.c_str(), path.c_str()) != 0) {
+    whole = false;
+    error = errno;
+  }
+  if (whole) return absl::OkStatus();
+  unlink(part.c_str());
+  return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR",
+                   fmt::format("cannot write {}: {}", path, std::strerror(error)));
 }
 
 // The port of a file that holds "port" or "host:port" and the line's end; 0 until it does.

@@ -92,9 +92,17 @@ class LocalClusterTest : public ::testing::Test {
 };
 
 TEST_F(LocalClusterTest, StartsEverythingAndStopsWithoutAProcessLeft) {
+  const mode_t before = umask(022);
   auto cluster = LocalCluster::Start(options_, absl::Seconds(20));
   ASSERT_TRUE(cluster.ok()) << cluster.status();
+  umask(before);
   ASSERT_TRUE(Eventually([this] { return Started().size() == 6; }));
+  for (const char* name : {"/run/island-0.secret", "/run/island-1.secret"}) {
+    struct stat secret {};
+    ASSERT_EQ(stat((options_.folder + name).c_str(), &secret), 0) << name;
+    EXPECT_EQ(secret.st_mode & 0777, 0600u) << name;
+    EXPECT_FALSE(std::filesystem::exists(options_.folder + name + std::string(".part")));
+  }
   EXPECT_EQ(CountStarted("atoll-worker"), 4u);
   EXPECT_EQ(CountStarted("--island-id island-1 --rank 0 --ranks 2"), 1u);
   EXPECT_EQ(ReadClusterFile(options_.folder)->coordinator, "127.0.0.1:4711");
