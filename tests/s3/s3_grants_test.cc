@@ -132,7 +132,7 @@ TEST_F(S3GrantsTest, KeysOpenTheirOwnPrefixesAlone) {
   EXPECT_EQ(store.CreateOnce(own, "twice").status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store.Exists(store.UriOf("jobs/a/absent")).value(), false);
   EXPECT_EQ(store.Read(store.UriOf("jobs/a/absent")).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store.List(store.UriOf("jobs/a")).value().size(), 2u);
+  EXPECT_EQ(store.List(store.UriOf("jobs/a/train")).value().size(), 2u);
 
   const std::string other = store.UriOf("jobs/b/secret");
   ExpectDenied(store.Write(other, "overwritten").status(), other);
@@ -220,7 +220,7 @@ TEST_F(S3GrantsTest, AWholeJobIsTrainedByAnIslandWithoutKeysOfItsOwn) {
   const auto store = BlobStore::OpenForGrants(Uri());
   ASSERT_TRUE(store.ok()) << store.status();
   ASSERT_TRUE((*store)->UseKeys(KeysOf(grants.back(), absl::InfiniteFuture())).ok());
-  EXPECT_THAT((*store)->List((*store)->UriOf("jobs/" + job_id)).value(), Not(IsEmpty()));
+  EXPECT_THAT((*store)->List((*store)->UriOf("jobs/" + job_id + "/train_expert-0")).value(), Not(IsEmpty()));
   const std::string elsewhere = (*store)->UriOf("jobs/another-job/train_expert-0/1-1/x");
   ExpectDenied((*store)->Write(elsewhere, "x").status(), elsewhere);
 
