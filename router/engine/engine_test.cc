@@ -227,9 +227,9 @@ TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
   EXPECT_TRUE(engine_->Info("").ok());
   ServeInline(engine_.get(), std::make_shared<FakeBackend>(Info("faces")), &clock_);
   SampleRequest request = Asking({0}, 1);
-  request.model = "cats";
+  request.model = "birds";
   EXPECT_EQ(Refusal(request).code(), absl::StatusCode::kNotFound);
-  engine_->Expect("cats");
+  engine_->Expect("birds");
   EXPECT_EQ(ErrorReason(Refusal(request)), "MODEL_LOADING");
   EXPECT_EQ(Refusal(request).code(), absl::StatusCode::kUnavailable);
   request.model = "";
