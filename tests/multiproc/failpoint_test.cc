@@ -35,7 +35,8 @@ constexpr Role kRoles[] = {Role::kCoordinator, Role::kLeader, Role::kRank};
 constexpr const char* kActions[] = {"kill", "delay", "error"};
 constexpr size_t kHarmless = 2;  // of them: no result is another
 constexpr size_t kFaultsPerLife = 8;
-// A process none of whose faults strikes any more gets others.
+// A process none of whose faults strikes any more gets others; and what another does only when this one starts, such as
+// registering it, comes again.
 constexpr absl::Duration kLongestLife = absl::Seconds(15);
 constexpr absl::Duration kPatience = absl::Minutes(3);
 
@@ -160,8 +161,8 @@ class FaultRun {
         }
         ++ends_;
         Start(role);
-      } else if (!without_faults_ && faults_.HasLeft(role) &&
-                 (life.struck_count >= life.fault_count || absl::Now() - life.start > kLongestLife)) {
+      } else if (!without_faults_ && ((faults_.HasLeft(role) && life.struck_count >= life.fault_count) ||
+                                      (!faults_.done() && absl::Now() - life.start > kLongestLife))) {
         Start(role);
       }
     }
