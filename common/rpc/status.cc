@@ -108,13 +108,14 @@ absl::Status FromGrpc(const grpc::Status& status) {
     }
   }
   // Where a server refuses a call before its handler (guard.h) it can send no details: the reason leads the message.
-  if (const std::string_view reason = LeadingReason(status.error_message()); !reason.empty()) {
-    return MakeError(code, reason, status.error_message().substr(reason.size() + 3));
+  const std::string message = status.error_message();
+  if (const std::string_view reason = LeadingReason(message); !reason.empty()) {
+    return MakeError(code, reason, message.substr(reason.size() + 3));
   }
   // gRPC refuses a call that the server does not have without a word.
-  const bool wordless = code == absl::StatusCode::kUnimplemented && status.error_message().empty();
+  const bool wordless = code == absl::StatusCode::kUnimplemented && message.empty();
   return MakeError(code, DefaultReason(code),
-                   wordless ? "a server of another kind, which does not know the call" : status.error_message());
+                   wordless ? "a server of another kind, which does not know the call" : message);
 }
 
 }  // namespace atl::rpc
