@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -49,6 +50,15 @@ class Jobs final : public pb::JobService::Service {
     return grpc::Status::CANCELLED;
   }
 };
+
+// Within a bounded number of turns.
+bool Becomes(const std::function<bool()>& holds) {
+  for (int turn = 0; turn < 3000; ++turn) {
+    if (holds()) return true;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return false;
+}
 
 class SecurityTest : public ::testing::Test {
  protected:
@@ -316,12 +326,12 @@ TEST_F(SecurityTest, CertificatesAndTokensAreReplacedWhileItRuns) {
   client_.token_file = Write("token", "ann's");
   EXPECT_EQ(Asked(), "ann");
   Write("deny", "subject ann\n");
-  while (Asked() != "TOKEN_REVOKED") absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_TRUE(Becomes([&] { return Asked() == "TOKEN_REVOKED"; }));
   Write("deny", "");
   // A new authority signs the server's certificate: who trusts the old one alone is no longer served.
   const testing::CertificateAuthority next("next");
   WriteTlsFolder(Path("server"), next.IssueServer("coordinator"), next.certificate());
-  while (Asked() != "UNAVAILABLE") absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_TRUE(Becomes([&] { return Asked() == "UNAVAILABLE"; }));
   client_.ca = Write("next.crt", next.certificate());
   EXPECT_EQ(Asked(), "ann");
 }
@@ -409,7 +419,7 @@ TEST_F(SecurityTest, ATokenThatIsReplacedIsShownOnTheSameChannel) {
   };
   EXPECT_EQ(ask(), "TOKEN_UNKNOWN");
   Write("token", "ann's");
-  while (!ask().empty()) absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_TRUE(Becomes([&] { return ask().empty(); }));
 }
 
 TEST_F(SecurityTest, PortsBeyondThisMachineAreClosedUntilTheyAreOpened) {
