@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,10 @@ struct JwtClaims {
 
 // Whether a bearer token has the form of a JWT: three parts between two dots.
 bool LooksLikeJwt(std::string_view token);
+
+// The other text of an ES256 token: beside the signature (r, s) its holder can write (r, n - s), which verifies as
+// well. Nothing for texts of another form, which have no other one that VerifyJwt takes.
+std::optional<std::string> TwinOfJwt(std::string_view token);
 
 // UNAUTHENTICATED with reason TOKEN_MALFORMED, TOKEN_ALGORITHM (the header's is checked before anything else is read:
 // no "none", no HS256 over a public key), TOKEN_ISSUER, TOKEN_AUDIENCE, TOKEN_SIGNATURE, TOKEN_TOO_LONG, TOKEN_EXPIRED

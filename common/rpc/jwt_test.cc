@@ -209,6 +209,32 @@ TEST_F(JwtTest, BrokenFormsAreRefused) {
   EXPECT_FALSE(LooksLikeJwt("atoll_abc"));
 }
 
+// Else whoever has a token on a deny list writes it in another way.
+TEST_F(JwtTest, ASignatureHasOneTextAndATwinAtMost) {
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  for (const std::string& token : {Ec(Claims()), Rsa(Claims())}) {
+    ASSERT_EQ(ReasonOf(token), "");
+    // Both signatures end with four bits that count for nothing.
+    const size_t last = kLetters.find(token.back());
+    ASSERT_EQ(last % 16, 0u);
+    for (size_t bits = 1; bits < 16; ++bits) {
+      std::string other = token;
+      other.back() = kLetters[last + bits];
+      EXPECT_EQ(ReasonOf(other), "TOKEN_MALFORMED") << bits;
+    }
+  }
+  const std::string token = Ec(Claims());
+  const auto twin = TwinOfJwt(token);
+  ASSERT_TRUE(twin.has_value());
+  EXPECT_NE(*twin, token);
+  EXPECT_EQ(ReasonOf(*twin), "");
+  EXPECT_EQ(TwinOfJwt(*twin), token);
+  EXPECT_EQ(TwinOfJwt(Rsa(Claims())), std::nullopt);
+  // s is no number below n.
+  EXPECT_EQ(TwinOfJwt(JoinJwt("{}", "{}", std::string(64, '\xff'))), std::nullopt);
+  for (const char* text : {"", ".", "..", "a.b.c", "a.b.=", "atoll_abc"}) EXPECT_EQ(TwinOfJwt(text), std::nullopt);
+}
+
 TEST_F(JwtTest, NoMessageRepeatsTheToken) {
   const std::string token = Rsa(Claims(R"("sub": "")"));
   const auto claims = VerifyJwt(token, issuers_, kNow);

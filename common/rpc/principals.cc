@@ -262,6 +262,14 @@ std::string_view Stripped(std::string_view text) {
   return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
 }
 
+// A JWT under both texts that it may have.
+bool IsTokenDenied(const DenyList& denied, std::string_view bearer) {
+  if (denied.tokens.empty()) return false;
+  if (denied.tokens.contains(TokenHash(bearer))) return true;
+  const std::optional<std::string> twin = LooksLikeJwt(bearer) ? TwinOfJwt(bearer) : std::nullopt;
+  return twin && denied.tokens.contains(TokenHash(*twin));
+}
+
 absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
   if (!denied.subjects.contains(principal.subject)) return absl::OkStatus();
   return Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject)));
@@ -386,9 +394,7 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
 absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<const std::string> certificate_names,
                                             const DenyList& denied, absl::Time now) const {
   if (!bearer.empty()) {
-    if (!denied.tokens.empty() && denied.tokens.contains(TokenHash(bearer))) {
-      return Refused("TOKEN_REVOKED", "the token is on the deny list");
-    }
+    if (IsTokenDenied(denied, bearer)) return Refused("TOKEN_REVOKED", "the token is on the deny list");
     return LooksLikeJwt(bearer) ? CheckJwt(bearer, denied, now) : CheckToken(bearer, denied, now);
   }
   for (const std::string& name : certificate_names) {

@@ -114,6 +114,9 @@ jwt:
   EXPECT_EQ(ann->quota.open_jobs, 2);
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.jtis = {"7"}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.tokens = {TokenHash(token)}}, kNow).status()), "TOKEN_REVOKED");
+  const std::string twin = TwinOfJwt(token).value();
+  EXPECT_TRUE(principals->Check(twin, {}, {}, kNow).ok());
+  EXPECT_EQ(ErrorReason(principals->Check(twin, {}, {.tokens = {TokenHash(token)}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.subjects = {"corp/ann"}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_TRUE(principals->Check(token, {}, {.subjects = {"ann"}, .jtis = {"8"}}, kNow).ok());
 }
