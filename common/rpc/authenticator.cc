@@ -1,9 +1,9 @@
 #include "common/rpc/authenticator.h"
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -24,12 +24,18 @@ constexpr size_t kMaxFileBytes = 4 << 20;
 
 absl::StatusOr<std::string> Contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file.good()) return MakeError(absl::StatusCode::kNotFound, "FILE_ERROR", fmt::format("cannot read {}", path));
-  if (text.view().size() <= kMaxFileBytes) return std::move(text).str();
-  return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR",
-                   fmt::format("{}: expected at most 4 MiB, found {} bytes", path, text.view().size()));
+  std::string text;
+  std::array<char, 4096> piece;
+  while (text.size() <= kMaxFileBytes && (file.read(piece.data(), piece.size()) || file.gcount() > 0)) {
+    text.append(piece.data(), static_cast<size_t>(file.gcount()));
+  }
+  if (text.size() > kMaxFileBytes) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR",
+                     fmt::format("{}: expected at most 4 MiB, found more", path));
+  }
+  // Where reading fails before the end, what came is no file: a deny list would be one of fewer entries, or of none.
+  if (file.eof()) return text;
+  return MakeError(absl::StatusCode::kNotFound, "FILE_ERROR", fmt::format("cannot read {}", path));
 }
 
 class FileAuthenticator final : public Authenticator {
@@ -145,6 +151,8 @@ class FileAuthenticator final : public Authenticator {
           spdlog::error("principals stay as they were: {}", std::string(status.message()));
         }
         complaint = std::string(status.message());
+      } else {
+        complaint.clear();
       }
       mutex_.Lock();
     }

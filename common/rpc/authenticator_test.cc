@@ -86,6 +86,19 @@ TEST_F(AuthenticatorTest, ADenyListThatCouldMatchNobodyLeavesWhatWasInForce) {
   Await(**authenticator, "one", "");
 }
 
+// Opens, and no read of it succeeds.
+TEST_F(AuthenticatorTest, AFileThatCannotBeReadIsNoEmptyOne) {
+  Write("principals.yaml", OneToken("one"));
+  Write("deny", "subject ann\n");
+  const auto authenticator = Authenticator::Open(options_);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  std::filesystem::remove(options_.deny_list);
+  std::filesystem::create_directories(options_.deny_list);
+  absl::SleepFor(10 * options_.reload);
+  EXPECT_EQ(ErrorReason((*authenticator)->Check("one", {}).status()), "TOKEN_REVOKED");
+  EXPECT_EQ(Authenticator::Open(options_).status().message(), "cannot read " + options_.deny_list);
+}
+
 TEST_F(AuthenticatorTest, JwtsThatWereCheckedEndInTimeAndCanBeRevoked) {
   const testing::SigningKey key = testing::MakeEcSigningKey();
   std::filesystem::create_directories(folder_ + "/keys");
