@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);  // errors are reported once, as ours
   std::signal(SIGPIPE, SIG_IGN);        // `atoll … | head` ends well, and `up` stops what it started
   atl::log::EscapeTexts();
-  spdlog::set_default_logger(spdlog::stderr_logger_st("atoll"));
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("atoll"));
   spdlog::set_level(spdlog::level::warn);
   atl::client::Session session;
   session.out = &std::cout;

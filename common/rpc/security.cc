@@ -24,6 +24,7 @@
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "spdlog/spdlog.h"
 
 namespace atl::rpc {
 namespace {
@@ -118,7 +119,12 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
     absl::MutexLock lock(&mutex_);
     if (const absl::Duration now = clock_->Monotonic(); now - read_ >= reload_) {
       // A file that is away for a moment leaves the token that there was.
-      if (absl::StatusOr<std::string> token = ReadToken(path_); token.ok()) token_ = *std::move(token);
+      absl::StatusOr<std::string> token = ReadToken(path_);
+      if (token.ok()) token_ = *std::move(token);
+      if (!token.ok() && complaint_ != token.status().message()) {
+        spdlog::error("the token from before is shown on: {}", std::string(token.status().message()));
+      }
+      complaint_ = std::string(token.status().message());
       read_ = now;
     }
     metadata->emplace("authorization", "Bearer " + token_);
@@ -132,7 +138,19 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
   absl::Mutex mutex_;
   std::string token_ ABSL_GUARDED_BY(mutex_);
   absl::Duration read_ ABSL_GUARDED_BY(mutex_);
+  std::string complaint_ ABSL_GUARDED_BY(mutex_);  // of the file as it was read last; empty: none
 };
+
+using FileWatcher = grpc::experimental::FileWatcherCertificateProvider;
+
+// Of the identity in `folder` and of `authorities`; either may be empty: none.
+std::shared_ptr<FileWatcher> WatchFiles(const std::string& folder, const std::string& authorities,
+                                        absl::Duration reload) {
+  const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(reload)));
+  const bool identity = !folder.empty();
+  return std::make_shared<FileWatcher>(identity ? folder + "/tls.key" : "", identity ? folder + "/tls.crt" : "",
+                                       authorities, seconds);
+}
 
 absl::Status StillLetIn(const Authenticator& authenticator, const OpenStreams::Caller& caller) {
   if (const Access* const row = FindAccess(caller.method); row != nullptr && row->open) return absl::OkStatus();
@@ -144,10 +162,11 @@ absl::Status StillLetIn(const Authenticator& authenticator, const OpenStreams::C
 }  // namespace
 
 struct Security::Tls {
-  bool identity = false;     // tls.crt and tls.key
-  bool authorities = false;  // ca.crt, or --ca
-  std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> provider;
-  std::unique_ptr<IdentityWatch> watch;  // of the identity
+  bool identity = false;                  // tls.crt and tls.key
+  std::string authorities;                // of servers that are called: ca.crt, or --ca; empty: the system's
+  std::string of_clients;                 // of those who call: ca.crt, whatever --ca says; empty: none
+  std::shared_ptr<FileWatcher> provider;  // of the identity and of `authorities`
+  std::unique_ptr<IdentityWatch> watch;   // of the identity
 };
 
 Security::Security() = default;
@@ -156,6 +175,10 @@ Security::~Security() = default;
 absl::StatusOr<std::shared_ptr<const Security>> Security::Make(const SecurityOptions& options, Clock* clock) {
   std::shared_ptr<Security> security(new Security);
   security->options_ = options;
+  if (options.require_client_certificate && options.tls_dir.empty()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "TLS_REQUIRED",
+                     "--require-client-certificate: expected --tls-dir beside it, found none");
+  }
   ATOLL_RETURN_IF_ERROR(security->LoadTls());
   ATOLL_RETURN_IF_ERROR(security->LoadChannelCredentials(clock));
   if (options.principals.empty()) {
@@ -179,16 +202,13 @@ absl::Status Security::LoadTls() {
   if (folder.empty() && options_.ca.empty()) return absl::OkStatus();
   const std::string certificate = folder + "/tls.crt";
   const std::string key = folder + "/tls.key";
-  std::string authorities = options_.ca;
-  if (authorities.empty() && Exists(folder + "/ca.crt")) authorities = folder + "/ca.crt";
   tls_ = std::make_unique<Tls>();
   tls_->identity = !folder.empty();
-  tls_->authorities = !authorities.empty();
+  if (tls_->identity && Exists(folder + "/ca.crt")) tls_->of_clients = folder + "/ca.crt";
+  tls_->authorities = options_.ca.empty() ? tls_->of_clients : options_.ca;
   if (tls_->identity) ATOLL_RETURN_IF_ERROR(CheckIdentity(certificate, key));
-  if (tls_->authorities) ATOLL_RETURN_IF_ERROR(ReadCertificate(authorities).status());
-  const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(options_.reload)));
-  tls_->provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-      tls_->identity ? key : "", tls_->identity ? certificate : "", authorities, seconds);
+  if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(ReadCertificate(tls_->authorities).status());
+  tls_->provider = WatchFiles(folder, tls_->authorities, options_.reload);
   if (tls_->identity) {
     const auto check = [certificate, key] { return CheckIdentity(certificate, key); };
     tls_->watch = std::make_unique<IdentityWatch>(certificate, key, check, options_.reload);
@@ -201,7 +221,7 @@ absl::Status Security::LoadChannelCredentials(Clock* clock) {
     grpc::experimental::TlsChannelCredentialsOptions tls;
     tls.set_certificate_provider(tls_->provider);
     if (tls_->identity) tls.watch_identity_key_cert_pairs();
-    if (tls_->authorities) tls.watch_root_certs();  // else those of the system
+    if (!tls_->authorities.empty()) tls.watch_root_certs();  // else those of the system
     channel_credentials_ = grpc::experimental::TlsCredentials(tls);
   }
   if (options_.token_file.empty()) return absl::OkStatus();
@@ -237,16 +257,21 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Security::ServerCredent
     credentials->SetAuthMetadataProcessor(guard_);
     return credentials;
   }
-  if (!tls_->authorities &&
+  if (tls_->of_clients.empty() &&
       (options_.require_client_certificate || (guard_ == nullptr && !here && !options_.insecure_network))) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, "CALLERS_UNKNOWN",
         fmt::format("{}: expected ca.crt in {}, to know clients by their certificates{}", listen, options_.tls_dir,
                     guard_ == nullptr ? ", or --principals FILE, to know them by their tokens" : ""));
   }
-  grpc::experimental::TlsServerCredentialsOptions tls(tls_->provider);
+  std::shared_ptr<FileWatcher> provider = tls_->provider;
+  if (tls_->of_clients != tls_->authorities) {
+    if (!tls_->of_clients.empty()) ATOLL_RETURN_IF_ERROR(ReadCertificate(tls_->of_clients).status());
+    provider = WatchFiles(options_.tls_dir, tls_->of_clients, options_.reload);
+  }
+  grpc::experimental::TlsServerCredentialsOptions tls(provider);
   tls.watch_identity_key_cert_pairs();
-  if (tls_->authorities) {
+  if (!tls_->of_clients.empty()) {
     tls.watch_root_certs();
     const bool require = options_.require_client_certificate || (guard_ == nullptr && !options_.insecure_network);
     tls.set_cert_request_type(require ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY

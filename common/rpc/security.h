@@ -21,7 +21,7 @@ namespace atl::rpc {
 class Security {
  public:
   // Reads every file once: INVALID_ARGUMENT or FAILED_PRECONDITION names the file and what is wrong with it, as
-  // CERTIFICATE_EXPIRED.
+  // CERTIFICATE_EXPIRED; TLS_REQUIRED where client certificates are required without tls_dir.
   static absl::StatusOr<std::shared_ptr<const Security>> Make(const SecurityOptions& options,
                                                               Clock* clock = Clock::Real());
 

@@ -11,7 +11,8 @@ struct SecurityOptions {
   // Folder with tls.crt, tls.key and ca.crt (the names of Kubernetes' secrets), to be replaced as one: by a link that
   // is swapped. Empty: no TLS.
   std::string tls_dir;
-  // A client's: certificates to trust where it has none of its own, in place of tls_dir's ca.crt.
+  // A client's: certificates to trust where it has none of its own, in place of tls_dir's ca.crt. A server knows its
+  // clients by that one all the same.
   std::string ca;
   // A client's: file with the token that it shows.
   std::string token_file;

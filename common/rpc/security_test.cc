@@ -232,6 +232,19 @@ TEST_F(SecurityTest, MutualTlsAloneLetsCertificatesIn) {
   EXPECT_EQ(Explained(), "TLS_EXPECTED");
 }
 
+// A router may call a coordinator whose certificate is another authority's, as a public one, which signs for anybody.
+TEST_F(SecurityTest, AServerKnowsClientsByItsFolderWhateverAuthorityItTrustsItself) {
+  const testing::CertificateAuthority other("other");
+  server_.tls_dir = Folder("server", authority_.IssueServer("router"));
+  server_.ca = Write("other.crt", other.certificate());
+  Start();
+  client_.tls_dir = Folder("client", authority_.IssueClient("eu-1"));
+  EXPECT_EQ(Asked(), "eu-1");
+  WriteTlsFolder(Path("stranger"), other.IssueClient("eu-1"), authority_.certificate());
+  client_.tls_dir = Path("stranger");
+  EXPECT_EQ(Asked(), "UNAVAILABLE");
+}
+
 TEST_F(SecurityTest, AServerOfAnotherAuthorityIsNotTrusted) {
   server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
   Start();
@@ -420,6 +433,14 @@ TEST_F(SecurityTest, ATokenThatIsReplacedIsShownOnTheSameChannel) {
   EXPECT_EQ(ask(), "TOKEN_UNKNOWN");
   Write("token", "ann's");
   EXPECT_TRUE(Becomes([&] { return ask().empty(); }));
+  // One that is no good leaves it, and is told.
+  const auto log = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
+  const absl::Cleanup restore = [before = spdlog::default_logger()] { spdlog::set_default_logger(before); };
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("security_test", log));
+  Write("token", "two words");
+  EXPECT_TRUE(Becomes([&] { return !ask().empty() || !log->last_formatted().empty(); }));
+  EXPECT_THAT(log->last_formatted(), ::testing::Contains(HasSubstr("token: expected one token on one line")));
+  EXPECT_EQ(ask(), "");
 }
 
 TEST_F(SecurityTest, PortsBeyondThisMachineAreClosedUntilTheyAreOpened) {
@@ -438,10 +459,15 @@ TEST_F(SecurityTest, PortsBeyondThisMachineAreClosedUntilTheyAreOpened) {
   EXPECT_EQ(reason({.tls_dir = folder}, "0.0.0.0:1"), "");
   std::filesystem::remove(folder + "/ca.crt");
   EXPECT_EQ(reason({.tls_dir = folder}, "0.0.0.0:1"), "CALLERS_UNKNOWN");
+  EXPECT_EQ(reason({.tls_dir = folder, .ca = Write("other.crt", authority_.certificate())}, "0.0.0.0:1"),
+            "CALLERS_UNKNOWN");
   EXPECT_EQ(reason({.tls_dir = folder, .insecure_network = true}, "0.0.0.0:1"), "");
   EXPECT_EQ(reason({.tls_dir = folder, .principals = principals}, "0.0.0.0:1"), "");
   EXPECT_EQ(reason({.tls_dir = folder, .principals = principals, .require_client_certificate = true}, "0.0.0.0:1"),
             "CALLERS_UNKNOWN");
+  for (const bool open : {false, true}) {
+    EXPECT_EQ(reason({.require_client_certificate = true, .insecure_network = open}, "127.0.0.1:1"), "TLS_REQUIRED");
+  }
   const absl::Status closed = (*Security::Make({}))->ServerCredentials("0.0.0.0:4000").status();
   EXPECT_EQ(closed.message(),
             "0.0.0.0:4000 can be reached from other machines: give --tls-dir DIR, or --insecure-network to serve "
