@@ -92,16 +92,22 @@ std::shared_ptr<SSL_CTX> TlsFolder::Current() {
   if (now - looked_ < options_.max_age) return context_;
   looked_ = now;
   std::string stamp = Stamp();
-  if (stamp == stamp_) return context_;
-  // Not again before they change again: the error would be logged for every connection.
-  stamp_ = std::move(stamp);
+  if (stamp == stamp_) {
+    complaint_.clear();
+    return context_;
+  }
   absl::StatusOr<std::shared_ptr<SSL_CTX>> context = Read(options_);
   if (context.ok()) {
     context_ = *std::move(context);
+    stamp_ = std::move(stamp);
+    complaint_.clear();
     spdlog::info("read the changed certificate in {}", options_.folder);
-  } else {
-    spdlog::error("the changed certificate is not used, the one before goes on: {}",
-                  std::string(context.status().message()));
+    return context_;
+  }
+  // Tried again at the next look, though the files stay as they are: a process without a free descriptor reads none.
+  if (complaint_ != context.status().message()) {
+    complaint_ = std::string(context.status().message());
+    spdlog::error("the changed certificate is not used, the one before goes on: {}", complaint_);
   }
   return context_;
 }

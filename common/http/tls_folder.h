@@ -28,7 +28,7 @@ class TlsFolder {
   // FAILED_PRECONDITION, reason TLS_FILES_INVALID, names the file that cannot be used.
   static absl::StatusOr<std::unique_ptr<TlsFolder>> Open(TlsFolderOptions options, Clock* clock = Clock::Real());
 
-  // What new connections use. Files that changed and are no good are logged, and what was read before goes on.
+  // What new connections use. Files that changed and are no good are logged, once, and what was read before goes on.
   std::shared_ptr<SSL_CTX> Current();
 
  private:
@@ -38,7 +38,8 @@ class TlsFolder {
   const TlsFolderOptions options_;
   Clock* const clock_;
   std::shared_ptr<SSL_CTX> context_;
-  std::string stamp_;  // of the files that were read last
+  std::string stamp_;      // of the files that context_ was read from
+  std::string complaint_;  // of files that changed since; empty: none
   absl::Duration looked_;
 };
 

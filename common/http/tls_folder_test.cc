@@ -1,5 +1,6 @@
 #include "common/http/tls_folder.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -93,6 +94,23 @@ TEST_F(TlsFolderTest, ChangedFilesOfNoUseLeaveWhatWasThere) {
   testing::WriteTlsFolder(folder_, authority_.IssueServer("two"), authority_.certificate());
   std::filesystem::remove(folder_ / "tls.crt");
   EXPECT_EQ((*folder)->Current(), first);
+}
+
+// As where a process has no descriptor left at the moment in which a certificate is renewed.
+TEST_F(TlsFolderTest, ChangedFilesThatCouldNotBeReadAreReadLater) {
+  FakeClock clock;
+  const auto folder = TlsFolder::Open({.folder = folder_, .max_age = absl::ZeroDuration()}, &clock);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto first = (*folder)->Current();
+  testing::WriteTlsFolder(folder_, authority_.IssueServer("two"), authority_.certificate());
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto without = (*folder)->Current();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(without, first);
+  EXPECT_NE((*folder)->Current(), first);
 }
 
 }  // namespace
