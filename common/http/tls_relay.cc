@@ -231,13 +231,15 @@ void TlsRelay::BeginClose(absl::Duration now) {
   deadline_ = now + limits_.max_close_time;
 }
 
-// Closing a socket with unread bytes would take back what was sent last.
+// Closing a socket with unread bytes would take back what was sent last. What goes on coming has its turn again: else
+// one client that sends without end would keep the thread until it stops.
 bool TlsRelay::Discard() {
-  std::array<char, 4096> piece;
-  ssize_t read = 0;
-  while ((read = recv(client_, piece.data(), piece.size(), 0)) > 0) {
+  std::array<char, 16 << 10> piece;
+  for (int round = 0; round < kRounds; ++round) {
+    const ssize_t read = recv(client_, piece.data(), piece.size(), 0);
+    if (read <= 0) return read < 0 && WouldBlock();
   }
-  return read < 0 && WouldBlock();
+  return true;
 }
 
 }  // namespace atl::http
