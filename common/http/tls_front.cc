@@ -193,16 +193,20 @@ void TlsFront::Accept() {
       return connection->relay->crowded_deadline() == from;
     }));
   }
+  bool announced = others_wait_;
   while (static_cast<int>(connections_.size()) < options_.max_connections) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
     const int client = accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     const absl::Duration now = clock_->Monotonic();
     if (client < 0) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) accept_again_ = now + kAcceptPause;
+      // None for one that poll announced: there was no descriptor for it, where accept4 is that of rpc/open_files.h.
+      const bool lacks_descriptor = errno == EMFILE || errno == ENFILE || (errno == EAGAIN && announced);
+      if (lacks_descriptor || errno == ENOBUFS || errno == ENOMEM) accept_again_ = now + kAcceptPause;
       if (errno != ECONNABORTED && errno != EINTR) return;
       continue;
     }
+    announced = false;
     auto connection = std::make_unique<Connection>();
     connection->address = AddressText(address, size);
     connection->relay =
