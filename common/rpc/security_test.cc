@@ -270,6 +270,8 @@ TEST_F(SecurityTest, AServerWithoutTlsIsNamedAsOne) {
   client_.ca = Write("ca.crt", authority_.certificate());
   EXPECT_EQ(Asked(), "UNAVAILABLE");
   EXPECT_EQ(Explained(), "TLS_NOT_SPOKEN");
+  EXPECT_EQ(ErrorReason(ExplainConnection(client_, "dns:///" + running_->address(), absl::Seconds(5))),
+            "TLS_NOT_SPOKEN");
   EXPECT_TRUE(ExplainConnection(client_, "127.0.0.1:1", absl::Seconds(5)).ok());
 }
 

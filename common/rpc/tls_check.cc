@@ -109,6 +109,8 @@ void SetHost(SSL* ssl, const std::string& host) {
 }  // namespace
 
 absl::Status ExplainConnection(const SecurityOptions& options, const std::string& address, absl::Duration timeout) {
+  constexpr std::string_view kOneName = "dns:///";
+  if (address.starts_with(kOneName)) return ExplainConnection(options, address.substr(kOneName.size()), timeout);
   if (const std::vector<std::string> each = SplitAddresses(address); each.size() > 1) {
     for (const std::string& one : each) ATOLL_RETURN_IF_ERROR(ExplainConnection(options, one, timeout));
     return absl::OkStatus();
