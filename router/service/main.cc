@@ -142,6 +142,7 @@ int main(int argc, char** argv) {
   auto& admission = options.engine.admission;
   admission.max_images_in_flight = std::max<int64_t>(admission.max_images_in_flight, options.engine.limits.max_images);
 
+  std::signal(SIGPIPE, SIG_IGN);
   // Blocked in every thread, and taken by this one.
   sigset_t signals;
   sigemptyset(&signals);
