@@ -59,30 +59,51 @@ BioPtr Reader(const std::string& text) {
   return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// OK where its time is now. The first of a file of several is the process's own, or one authority.
-absl::StatusOr<X509Ptr> ReadCertificate(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
-  X509Ptr certificate(PEM_read_bio_X509(Reader(text).get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
-  if (certificate == nullptr) return BadFile("INVALID_CERTIFICATE", path, "expected a certificate (PEM), found none");
+absl::Status NoCertificate(const std::string& path) {
+  return BadFile("INVALID_CERTIFICATE", path, "expected a certificate (PEM), found none");
+}
+
+// OK where its time is now.
+absl::Status CheckTime(const X509* certificate, const std::string& path) {
   const auto when = [](const ASN1_TIME* time) {
     std::tm parts{};
     ASN1_TIME_to_tm(time, &parts);
     return absl::FormatTime(absl::FromTM(parts, absl::UTCTimeZone()), absl::UTCTimeZone());
   };
-  if (const ASN1_TIME* const end = X509_get0_notAfter(certificate.get()); X509_cmp_current_time(end) < 0) {
+  if (const ASN1_TIME* const end = X509_get0_notAfter(certificate); X509_cmp_current_time(end) < 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "CERTIFICATE_EXPIRED",
                      fmt::format("{}: the certificate expired at {}", path, when(end)));
   }
-  if (const ASN1_TIME* const start = X509_get0_notBefore(certificate.get()); X509_cmp_current_time(start) > 0) {
+  if (const ASN1_TIME* const start = X509_get0_notBefore(certificate); X509_cmp_current_time(start) > 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "CERTIFICATE_NOT_YET_VALID",
                      fmt::format("{}: the certificate is valid from {}; is the clock right?", path, when(start)));
   }
-  return certificate;
+  return absl::OkStatus();
 }
 
+// OK where one of the file's certificates is in its time: where a new authority takes the place of an old one, that may
+// end before it is taken out.
+absl::Status CheckAuthorities(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
+  const BioPtr reader = Reader(text);
+  absl::Status wrong = NoCertificate(path);
+  bool any = false;
+  while (const X509Ptr certificate{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+    const absl::Status status = CheckTime(certificate.get(), path);
+    if (status.ok()) return status;
+    if (!std::exchange(any, true)) wrong = status;
+  }
+  ERR_clear_error();
+  return wrong;
+}
+
+// The first of a chain is the process's own.
 absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path) {
-  ATOLL_ASSIGN_OR_RETURN(const X509Ptr certificate, ReadCertificate(certificate_path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string chain, Contents(certificate_path));
+  const X509Ptr certificate(PEM_read_bio_X509(Reader(chain).get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (certificate == nullptr) return NoCertificate(certificate_path);
+  ATOLL_RETURN_IF_ERROR(CheckTime(certificate.get(), certificate_path));
   ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(key_path));
   // Without a callback OpenSSL would ask the terminal for a password.
   const auto no_password = [](char*, int, int, void*) { return 0; };
@@ -207,7 +228,7 @@ absl::Status Security::LoadTls() {
   if (tls_->identity && Exists(folder + "/ca.crt")) tls_->of_clients = folder + "/ca.crt";
   tls_->authorities = options_.ca.empty() ? tls_->of_clients : options_.ca;
   if (tls_->identity) ATOLL_RETURN_IF_ERROR(CheckIdentity(certificate, key));
-  if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(ReadCertificate(tls_->authorities).status());
+  if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->authorities));
   tls_->provider = WatchFiles(folder, tls_->authorities, options_.reload);
   if (tls_->identity) {
     const auto check = [certificate, key] { return CheckIdentity(certificate, key); };
@@ -266,7 +287,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Security::ServerCredent
   }
   std::shared_ptr<FileWatcher> provider = tls_->provider;
   if (tls_->of_clients != tls_->authorities) {
-    if (!tls_->of_clients.empty()) ATOLL_RETURN_IF_ERROR(ReadCertificate(tls_->of_clients).status());
+    if (!tls_->of_clients.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->of_clients));
     provider = WatchFiles(options_.tls_dir, tls_->of_clients, options_.reload);
   }
   grpc::experimental::TlsServerCredentialsOptions tls(provider);

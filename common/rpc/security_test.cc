@@ -502,6 +502,10 @@ TEST_F(SecurityTest, BadFilesAreNamed) {
   mixed.key = "no key";
   EXPECT_EQ(ErrorReason(status({.tls_dir = Folder("keyless", mixed)})), "INVALID_KEY");
   EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", "nothing")})), "INVALID_CERTIFICATE");
+  // Of several authorities one suffices.
+  const std::string old = authority_.IssueExpired("old").certificate;
+  EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", old)})), "CERTIFICATE_EXPIRED");
+  EXPECT_TRUE(status({.ca = Write("ca.crt", old + authority_.certificate())}).ok());
   EXPECT_EQ(ErrorReason(status({.token_file = Path("none")})), "FILE_ERROR");
   for (const char* token : {"", "two words", "two\nlines"}) {
     EXPECT_EQ(ErrorReason(status({.token_file = Write("token", token)})), "INVALID_TOKEN_FILE") << token;
