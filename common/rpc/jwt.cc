@@ -327,8 +327,8 @@ std::optional<std::string> TwinOfJwt(std::string_view token) {
   std::string twin = *signature;
   auto* const half = reinterpret_cast<unsigned char*>(twin.data() + kP256Bytes);
   const NumberPtr s(BN_bin2bn(half, kP256Bytes, nullptr));
-  if (s == nullptr || BN_cmp(s.get(), order.get()) >= 0 || BN_sub(s.get(), order.get(), s.get()) != 1 ||
-      BN_bn2binpad(s.get(), half, kP256Bytes) < 0) {
+  if (s == nullptr || BN_is_zero(s.get()) || BN_cmp(s.get(), order.get()) >= 0 ||
+      BN_sub(s.get(), order.get(), s.get()) != 1 || BN_bn2binpad(s.get(), half, kP256Bytes) < 0) {
     return std::nullopt;
   }
   return std::string(token.substr(0, signature_at)) + ToBase64Url(twin);

@@ -230,8 +230,10 @@ TEST_F(JwtTest, ASignatureHasOneTextAndATwinAtMost) {
   EXPECT_EQ(ReasonOf(*twin), "");
   EXPECT_EQ(TwinOfJwt(*twin), token);
   EXPECT_EQ(TwinOfJwt(Rsa(Claims())), std::nullopt);
-  // s is no number below n.
-  EXPECT_EQ(TwinOfJwt(JoinJwt("{}", "{}", std::string(64, '\xff'))), std::nullopt);
+  // s is not from 1 to n - 1.
+  for (const char byte : {'\0', '\xff'}) {
+    EXPECT_EQ(TwinOfJwt(JoinJwt("{}", "{}", std::string(64, byte))), std::nullopt);
+  }
   for (const char* text : {"", ".", "..", "a.b.c", "a.b.=", "atoll_abc"}) EXPECT_EQ(TwinOfJwt(text), std::nullopt);
 }
 

@@ -54,6 +54,9 @@ void Verify(std::string_view token) {
   // Nobody can sign with these keys.
   if (claims.ok()) std::abort();
   atl::RequireShortError(claims.status());
+  // Of the twin this one is the twin, in the text that its signature has.
+  const auto twin = atl::rpc::TwinOfJwt(token);
+  if (twin && atl::rpc::TwinOfJwt(atl::rpc::TwinOfJwt(*twin).value()) != twin) std::abort();
 }
 
 }  // namespace
