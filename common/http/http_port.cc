@@ -64,7 +64,7 @@ absl::StatusOr<HttpSubject> HttpPort::Admit(const mg_connection* connection, std
   const mg_request_info& request = *mg_get_request_info(connection);
   HttpCaller caller{.address = fmt::format("{}:{}", request.remote_addr, request.remote_port)};
   if (front_ != nullptr) {
-    std::optional<TlsPeer> peer = front_->PeerOf(request.remote_port);
+    std::optional<TlsPeer> peer = front_->PeerOf(request.remote_addr, request.remote_port);
     if (!peer && !options_.security.tls_dir.empty()) {
       return MakeError(absl::StatusCode::kPermissionDenied, "TLS_REQUIRED",
                        fmt::format("expected a connection over TLS to {}, found one behind it", address()));

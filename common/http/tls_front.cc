@@ -21,6 +21,9 @@ namespace {
 // After an accept that found no descriptor free.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
+// From which it connects to the server behind.
+constexpr std::string_view kOwnHost = "127.0.0.1";
+
 absl::Status CannotListen(const std::string& listen, const char* why) {
   return MakeError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN",
                    fmt::format("cannot listen at {}: {}", listen, why));
@@ -116,7 +119,8 @@ TlsFront::~TlsFront() {
   if (stop_ >= 0) close(stop_);
 }
 
-std::optional<TlsPeer> TlsFront::PeerOf(int port) const {
+std::optional<TlsPeer> TlsFront::PeerOf(std::string_view host, int port) const {
+  if (host != kOwnHost) return std::nullopt;
   absl::MutexLock lock(&mutex_);
   const auto found = peers_.find(port);
   return found == peers_.end() ? std::nullopt : std::optional(found->second);

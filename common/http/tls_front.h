@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -49,9 +50,10 @@ class TlsFront {
   // Begins to hand connections on to 127.0.0.1:`port`. Once.
   void Serve(int port);
 
-  // Of the connection whose end at the server behind has this port. Nothing for a connection that did not come through
-  // here: any program of this machine can make one, and it is not to be served.
-  std::optional<TlsPeer> PeerOf(int port) const;
+  // Of the connection whose other end the server behind sees at this address and port. Nothing for a connection that
+  // did not come through here: any program of this machine can make one, also from a port of 127.0.0.2 that is in use
+  // here, and it is not to be served.
+  std::optional<TlsPeer> PeerOf(std::string_view host, int port) const;
 
  private:
   struct Connection;

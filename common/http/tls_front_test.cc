@@ -175,20 +175,21 @@ TEST_F(TlsFrontTest, KnowsWhoIsBehindAConnectionAndWhoIsNot) {
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->Write(kQuestion));
   const int port = behind_.Take();
-  const std::optional<TlsPeer> peer = front_->PeerOf(port);
+  const std::optional<TlsPeer> peer = front_->PeerOf("127.0.0.1", port);
   ASSERT_TRUE(peer.has_value());
   EXPECT_THAT(peer->names, ElementsAre("prometheus"));
   EXPECT_THAT(peer->address, HasSubstr("127.0.0.1:"));
+  EXPECT_FALSE(front_->PeerOf("127.0.0.2", port).has_value()) << "another connection has the port there";
 
   const auto other = Connect();
   ASSERT_NE(other, nullptr);
   ASSERT_TRUE(other->Write(kQuestion));
-  const std::optional<TlsPeer> without = front_->PeerOf(behind_.Take());
+  const std::optional<TlsPeer> without = front_->PeerOf("127.0.0.1", behind_.Take());
   ASSERT_TRUE(without.has_value());
   EXPECT_THAT(without->names, IsEmpty());
 
   const int around = testing::ConnectTo(behind_.port());
-  EXPECT_FALSE(front_->PeerOf(behind_.Take()).has_value()) << "it did not come through the front";
+  EXPECT_FALSE(front_->PeerOf("127.0.0.1", behind_.Take()).has_value()) << "it did not come through the front";
   close(around);
 }
 
@@ -339,7 +340,7 @@ TEST_F(TlsFrontTest, InTheClearTheSameHoldsWithoutTls) {
   ASSERT_EQ(send(asks, kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kQuestion.size()));
   const int port = behind_.Take();
   ASSERT_NE(port, 0);
-  const std::optional<TlsPeer> peer = front_->PeerOf(port);
+  const std::optional<TlsPeer> peer = front_->PeerOf("127.0.0.1", port);
   ASSERT_TRUE(peer.has_value());
   EXPECT_THAT(peer->names, IsEmpty());
   EXPECT_EQ(behind_.Read(kQuestion.size()), kQuestion);
