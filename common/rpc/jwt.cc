@@ -286,21 +286,29 @@ std::optional<std::vector<std::string>> TextsOf(const Json& claims, const char* 
   return texts;
 }
 
+// What the claim names of what the issuer may give; all of that where there is no such claim. Unset: it is no list of
+// texts.
+std::optional<std::vector<std::string>> CoveredTexts(const Json& claims, const char* name,
+                                                     const std::vector<std::string>& patterns) {
+  if (!claims.contains(name)) return patterns;
+  auto texts = TextsOf(claims, name);
+  if (texts) std::erase_if(*texts, [&](const std::string& text) { return !MatchesAny(patterns, text); });
+  return texts;
+}
+
 absl::Status TakeRights(const Json& claims, const JwtIssuer& issuer, JwtClaims* taken) {
   const auto roles = TextsOf(claims, "roles");
-  const auto islands = TextsOf(claims, "islands");
-  if (!roles || !islands) return Refused("TOKEN_MALFORMED", "expected claims roles and islands to be lists of texts");
+  auto islands = CoveredTexts(claims, "islands", issuer.islands);
+  auto models = CoveredTexts(claims, "models", issuer.models);
+  if (!roles || !islands || !models) {
+    return Refused("TOKEN_MALFORMED", "expected claims roles, islands and models to be lists of texts");
+  }
   for (const std::string& name : *roles) {
     // Names of other services' roles may stand beside ours.
     if (const std::optional<Role> role = ParseRole(name); role && issuer.roles.Has(*role)) taken->roles.Add(*role);
   }
-  if (!claims.contains("islands")) {
-    taken->islands = issuer.islands;
-    return absl::OkStatus();
-  }
-  for (const std::string& island : *islands) {
-    if (MatchesAny(issuer.islands, island)) taken->islands.push_back(island);
-  }
+  taken->islands = *std::move(islands);
+  taken->models = *std::move(models);
   return absl::OkStatus();
 }
 

@@ -38,7 +38,8 @@ struct JwtIssuer {
   std::string audience;  // has to be in "aud"
   std::vector<JwtKey> keys;
   RoleSet roles;
-  std::vector<std::string> islands;  // patterns; a token may name others only where one of these covers it
+  std::vector<std::string> islands;         // patterns; a token may name others only where one of these covers it
+  std::vector<std::string> models = {"*"};  // likewise
 };
 
 struct JwtClaims {
@@ -47,6 +48,7 @@ struct JwtClaims {
   std::string id;                    // "jti"; empty: none
   RoleSet roles;                     // claim "roles", cut to the issuer's
   std::vector<std::string> islands;  // claim "islands"; the issuer's where there is none
+  std::vector<std::string> models;   // claim "models", likewise
   absl::Time expires;
 };
 

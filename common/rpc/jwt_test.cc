@@ -172,6 +172,7 @@ TEST_F(JwtTest, ClaimsAreChecked) {
       {R"("roles": "admin")", "TOKEN_MALFORMED"},
       {R"("roles": [1])", "TOKEN_MALFORMED"},
       {R"("islands": "eu-1")", "TOKEN_MALFORMED"},
+      {R"("models": "digits")", "TOKEN_MALFORMED"},
   };
   for (const Case& one : cases) EXPECT_EQ(ReasonOf(Ec(Claims(one.changes))), one.reason) << one.changes;
 }
@@ -193,6 +194,11 @@ TEST_F(JwtTest, RolesAndIslandsAreCutToTheIssuers) {
   EXPECT_THAT(claims->islands, ElementsAre("eu-1", "eu-a*"));
   EXPECT_THAT(VerifyJwt(Ec(Claims()), issuers_, kNow)->islands, ElementsAre("eu-*"));
   EXPECT_THAT(VerifyJwt(Ec(Claims(R"("islands": [])")), issuers_, kNow)->islands, IsEmpty());
+  EXPECT_THAT(VerifyJwt(Ec(Claims()), issuers_, kNow)->models, ElementsAre("*"));
+  issuers_[0].models = {"team-*"};
+  EXPECT_THAT(VerifyJwt(Ec(Claims(R"("models": ["team-a", "team-b*", "digits", "*"])")), issuers_, kNow)->models,
+              ElementsAre("team-a", "team-b*"));
+  EXPECT_THAT(VerifyJwt(Ec(Claims(R"("models": [])")), issuers_, kNow)->models, IsEmpty());
 }
 
 TEST_F(JwtTest, BrokenFormsAreRefused) {

@@ -155,6 +155,13 @@ class PrincipalsReader {
         fmt::format("expected names of islands beside the role island, as [eu-*], found none ({})", node.where));
   }
 
+  // Without the line every model; an empty list is none.
+  static absl::Status ReadModels(const YamlNode& node, const std::string& path, std::vector<std::string>* models) {
+    if (node.Find("models") == nullptr) return absl::OkStatus();
+    models->clear();
+    return ReadTexts(node, path, "models", models);
+  }
+
   static absl::Status ReadQuota(const YamlNode& node, const std::string& path, Quota* quota) {
     const YamlNode* value = node.Find("quota");
     if (value == nullptr) return absl::OkStatus();
@@ -181,9 +188,9 @@ class PrincipalsReader {
   }
 
   absl::Status ReadPrincipal(const YamlNode& node, const std::string& path) {
-    ATOLL_RETURN_IF_ERROR(CheckFields(
-        node, path,
-        {"subject", "roles", "token_sha256", "certificate", "islands", "expert_servers", "quota", "expires"}));
+    ATOLL_RETURN_IF_ERROR(CheckFields(node, path,
+                                      {"subject", "roles", "token_sha256", "certificate", "islands", "expert_servers",
+                                       "models", "quota", "expires"}));
     Principal principal;
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject", true, &principal.subject));
     const bool taken = std::ranges::any_of(principals_->principals_,
@@ -192,6 +199,7 @@ class PrincipalsReader {
     ATOLL_RETURN_IF_ERROR(ReadRoles(node, path, &principal.roles));
     ATOLL_RETURN_IF_ERROR(ReadIslands(node, path, principal.roles, &principal.islands));
     ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "expert_servers", &principal.expert_servers));
+    ATOLL_RETURN_IF_ERROR(ReadModels(node, path, &principal.models));
     ATOLL_RETURN_IF_ERROR(ReadQuota(node, path, &principal.quota));
     ATOLL_RETURN_IF_ERROR(ReadExpiry(node, path, &principal.expires));
     std::vector<std::string> tokens;
@@ -225,8 +233,8 @@ class PrincipalsReader {
   }
 
   absl::Status ReadIssuer(const YamlNode& node, const std::string& path) {
-    ATOLL_RETURN_IF_ERROR(
-        CheckFields(node, path, {"issuer", "audience", "keys", "roles", "islands", "subject_prefix", "quota"}));
+    ATOLL_RETURN_IF_ERROR(CheckFields(
+        node, path, {"issuer", "audience", "keys", "roles", "islands", "models", "subject_prefix", "quota"}));
     JwtIssuer issuer;
     Principals::IssuedTo issued_to;
     std::string keys;
@@ -235,6 +243,7 @@ class PrincipalsReader {
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "keys", true, &keys));
     ATOLL_RETURN_IF_ERROR(ReadRoles(node, path, &issuer.roles));
     ATOLL_RETURN_IF_ERROR(ReadIslands(node, path, issuer.roles, &issuer.islands));
+    ATOLL_RETURN_IF_ERROR(ReadModels(node, path, &issuer.models));
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject_prefix", false, &issued_to.subject_prefix));
     ATOLL_RETURN_IF_ERROR(ReadQuota(node, path, &issued_to.quota));
     absl::StatusOr<std::string> text = read_(keys);
@@ -328,6 +337,13 @@ absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::str
                                fmt::join(principal.expert_servers, ", "), Quoted(server_id)));
 }
 
+absl::Status CheckModel(const Principal& principal, std::string_view model) {
+  if (principal.roles.Has(Role::kAdmin) || MatchesAny(principal.models, model)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kPermissionDenied, "MODEL_NOT_YOURS",
+                   fmt::format("{} may publish the models [{}], not {}", Quoted(principal.subject),
+                               fmt::join(principal.models, ", "), Quoted(model)));
+}
+
 absl::StatusOr<DenyList> DenyList::Parse(std::string_view text, std::string_view file_name) {
   DenyList list;
   int number = 0;
@@ -383,6 +399,7 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
   principal.quota = issued_to_[claims.issuer].quota;
   principal.roles = claims.roles;
   principal.islands = std::move(claims.islands);
+  principal.models = std::move(claims.models);
   principal.expires = claims.expires + kJwtLeeway;
   if (!claims.id.empty() && denied.jtis.contains(claims.id)) {
     return Refused("TOKEN_REVOKED", fmt::format("the token of {} is on the deny list", Quoted(principal.subject)));

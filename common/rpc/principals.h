@@ -38,6 +38,8 @@ struct Principal {
   std::vector<std::string> islands;
   // Expert servers that it may act for, likewise; empty: those that nobody else acts for.
   std::vector<std::string> expert_servers;
+  // Models that its jobs may publish and whose served version it may choose, likewise.
+  std::vector<std::string> models = {"*"};
   Quota quota;
   absl::Time expires = absl::InfiniteFuture();
 };
@@ -53,6 +55,9 @@ bool MayActForIsland(const Principal& principal, std::string_view island_id);
 // Whether the principal is named for the expert server, and may so take the place of who else acts for it; false where
 // its entry names none. PERMISSION_DENIED (EXPERT_SERVER_NOT_YOURS) where it names others.
 absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::string_view server_id);
+
+// OK, or PERMISSION_DENIED with reason MODEL_NOT_YOURS.
+absl::Status CheckModel(const Principal& principal, std::string_view model);
 
 // What is refused whatever else is known of it. Text, one entry a line: "subject NAME", "jti ID" or "token SHA256";
 // a line that starts with # is a comment. INVALID_ARGUMENT, INVALID_DENY_LIST, names a line that could match nobody.

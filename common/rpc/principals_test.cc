@@ -182,6 +182,30 @@ TEST(PrincipalsTest, ExpertServersAreTheCallersOwnWhereItsEntryNamesSome) {
   EXPECT_TRUE(*IsNamedForExpertServer(OpenPrincipal("anonymous"), "us-1"));
 }
 
+TEST(PrincipalsTest, ModelsAreTheCallersOwnWhereItsEntryNamesSome) {
+  const auto principals = Parse(fmt::format(R"(
+principals:
+- {{subject: all, roles: [submitter], token_sha256: {}}}
+- {{subject: team, roles: [submitter], models: [team-*, digits], token_sha256: {}}}
+- {{subject: none, roles: [submitter], models: [], token_sha256: {}}}
+- {{subject: root, roles: [admin], models: [], token_sha256: {}}}
+)",
+                                            TokenHash("all"), TokenHash("team"), TokenHash("none"), TokenHash("root")));
+  ASSERT_TRUE(principals.ok()) << principals.status();
+  const auto check = [&](const char* token, const char* model) {
+    return CheckModel(principals->Check(token, {}, {}, kNow).value(), model);
+  };
+  EXPECT_TRUE(check("all", "faces").ok());
+  EXPECT_TRUE(check("team", "team-faces").ok());
+  EXPECT_TRUE(check("team", "digits").ok());
+  EXPECT_TRUE(check("root", "faces").ok());
+  EXPECT_TRUE(CheckModel(OpenPrincipal("anonymous"), "faces").ok());
+  const absl::Status status = check("team", "digits2");
+  EXPECT_EQ(ErrorReason(status), "MODEL_NOT_YOURS");
+  EXPECT_EQ(status.message(), "'team' may publish the models [team-*, digits], not 'digits2'");
+  EXPECT_EQ(ErrorReason(check("none", "faces")), "MODEL_NOT_YOURS");
+}
+
 TEST(PrincipalsTest, IslandsAreTheCallersOwn) {
   Principal principal{.subject = "eu", .roles = {Role::kIsland}, .islands = {"eu-*", "north"}};
   for (const char* island : {"eu-", "eu-1", "eu-1-2", "north"})

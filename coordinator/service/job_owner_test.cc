@@ -1,4 +1,4 @@
-// Whose jobs a caller may change, and how many it may have.
+// Whose jobs and models a caller may change, and how many jobs it may have.
 #include <filesystem>
 #include <fstream>
 
@@ -12,14 +12,17 @@ namespace atl::coordinator {
 namespace {
 
 using atlpb::job::v1::JobService;
+using atlpb::model::v1::ModelService;
 
 class JobOwnerTest : public CoordinatorFixture {
  protected:
   void SetUp() override {
     std::ofstream principals(folder_.File("principals.yaml"));
     principals << "principals:\n";
-    for (const auto& [name, more] : {std::pair("alice", "roles: [submitter], quota: {open_jobs: 1}"),
-                                     std::pair("bob", "roles: [submitter]"), std::pair("root", "roles: [admin]")}) {
+    for (const auto& [name, more] :
+         {std::pair("alice", "roles: [submitter], quota: {open_jobs: 1}"), std::pair("bob", "roles: [submitter]"),
+          std::pair("carol", "roles: [submitter], models: [faces-*]"),
+          std::pair("dora", "roles: [submitter], models: [digits]"), std::pair("root", "roles: [admin]")}) {
       const rpc::NewToken token = rpc::MakeToken();
       tokens_[name] = token.token;
       principals << fmt::format("- {{subject: {}, {}, token_sha256: {}}}\n", name, more, token.sha256);
@@ -32,18 +35,18 @@ class JobOwnerTest : public CoordinatorFixture {
     StartCoordinator(/*restored=*/false, /*adopt=*/false, security_);
   }
 
-  template <typename Request, typename Response>
-  absl::Status As(const std::string& name,
-                  grpc::Status (JobService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                  const Request& request, Response* response) {
+  template <typename Stub, typename Request, typename Response>
+  absl::Status As(const std::string& name, Stub& stub,
+                  grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*), const Request& request,
+                  Response* response) {
     grpc::ClientContext context;
     rpc::SetTimeout(&context, absl::Seconds(20), true);
     context.AddMetadata("authorization", "Bearer " + tokens_[name]);
-    return rpc::FromGrpc((*jobs_.*method)(&context, request, response));
+    return rpc::FromGrpc((stub.*method)(&context, request, response));
   }
   absl::StatusOr<atlpb::job::v1::Job> SubmitAs(const std::string& name) {
     atlpb::job::v1::SubmitJobResponse response;
-    const absl::Status status = As(name, &JobService::Stub::SubmitJob, SubmitRequest(), &response);
+    const absl::Status status = As(name, *jobs_, &JobService::Stub::SubmitJob, SubmitRequest(), &response);
     if (!status.ok()) return status;
     return response.job();
   }
@@ -51,13 +54,21 @@ class JobOwnerTest : public CoordinatorFixture {
     atlpb::job::v1::CancelJobRequest request;
     request.set_job_id(job_id);
     atlpb::job::v1::CancelJobResponse response;
-    return ErrorReason(As(name, &JobService::Stub::CancelJob, request, &response));
+    return ErrorReason(As(name, *jobs_, &JobService::Stub::CancelJob, request, &response));
   }
   std::string DeleteAs(const std::string& name, const std::string& job_id) {
     atlpb::job::v1::DeleteJobRequest request;
     request.set_job_id(job_id);
     atlpb::job::v1::DeleteJobResponse response;
-    return ErrorReason(As(name, &JobService::Stub::DeleteJob, request, &response));
+    return ErrorReason(As(name, *jobs_, &JobService::Stub::DeleteJob, request, &response));
+  }
+
+  std::string ServeAs(const std::string& name) {
+    atlpb::model::v1::SetServingVersionRequest request;
+    request.set_name("digits");
+    request.set_version("no-such-version");
+    atlpb::model::v1::SetServingVersionResponse response;
+    return ErrorReason(As(name, *models_, &ModelService::Stub::SetServingVersion, request, &response));
   }
 
   std::map<std::string, std::string> tokens_;
@@ -82,11 +93,21 @@ TEST_F(JobOwnerTest, AdminsChangeEverybodysAlsoAfterARestart) {
   atlpb::job::v1::GetJobRequest request;
   request.set_job_id(job->job_id());
   atlpb::job::v1::GetJobResponse response;
-  ASSERT_TRUE(As("root", &JobService::Stub::GetJob, request, &response).ok());
+  ASSERT_TRUE(As("root", *jobs_, &JobService::Stub::GetJob, request, &response).ok());
   EXPECT_EQ(response.job().owner(), "alice");
   EXPECT_EQ(CancelAs("bob", job->job_id()), "JOB_NOT_YOURS");
   EXPECT_EQ(CancelAs("root", job->job_id()), "");
   EXPECT_EQ(DeleteAs("root", job->job_id()), "");
+}
+
+TEST_F(JobOwnerTest, SubmittersPublishTheModelsOfTheirEntryAlone) {
+  EXPECT_EQ(ErrorReason(SubmitAs("carol").status()), "MODEL_NOT_YOURS");
+  EXPECT_EQ(ServeAs("carol"), "MODEL_NOT_YOURS");
+  // They get as far as anybody: no job has published it yet.
+  for (const char* name : {"dora", "bob", "root"}) {
+    EXPECT_TRUE(SubmitAs(name).ok()) << name;
+    EXPECT_EQ(ServeAs(name), "MODEL_UNKNOWN") << name;
+  }
 }
 
 TEST_F(JobOwnerTest, OpenJobsAreCountedByTheirOwner) {

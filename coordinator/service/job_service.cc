@@ -19,14 +19,26 @@ namespace {
 namespace pb = atlpb::job::v1;
 
 template <typename Request>
-absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                              std::string_view method, const Request& request) {
-  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+CallKey KeyOf(const rpc::Principal& caller, std::string_view method, const Request& request) {
   CallKey key{caller.subject, std::string(method), request.request_id(), ""};
   if (!key.request_id.empty()) key.payload_hash = PayloadHash(request);
   key.may_change_all_jobs = caller.roles.Has(rpc::Role::kAdmin);
   key.max_open_jobs = caller.quota.open_jobs;
   return key;
+}
+
+template <typename Request>
+absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                              std::string_view method, const Request& request) {
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+  return KeyOf(caller, method, request);
+}
+
+absl::StatusOr<CallKey> KeyOfSubmission(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                                        const pb::SubmitJobRequest& request) {
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+  ATOLL_RETURN_IF_ERROR(rpc::CheckModel(caller, request.spec().model_name()));
+  return KeyOf(caller, "SubmitJob", request);
 }
 
 template <typename Response>
@@ -80,7 +92,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
     timer->End(status);
     reactor->Finish(rpc::ToGrpc(status));
   };
-  const absl::StatusOr<CallKey> keyed = KeyOf(context_, *call, "SubmitJob", *request);
+  const absl::StatusOr<CallKey> keyed = KeyOfSubmission(context_, *call, *request);
   if (!keyed.ok()) {
     finish(keyed.status());
     return reactor;

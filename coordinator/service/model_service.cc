@@ -55,6 +55,7 @@ grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServ
   return Serve(context_, call, {"SetServingVersion", request->name()},
                [caller, request, response](Core& core) -> absl::Status {
                  ATOLL_RETURN_IF_ERROR(caller.status());
+                 ATOLL_RETURN_IF_ERROR(rpc::CheckModel(*caller, request->name()));
                  CallKey key{caller->subject, "SetServingVersion", request->request_id(), ""};
                  if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
                  ATOLL_ASSIGN_OR_RETURN(const std::string bytes,
