@@ -16,6 +16,7 @@ struct NewTokenFlags {
   std::string subject;
   std::vector<std::string> roles;
   std::vector<std::string> islands;
+  std::vector<std::string> models;
 };
 
 // A name as YAML reads it back, whatever is in it: JSON is YAML.
@@ -37,16 +38,17 @@ absl::Status PrintNewToken(const Session& session, const NewTokenFlags& flags) {
   }
   const rpc::NewToken made = rpc::MakeToken();
   if (session.format == OutputFormat::kJson) {
-    const nlohmann::ordered_json json = {{"token", made.token},
-                                         {"subject", flags.subject},
-                                         {"roles", flags.roles},
-                                         {"islands", flags.islands},
-                                         {"token_sha256", made.sha256}};
+    nlohmann::ordered_json json = {
+        {"token", made.token}, {"subject", flags.subject}, {"roles", flags.roles}, {"islands", flags.islands}};
+    // An entry with an empty list of models has none, one without a list has all.
+    if (!flags.models.empty()) json["models"] = flags.models;
+    json["token_sha256"] = made.sha256;
     *session.out << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return absl::OkStatus();
   }
   std::string entry = fmt::format("- subject: {}\n  roles: {}\n", Text(flags.subject), Texts(flags.roles));
   if (!flags.islands.empty()) entry += fmt::format("  islands: {}\n", Texts(flags.islands));
+  if (!flags.models.empty()) entry += fmt::format("  models: {}\n", Texts(flags.models));
   entry += fmt::format("  token_sha256: {}\n", made.sha256);
   *session.out << made.token << "\n";
   // Apart, so that `> alice.token` holds the token alone.
@@ -68,6 +70,9 @@ void AddAuthCommand(CLI::App* app, Session* session) {
       ->required()
       ->check(CLI::IsMember({"admin", "submitter", "sampler", "island", "expert", "router", "reader"}));
   token->add_option("--island", flags->islands, "With role island: its name, or a pattern as eu-*; may be repeated");
+  token->add_option("--model", flags->models,
+                    "With role submitter: a model that its jobs may publish, or a pattern as team-*; may be repeated; "
+                    "without it all");
   token->callback([=] { session->run = [=] { return PrintNewToken(*session, *flags); }; });
   auth->footer(R"(
 Examples:

@@ -24,8 +24,8 @@ class AuthCommandTest : public CommandLineTest {
 };
 
 TEST_F(AuthCommandTest, ANewTokenFitsTheEntryBesideIt) {
-  const Outcome made = Run(
-      {"auth", "new-token", "--subject", "eu: \"north\"", "--role", "island", "--role", "reader", "--island", "eu-*"});
+  const Outcome made = Run({"auth", "new-token", "--subject", "eu: \"north\"", "--role", "island", "--role",
+                            "submitter", "--island", "eu-*", "--model", "eu-*"});
   ASSERT_EQ(made.code, kExitOk) << made.err;
   const std::string token = made.out.substr(0, made.out.size() - 1);
   EXPECT_EQ(made.err.find(token), std::string::npos);
@@ -35,8 +35,9 @@ TEST_F(AuthCommandTest, ANewTokenFitsTheEntryBesideIt) {
   const auto principal = principals->Check(token, {}, {}, absl::Now());
   ASSERT_TRUE(principal.ok()) << principal.status();
   EXPECT_EQ(principal->subject, "eu: \"north\"");
-  EXPECT_EQ(principal->roles, rpc::RoleSet({rpc::Role::kIsland, rpc::Role::kReader}));
+  EXPECT_EQ(principal->roles, rpc::RoleSet({rpc::Role::kIsland, rpc::Role::kSubmitter}));
   EXPECT_THAT(principal->islands, ::testing::ElementsAre("eu-*"));
+  EXPECT_THAT(principal->models, ::testing::ElementsAre("eu-*"));
   EXPECT_THAT(Run({"auth", "new-token", "--subject", "a", "--role", "reader", "--output", "json"}).out,
               HasSubstr("\"token_sha256\": \""));
 }
