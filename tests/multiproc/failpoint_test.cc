@@ -2,7 +2,7 @@
 // train: jobs succeed, no invariant is violated, and the weights are those of a run without faults.
 //
 // In CTest every place is hit once, by one of the three. ATOLL_FAILPOINT_REPEATS=N (tests/failpoints.sh) hits each by
-// all three, N times.
+// all three, N times; ATOLL_FAILPOINT_SEED makes their order another one.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -47,8 +47,8 @@ const char* NameOf(Role role) {
 // Which faults must still strike, and which of them a process gets at its next start.
 class FaultList {
  public:
-  // `repeats` 0: each place once, by one action.
-  explicit FaultList(int repeats) : repeats_(repeats) {}
+  // `repeats` 0: each place once, by one action. The seed says which faults meet in one life of a process.
+  FaultList(int repeats, uint32_t seed) : repeats_(repeats), random_(seed) {}
 
   void AddPlace(Role role, const std::string& place) {
     if (!places_.insert({role, place}).second) return;
@@ -128,7 +128,7 @@ class FaultList {
   };
 
   const int repeats_;
-  std::mt19937 random_{7};
+  std::mt19937 random_;
   std::set<std::pair<Role, std::string>> places_;
   std::set<std::pair<Role, std::string>> required_;
   std::map<Fault, int> left_;
@@ -226,10 +226,14 @@ std::string LocalPath(const std::string& uri) {
   return uri.substr(std::string("file://").size());
 }
 
+int FromEnvironment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  int number = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &number) ? number : otherwise;
+}
+
 int Repeats() {
-  const char* text = std::getenv("ATOLL_FAILPOINT_REPEATS");
-  int repeats = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &repeats) ? repeats : 0;
+  return FromEnvironment("ATOLL_FAILPOINT_REPEATS", 0);
 }
 
 class FailpointTest : public testing::Test {
@@ -312,7 +316,9 @@ class FailpointTest : public testing::Test {
 };
 
 TEST_F(FailpointTest, EveryPlaceMayFailAndNothingIsLost) {
-  FaultList faults(Repeats());
+  const int seed = FromEnvironment("ATOLL_FAILPOINT_SEED", 7);
+  std::printf("seed %d\n", seed);
+  FaultList faults(Repeats(), static_cast<uint32_t>(seed));
   FaultRun run(&cluster_, &faults);
   run.Begin(/*without_faults=*/true);
   const std::string reference = RunJob(&run, 0, absl::Now() + kPatience);
