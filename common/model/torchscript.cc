@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -27,21 +28,70 @@ constexpr std::array<std::string_view, 1> kTensorClasses = {"quantized"};
 
 constexpr size_t kQuoted = 300;
 
+// A call of getattr that is longer was not written by LibTorch.
+constexpr size_t kLongestGetattr = 4096;
+
 template <size_t n>
 bool Holds(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// LibTorch reads mobile modules too, which have no source to look into, and tells them by their fifth to eighth byte: a
+// file can be both.
+bool IsZip(std::string_view bytes) {
+  return bytes.starts_with("PK\x03\x04") && bytes.substr(4, 4) != "PTMF";
 }
 
 // What a file that LibTorch does not load is. Where the archive itself is at fault, `said` speaks of the library's
 // parts.
 std::string WhyUnreadable(std::string_view bytes, const std::string& said) {
   constexpr size_t kFarthestEnd = (1 << 16) + 22;  // a zip archive's last record, and a comment
-  if (!bytes.starts_with("PK\x03\x04")) return fmt::format("{} bytes that are no archive", bytes.size());
+  if (!IsZip(bytes)) return fmt::format("{} bytes that are no archive", bytes.size());
   const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kFarthestEnd));
   if (tail.find("PK\x05\x06") == std::string_view::npos) return fmt::format("one cut off after {} bytes", bytes.size());
   if (said.find("PytorchStreamReader") != std::string::npos)
     return fmt::format("a damaged one of {} bytes", bytes.size());
   return "one that does not load: " + said;
+}
+
+bool IsIdentifier(std::string_view text) {
+  return !text.empty() && !absl::ascii_isdigit(text[0]) &&
+         std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
+}
+
+// Whether a call of getattr, `code` from behind its name on, asks only for names that are no identifiers ("0"), each
+// one plain string. LibTorch writes no other; and a string in pieces or with escapes could spell any operator.
+bool PlainGetattr(std::string_view code) {
+  code = absl::StripLeadingAsciiWhitespace(code.substr(0, kLongestGetattr));
+  if (!code.starts_with('(')) return false;
+  int open = 0;
+  for (size_t i = 0; i < code.size(); ++i) {
+    const char c = code[i];
+    if (c == '(') {
+      ++open;
+    } else if (c == ')') {
+      if (--open == 0) return true;
+    } else if (c == '"') {
+      const size_t end = code.find('"', i + 1);
+      if (end == std::string_view::npos) return false;
+      const std::string_view name = code.substr(i + 1, end - i - 1);
+      if (IsIdentifier(name) || name.find_first_of("\\\n") != std::string_view::npos) return false;
+      if (!absl::StripLeadingAsciiWhitespace(code.substr(end + 1)).starts_with(')')) return false;
+      i = end;
+    } else if (!absl::ascii_isalnum(c) && !absl::ascii_isspace(c) &&
+               std::string_view("_.,[]").find(c) == std::string_view::npos) {
+      return false;
+    }
+  }
+  return false;
+}
+
+// Whether a namespace is no more than named: under another name what is taken from it would not be seen. `next` comes
+// after it; behind a colon it is a member's name.
+bool NamesNamespace(const std::vector<std::string_view>& path, char next) {
+  if (path.empty()) return false;
+  if (path.size() == 1) return path[0] == "ops" && next != ':';
+  return path.back() == "torch" || (path.back() == "classes" && path[path.size() - 2] == "torch");
 }
 
 bool Refused(const std::vector<std::string_view>& path) {
@@ -53,6 +103,37 @@ bool Refused(const std::vector<std::string_view>& path) {
     if (path[i] == "classes" && !Holds(kTensorClasses, path[i + 1])) return true;
   }
   return false;
+}
+
+// The first class of `pickle`, saved objects, whose loading would run what is not on tensors.
+std::optional<std::string> RefusedClass(std::string_view pickle) {
+  constexpr std::string_view kClasses = "torch.classes.";
+  for (size_t at = pickle.find(kClasses); at != std::string_view::npos; at = pickle.find(kClasses, at)) {
+    at += kClasses.size();
+    size_t end = at;
+    while (end < pickle.size() && (absl::ascii_isalnum(pickle[end]) || pickle[end] == '_')) ++end;
+    const std::string_view name = pickle.substr(at, end - at);
+    if (!Holds(kTensorClasses, name)) return fmt::format("{}{}", kClasses, name);
+  }
+  return std::nullopt;
+}
+
+// What `reader`'s archive may not hold and where, or nothing. LibTorch's errors as exceptions.
+std::optional<std::string> RefusedRecord(caffe2::serialize::PyTorchStreamReader* reader) {
+  std::set<std::string> names;
+  for (const std::string& record : reader->getAllRecords()) {
+    // LibTorch does not tell capitals from small letters when it looks a record up, and lists long names cut short.
+    const std::string name = absl::AsciiStrToLower(record);
+    if (!names.insert(name).second || !reader->hasRecord(record)) return "a name that is not one record's: " + record;
+    // Archives of before hold their code in records of any name.
+    if (name == "model.json") return "an archive of before PyTorch 1.2";
+    if (!name.ends_with(".py") && !name.ends_with(".pkl")) continue;
+    const auto [data, size] = reader->getRecord(record);
+    const std::string_view content(static_cast<const char*>(data.get()), size);
+    const std::optional<std::string> refused = name.ends_with(".py") ? RefusedOperator(content) : RefusedClass(content);
+    if (refused.has_value()) return fmt::format("{} in {}", *refused, record);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -69,40 +150,44 @@ std::optional<std::string> RefusedOperator(std::string_view code) {
   bool dotted = false;  // a dot since the last name
   for (size_t i = 0; i < code.size();) {
     const char c = code[i];
-    if (absl::ascii_isalpha(c) || c == '_') {
+    const bool name = absl::ascii_isalpha(c) || c == '_';
+    const bool within = c == '.' || c == '\\' || absl::ascii_isspace(c) || (name && dotted);
+    if (!within && NamesNamespace(path, c)) return fmt::format("{}", fmt::join(path, "."));
+    if (name) {
       size_t end = i + 1;
       while (end < code.size() && (absl::ascii_isalnum(code[end]) || code[end] == '_')) ++end;
       if (!std::exchange(dotted, false)) path.clear();
       path.push_back(code.substr(i, end - i));
-      if (Refused(path)) return fmt::format("{}", fmt::join(path, "."));
+      const bool spelled = path.back() == "getattr" && !PlainGetattr(code.substr(end));
+      if (spelled || Refused(path)) return fmt::format("{}", fmt::join(path, "."));
       i = end;
       continue;
     }
     if (c == '.') {
       dotted = true;
-    } else if (!absl::ascii_isspace(c) && c != '\\') {
+    } else if (!within) {
       path.clear();
       dotted = false;
     }
     ++i;
   }
+  if (NamesNamespace(path, '\n')) return fmt::format("{}", fmt::join(path, "."));
   return std::nullopt;
 }
 
 absl::StatusOr<torch::jit::Module> LoadTorchScript(const std::string& archive, const std::string& device,
                                                    const std::string& field, const std::string& uri) {
+  const auto unreadable = [&](const std::string& said) {
+    return FieldError(field, "TORCHSCRIPT_FILE",
+                      fmt::format("{}: expected a TorchScript archive, found {}", uri, WhyUnreadable(archive, said)));
+  };
+  if (!IsZip(archive)) return unreadable("");
   try {
     std::istringstream stream(archive);
     caffe2::serialize::PyTorchStreamReader reader(&stream);
-    for (const std::string& record : reader.getAllRecords()) {
-      if (!record.ends_with(".py")) continue;
-      const auto [data, size] = reader.getRecord(record);
-      const std::string_view code(static_cast<const char*>(data.get()), size);
-      if (const std::optional<std::string> refused = RefusedOperator(code)) {
-        return FieldError(
-            field, "TORCHSCRIPT_REFUSED",
-            fmt::format("{}: expected operators on tensors alone, found {} in {}", uri, *refused, record));
-      }
+    if (const std::optional<std::string> refused = RefusedRecord(&reader)) {
+      return FieldError(field, "TORCHSCRIPT_REFUSED",
+                        fmt::format("{}: expected operators on tensors alone, found {}", uri, *refused));
     }
     stream.clear();
     stream.seekg(0);
@@ -110,9 +195,7 @@ absl::StatusOr<torch::jit::Module> LoadTorchScript(const std::string& archive, c
     module.eval();
     return module;
   } catch (const std::exception& error) {
-    return FieldError(field, "TORCHSCRIPT_FILE",
-                      fmt::format("{}: expected a TorchScript archive, found {}", uri,
-                                  WhyUnreadable(archive, FirstLine(error.what()))));
+    return unreadable(FirstLine(error.what()));
   }
 }
 

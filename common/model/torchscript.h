@@ -18,7 +18,8 @@ namespace atl::model {
 // LibTorch's errors carry stack traces of many lines; at most 300 characters of the first.
 std::string FirstLine(const char* what);
 
-// The first name in `code`, TorchScript source as archives hold it, that no file of a job may use.
+// The first name in `code`, TorchScript source as archives hold it, that no file of a job may use: also one that would
+// hide another, as an alias of a namespace or a getattr that spells a name.
 std::optional<std::string> RefusedOperator(std::string_view code);
 
 // The module in `archive`, in evaluation mode on `device`. INVALID_ARGUMENT of `field`, whose message begins with

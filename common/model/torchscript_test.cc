@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_replace.h"
 #include "common/base/errors.h"
 
 namespace atl::model {
@@ -36,13 +37,30 @@ TEST(TorchScriptTest, OperatorsThatReachBeyondTensorsAreRefused) {
       {"group : __torch__.torch.classes.c10d.ProcessGroup", "__torch__.torch.classes.c10d"},
       {"net = __torch__.torch.classes.nnapi.Compilation()", "__torch__.torch.classes.nnapi"},
       {"self.saved_ops.mean(x) + drops.run", ""},
+      {"o = ops\no.rpc.remote(x)", "ops"},
+      {"(ops).rpc.remote(x)", "ops"},
+      {"(ops. # c\n rpc.remote(x))", "ops"},
+      {"x = ops", "ops"},
+      {"  ops : __torch__.torch.nn.modules.container.ModuleList\n", ""},
+      {"self.ops.add(x)", ""},
+      {"c = __torch__.torch\nc.classes.c10d.ProcessGroup", "__torch__.torch"},
+      {"c = __torch__.torch.classes\nc.c10d.ProcessGroup", "__torch__.torch.classes"},
+      {"t = torch\nt.add(x, self.classes)", ""},
+      {"_0 = getattr(self, \"0\")", ""},
+      {"_1 = (getattr(getattr(self.layers, \"0\"), \"1\")).forward(x, )", ""},
+      {"getattr(torch, \"from_file\")(x)", "getattr"},
+      {"getattr(torch, \"from_\" \"file\")(x)", "getattr"},
+      {"getattr(torch, \"from\\137file\")(x)", "getattr"},
+      {"getattr(torch, # \"0\")\n \"from_\" \"file\")", "getattr"},
+      {"getattr(__torch__, \"torch\").classes.c10d.ProcessGroup", "getattr"},
+      {"g = getattr", "getattr"},
       {"# from_file", "from_file"},
   };
   for (const Case& c : cases) EXPECT_EQ(RefusedOperator(c.code).value_or(""), c.refused) << c.code;
 }
 
-std::string Archive(const std::string& methods) {
-  torch::jit::Module module("layer");
+std::string Archive(const std::string& methods, const std::string& class_name = "layer") {
+  torch::jit::Module module(class_name);
   module.define(methods);
   std::ostringstream out;
   module.save(out);
@@ -68,6 +86,29 @@ def forward(self, x):
 
   const std::string saves = "def forward(self, x):\n  torch.save(x, \"" + path + "\")\n  return x\n";
   EXPECT_EQ(ErrorReason(LoadTorchScript(Archive(saves), "cpu", "f", "u").status()), "TORCHSCRIPT_REFUSED");
+}
+
+TEST(TorchScriptTest, AnArchiveIsRefusedWhoseCodeIsNotWhereItIsLookedFor) {
+  const std::string evil = "def forward(self, x):\n  torch.save(x, \"made\")\n  return x\n";
+  // LibTorch takes either for code/__torch__.py.
+  std::string capitals = Archive(evil);
+  ASSERT_NE(capitals.find("/__torch__.py"), std::string::npos);
+  absl::StrReplaceAll({{"/__torch__.py", "/__torch__.PY"}}, &capitals);
+  const absl::Status by_capitals = LoadTorchScript(capitals, "cpu", "f", "u").status();
+  EXPECT_EQ(ErrorReason(by_capitals), "TORCHSCRIPT_REFUSED") << by_capitals;
+  EXPECT_THAT(std::string(by_capitals.message()), HasSubstr("torch.save in code/__torch__.PY"));
+
+  // Its name is listed cut short, without its end.
+  const absl::Status by_length =
+      LoadTorchScript(Archive(evil, "__torch__." + std::string(600, 'a') + ".layer"), "cpu", "f", "u").status();
+  EXPECT_EQ(ErrorReason(by_length), "TORCHSCRIPT_REFUSED") << by_length;
+
+  // An archive that is a mobile module too.
+  std::string mobile = Archive("def forward(self, x):\n  return x\n");
+  mobile.replace(4, 4, "PTMF");
+  const absl::Status by_format = LoadTorchScript(mobile, "cpu", "f", "u").status();
+  EXPECT_EQ(ErrorReason(by_format), "TORCHSCRIPT_FILE") << by_format;
+  EXPECT_THAT(std::string(by_format.message()), HasSubstr("bytes that are no archive"));
 }
 
 TEST(TorchScriptTest, WhatWorksOnTensorsLoads) {
