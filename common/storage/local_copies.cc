@@ -23,13 +23,21 @@ std::optional<std::string> LocalCopies::Find(std::string_view key, absl::Time no
   absl::MutexLock lock(&mutex_);
   const auto found = copies_.find(key);
   if (found == copies_.end()) return std::nullopt;
+  // Systems clean their temporary folders of what was not touched for days.
+  std::error_code error;
+  if (!std::filesystem::exists(found->second.path, error)) {
+    bytes_ -= found->second.bytes;
+    copies_.erase(found);
+    return std::nullopt;
+  }
   found->second.asked = now;
   return found->second.path;
 }
 
 absl::StatusOr<std::string> LocalCopies::NewPath() {
   absl::MutexLock lock(&mutex_);
-  if (folder_.empty()) {
+  std::error_code error;
+  if (folder_.empty() || !std::filesystem::is_directory(folder_, error)) {
     std::string folder = std::filesystem::temp_directory_path() / "atoll-cache-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) return FromErrno(errno, "cannot create the cache folder " + folder);
     folder_ = folder;

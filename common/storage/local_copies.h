@@ -25,7 +25,7 @@ class LocalCopies {
   LocalCopies(const LocalCopies&) = delete;
   LocalCopies& operator=(const LocalCopies&) = delete;
 
-  // The path of a copy that was kept under `key`.
+  // The path of a copy that was kept under `key`, if it is still there.
   std::optional<std::string> Find(std::string_view key, absl::Time now);
   // A path for a new copy. Creates the folder: in TMPDIR, or /tmp.
   absl::StatusOr<std::string> NewPath();

@@ -58,5 +58,17 @@ TEST(LocalCopiesTest, TwoCopiesOfOneFileBothStayValidAndBothGo) {
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(first).parent_path()));
 }
 
+TEST(LocalCopiesTest, WhatTheSystemCleanedAwayIsNotGivenOutAndMadeAgain) {
+  LocalCopies copies(25);
+  const absl::Time now = absl::UnixEpoch();
+  const std::string a = Copied(&copies, "a", 10, now);
+  std::filesystem::remove_all(std::filesystem::path(a).parent_path());
+  EXPECT_FALSE(copies.Find("a", now).has_value());
+  EXPECT_EQ(copies.bytes(), 0);
+  const std::string again = Copied(&copies, "a", 10, now);
+  EXPECT_TRUE(std::filesystem::exists(again));
+  EXPECT_EQ(copies.Find("a", now), again);
+}
+
 }  // namespace
 }  // namespace atl::storage
