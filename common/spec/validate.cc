@@ -79,8 +79,11 @@ absl::Status ValidateDatasetName(const std::string& name) {
 absl::Status ValidateUri(const std::string& path, std::string_view uri) {
   const size_t scheme = uri.find("://");
   if (scheme == std::string_view::npos) return absl::OkStatus();
-  const std::string_view authority = uri.substr(0, uri.find('/', scheme + 3));
-  if (authority.find('@') == std::string_view::npos) return absl::OkStatus();
+  const std::string_view rest = uri.substr(scheme + 3);
+  const std::string_view authority = rest.substr(0, rest.find('/'));
+  // A secret that was not encoded has slashes of its own; a bucket's name has no colon.
+  const bool colon = authority.find(':') != std::string_view::npos;
+  if ((colon ? rest : authority).find('@') == std::string_view::npos) return absl::OkStatus();
   return FieldError(path, "CREDENTIALS_IN_URI",
                     "expected a URI without credentials, for islands have their own; found some before an '@'");
 }

@@ -81,6 +81,8 @@ std::vector<BadSpec> BadSpecs() {
        "features.encoder_uri", "CREDENTIALS_IN_URI", "before an '@'"},
       {[](JobSpec& s) { s.features.encoder_uri = "s3://KEY:SEKRET@bucket/x.pt"; }, "features.encoder_uri",
        "CREDENTIALS_IN_URI", "islands have their own"},
+      {[](JobSpec& s) { s.features.encoder_uri = "s3://KEY:SEK/SEKRET@bucket/x.pt"; }, "features.encoder_uri",
+       "CREDENTIALS_IN_URI", ""},
       {[](JobSpec& s) {
          s.frozen = {{.name = "a", .layers = {{.kind = "mean"}}, .weights = "s3://KEY:SEKRET@bucket/x.safetensors"}};
        },

@@ -1,6 +1,7 @@
 #include "common/storage/arrow_status.h"
 
 #include <string>
+#include <utility>
 
 #include "arrow/status.h"
 #include "common/base/errors.h"
@@ -51,6 +52,22 @@ TEST(ArrowStatusTest, WhatAnS3ServerSaysHasItsOwnCode) {
   }
   EXPECT_EQ(FromS3("SlowDown", 503, "x", "").code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(FromS3("AccessDenied", 403, "x", "").code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST(PublicUriTest, HasNeitherCredentialsNorOptions) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"s3://bucket/prefix", "s3://bucket/prefix"},
+      {"s3://KEY:hush@bucket/prefix/?region=x", "s3://bucket/prefix"},
+      {"s3://KEY:hu/sh@bucket/prefix", "s3://bucket/prefix"},
+      {"s3://KEY:hu@sh@bucket", "s3://bucket"},
+      {"s3://bucket/of@me/x", "s3://bucket/of@me/x"},
+      {"s3a://KEY:hush@bucket", "s3a://bucket"},
+      {"gs://anonymous@bucket/x", "gs://bucket/x"},
+      {"file:///data/of@me", "file:///data/of@me"},
+      {"ftp", "ftp"},
+      {"", ""},
+  };
+  for (const auto& [uri, shown] : cases) EXPECT_EQ(PublicUri(uri), shown);
 }
 
 TEST(RetryDelayTest, GrowsWithJitterAndEnds) {

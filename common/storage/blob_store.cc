@@ -81,8 +81,9 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root
         new BlobStore("file://" + path, path, std::make_shared<arrow::fs::LocalFileSystem>(), /*local=*/true, options));
   }
   if ((scheme != "s3" && scheme != "gs") || scheme.size() + 3 >= root_uri.size()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
-                     fmt::format("'{}': expected file:///folder, s3://bucket/prefix or gs://bucket/prefix", root_uri));
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
+        fmt::format("'{}': expected file:///folder, s3://bucket/prefix or gs://bucket/prefix", PublicUri(root_uri)));
   }
   std::string path;
   ATOLL_ASSIGN_OR_RETURN(auto filesystem, OpenRemote(std::string(root_uri), options, &path));
@@ -105,7 +106,7 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::OpenForGrants(std::string_
                                                                     const RemoteOptions& options) {
   if (!root_uri.starts_with("s3://")) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
-                     fmt::format("'{}': expected s3://bucket/prefix, where keys can be granted", root_uri));
+                     fmt::format("'{}': expected s3://bucket/prefix, where keys can be granted", PublicUri(root_uri)));
   }
   // Only to check the options and to split the path off.
   std::string path;

@@ -76,11 +76,17 @@ std::string_view WithoutTrailingSlashes(std::string_view text) {
 }
 
 std::string PublicUri(std::string_view uri) {
-  const size_t authority = uri.find("://") + 3;
-  uri = uri.substr(0, uri.find('?', authority));
-  const size_t at = uri.substr(0, uri.find('/', authority)).find('@', authority);
-  std::string result(uri.substr(0, authority));
-  result += WithoutTrailingSlashes(uri.substr(at == std::string_view::npos ? authority : at + 1));
+  const size_t scheme = uri.find("://");
+  if (scheme == std::string_view::npos) return std::string(uri);
+  std::string result(uri.substr(0, scheme + 3));
+  std::string_view rest = uri.substr(scheme + 3);
+  rest = rest.substr(0, rest.find('?'));
+  const std::string_view authority = rest.substr(0, rest.find('/'));
+  size_t at = authority.rfind('@');
+  // A secret that was not encoded has slashes of its own; a bucket's name has no colon.
+  if (at == std::string_view::npos && authority.find(':') != std::string_view::npos) at = rest.find('@');
+  if (at != std::string_view::npos) rest.remove_prefix(at + 1);
+  result += WithoutTrailingSlashes(rest);
   return result;
 }
 
