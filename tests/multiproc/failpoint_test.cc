@@ -153,6 +153,7 @@ class FaultRun {
       ReadList(role);
       Process& process = ProcessOf(role);
       if (!process.Running()) {
+        ReadList(role);  // what ended it may have struck since
         const int exit = *process.Wait(absl::ZeroDuration());
         const bool expected = exit == -SIGKILL ? life.struck.contains("kill") : life.struck.contains("error");
         if (!expected) {
@@ -263,15 +264,15 @@ class FailpointTest : public testing::Test {
     return response.job().job_id();
   }
 
-  // STATE_UNSPECIFIED while the coordinator is away.
-  pb::Job::State TryState(const std::string& job_id) {
+  // Without a state while the coordinator is away.
+  pb::Job TryGet(const std::string& job_id) {
     pb::GetJobRequest request;
     request.set_job_id(job_id);
     pb::GetJobResponse response;
     grpc::ClientContext context;
     rpc::SetTimeout(&context, absl::Seconds(1));
     const bool answered = cluster_.jobs()->GetJob(&context, request, &response).ok();
-    return answered ? response.job().state() : pb::Job::STATE_UNSPECIFIED;
+    return answered ? response.job() : pb::Job();
   }
 
   // Submits job `number` and waits for its end, while processes come and go. Empty when it did not succeed.
@@ -279,10 +280,15 @@ class FailpointTest : public testing::Test {
     std::string job_id;
     while (run->Watch()) {
       if (job_id.empty()) job_id = TrySubmit(number);
-      const pb::Job::State state = job_id.empty() ? pb::Job::STATE_UNSPECIFIED : TryState(job_id);
-      if (state == pb::Job::STATE_SUCCEEDED) return job_id;
-      if (state == pb::Job::STATE_FAILED || absl::Now() > deadline) {
-        ADD_FAILURE() << "job " << number << " did not succeed: " << cluster_.GetJob(job_id).DebugString();
+      const pb::Job job = job_id.empty() ? pb::Job() : TryGet(job_id);
+      if (job.state() == pb::Job::STATE_SUCCEEDED) {
+        for (const pb::Task& task : job.tasks()) {
+          acknowledged_.completed[task.task_id()] = task.outputs().empty() ? "" : task.outputs(0).sha256();
+        }
+        return job_id;
+      }
+      if (job.state() == pb::Job::STATE_FAILED || absl::Now() > deadline) {
+        ADD_FAILURE() << "job " << number << " did not succeed: " << job.DebugString();
         return "";
       }
       absl::SleepFor(absl::Milliseconds(20));
@@ -303,6 +309,7 @@ class FailpointTest : public testing::Test {
   void CheckInvariants() {
     std::ifstream log(cluster_.folder() + "/logs/island-0-0.log");
     invariants::AddFromLog(std::string(std::istreambuf_iterator<char>(log), {}), &acknowledged_);
+    EXPECT_FALSE(acknowledged_.granted.empty() || acknowledged_.commits.empty()) << "the leader's log says nothing";
     const auto violations = invariants::CheckInvariants({.store = cluster_.folder() + "/coordinator.db",
                                                          .blobs = cluster_.store()->root(),
                                                          .acknowledged = &acknowledged_,
