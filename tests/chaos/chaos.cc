@@ -242,6 +242,9 @@ class Chaos {
   void OnJob(const pb::Job& job) {
     watcher_.OnJob(job, absl::Now() - start_);
     if (job.state() == pb::Job::STATE_SUCCEEDED) {
+      for (const pb::Task& task : job.tasks()) {
+        acknowledged_.completed[task.task_id()] = task.outputs().empty() ? "" : task.outputs(0).sha256();
+      }
       ++succeeded_;
       job_id_.clear();
     } else if (job.state() == pb::Job::STATE_FAILED || job.state() == pb::Job::STATE_CANCELLED) {
@@ -256,6 +259,7 @@ class Chaos {
       std::ifstream log(path);
       testing_invariants::AddFromLog(std::string(std::istreambuf_iterator<char>(log), {}), &acknowledged_);
     }
+    if (acknowledged_.commits.empty() && succeeded_ > 0) problems_.push_back("the leaders' logs tell of no commit");
     const auto violations = testing_invariants::CheckInvariants({.store = world_->store_path(),
                                                                  .blobs = world_->blobs()->root(),
                                                                  .acknowledged = &acknowledged_,
