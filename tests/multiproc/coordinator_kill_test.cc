@@ -139,6 +139,7 @@ class CoordinatorKillTest : public testing::Test {
       ASSERT_EQ(task.outputs_size(), 1) << task.task_id();
       EXPECT_EQ(acknowledged.completed.at(task.task_id()), task.outputs(0).sha256()) << task.task_id();
     }
+    EXPECT_EQ(acknowledged.committed_steps.size(), 2u) << "an expert and the router network";
     for (const auto& [task_id, steps] : acknowledged.committed_steps) EXPECT_EQ(steps, (std::set<int64_t>{50, 100}));
     ExpectOneVersion();
     ExpectNoSecretIn(acknowledged.secrets);
