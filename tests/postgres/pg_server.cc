@@ -71,12 +71,20 @@ PgServer::PgServer() {
 }
 
 void PgServer::Start() {
-  process_ = std::make_unique<Process>(
-      AsServerUser({ProgramFolder() + "/postgres", "-D", folder_ + "/db", "-k", folder_, "-c",
-                    "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=60"}),
-      folder_ + "/log");
+  const auto start = [this] {
+    process_ = std::make_unique<Process>(
+        AsServerUser({ProgramFolder() + "/postgres", "-D", folder_ + "/db", "-k", folder_, "-c",
+                      "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=60"}),
+        folder_ + "/log");
+  };
+  start();
   const std::string uri = UriOf("postgres");
-  if (!Await(kPatience, [&] { return PQping(uri.c_str()) == PQPING_OK; })) Die(process_->Log());
+  const bool serves = Await(kPatience, [&] {
+    // It refuses while processes of one that was killed have not ended yet.
+    if (!process_->Running()) start();
+    return PQping(uri.c_str()) == PQPING_OK;
+  });
+  if (!serves) Die(process_->Log());
 }
 
 void PgServer::Kill() {
