@@ -342,6 +342,8 @@ INSTANTIATE_TEST_SUITE_P(
                "UPDATE checkpoints SET state = 3 WHERE task_id = 'done/train_router' AND step = 50"},
         Damage{"BackAndForth", "steps", "step 50 was committed twice",
                "UPDATE checkpoints SET state = 1 WHERE task_id = 'done/train_expert-1' AND state = 3"},
+        Damage{"RollbackUndone", "steps", "step 50 of attempt 1 is committed, but attempt 1 went back to step 25",
+               "UPDATE checkpoints SET state = 1 WHERE task_id = 'done/train_expert-1' AND state = 3"},
         Damage{"RollbackLost", "cursor", "done/train_expert-1 step 100", "DELETE FROM rollbacks"},
         Damage{"NoOutputs", "results", "expected an artifact named",
                "DELETE FROM artifacts WHERE task_id = 'done/cluster'"},

@@ -158,6 +158,14 @@ class RowRules {
       if (row.state == CheckpointState::kSuperseded && task.rollbacks.empty()) {
         Violated("steps", "{}: step {} is superseded, but the task never went back", task.task_id, step);
       }
+      for (const jobs::Rollback& rollback : task.rollbacks) {
+        // What is adopted after a restore may be from before a rollback.
+        if (story_.restored_epoch == 0 && row.state == CheckpointState::kCommitted && row.attempt <= rollback.attempt &&
+            step > rollback.to_step) {
+          Violated("steps", "{}: step {} of attempt {} is committed, but attempt {} went back to step {}", task.task_id,
+                   step, row.attempt, rollback.attempt, rollback.to_step);
+        }
+      }
       // Above a step that the task went back to, the same steps are committed again.
       const bool counts = row.state == CheckpointState::kCommitted || task.rollbacks.empty();
       if (!counts) continue;
