@@ -56,6 +56,10 @@ absl::Status Outside(std::string_view uri, std::string_view root, std::string_vi
                    fmt::format("'{}': expected a file below {}, found {}", uri, root, why));
 }
 
+std::string CopyKey(std::string_view uri, std::string_view sha256) {
+  return fmt::format("{} {}", sha256, uri);
+}
+
 absl::Status HashMismatch(std::string_view uri, std::string_view expected, std::string_view found) {
   return MakeError(absl::StatusCode::kDataLoss, "HASH_MISMATCH",
                    fmt::format("{}: expected SHA-256 {}, found {}", uri, expected, found));
@@ -323,16 +327,21 @@ absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::s
 }
 
 absl::StatusOr<MappedFile> BlobStore::MapVerified(std::string_view uri, std::string_view sha256) {
-  // A local file is hashed as it is mapped, so that what is checked is what is used.
-  ATOLL_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri, local_ ? "" : sha256));
   const std::string what = fmt::format("cannot read {}", uri);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ),
-                               what);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
-  ATOLL_ASSIGN_OR_RETURN_ARROW(std::shared_ptr<arrow::Buffer> buffer, file->ReadAt(0, size), what);
-  const std::string_view bytes(reinterpret_cast<const char*>(buffer->data()), static_cast<size_t>(buffer->size()));
-  if (const std::string found = Sha256(bytes); found != sha256) return HashMismatch(uri, sha256, found);
-  return MappedFile{.bytes = bytes, .mapping = std::move(buffer)};
+  for (bool again = !local_;; again = false) {
+    // A local file is hashed as it is mapped, so that what is checked is what is used.
+    ATOLL_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri, local_ ? "" : sha256));
+    ATOLL_ASSIGN_OR_RETURN_ARROW(const auto file, arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ),
+                                 what);
+    ATOLL_ASSIGN_OR_RETURN_ARROW(const int64_t size, file->GetSize(), what);
+    ATOLL_ASSIGN_OR_RETURN_ARROW(std::shared_ptr<arrow::Buffer> buffer, file->ReadAt(0, size), what);
+    const std::string_view bytes(reinterpret_cast<const char*>(buffer->data()), static_cast<size_t>(buffer->size()));
+    const std::string found = Sha256(bytes);
+    if (found == sha256) return MappedFile{.bytes = bytes, .mapping = std::move(buffer)};
+    if (!again) return HashMismatch(uri, sha256, found);
+    // Another copy tells a damaged file from a damaged copy.
+    copies_.Forget(CopyKey(uri, sha256));
+  }
 }
 
 absl::StatusOr<WrittenFile> BlobStore::Upload(std::string_view local_path, std::string_view uri) {
@@ -391,7 +400,7 @@ absl::StatusOr<WrittenFile> BlobStore::Hash(std::string_view uri) {
 }
 
 absl::StatusOr<std::string> BlobStore::Download(std::string_view uri, std::string_view sha256) {
-  const std::string key = fmt::format("{} {}", sha256, uri);
+  const std::string key = CopyKey(uri, sha256);
   if (!sha256.empty()) {
     if (auto copy = copies_.Find(key, absl::Now()); copy.has_value()) return *std::move(copy);
   }

@@ -176,6 +176,21 @@ TEST_P(BlobStoreTest, UploadedFileComesBackAsALocalPath) {
   EXPECT_EQ(store_->Upload(folder_.File("absent"), Uri("x")).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_P(BlobStoreTest, ADamagedCopyIsNoDamagedFile) {
+  const auto written = store_->Write(Uri("weights"), "weights");
+  ASSERT_TRUE(written.ok()) << written.status();
+  const auto path = store_->LocalPath(Uri("weights"), written->sha256);
+  ASSERT_TRUE(path.ok()) << path.status();
+  std::ofstream(*path, std::ios::binary) << "weighus";
+  const auto mapped = store_->MapVerified(Uri("weights"), written->sha256);
+  if (GetParam() == Kind::kLocal) {  // there the path is the file's own
+    EXPECT_EQ(ErrorReason(mapped.status()), "HASH_MISMATCH");
+    return;
+  }
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(mapped->bytes, "weights");
+}
+
 TEST_P(BlobStoreTest, AbandonedWriterLeavesTheFileAsItWas) {
   {
     auto writer = store_->OpenWriter(Uri("p/fresh")).value();

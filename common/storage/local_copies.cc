@@ -34,6 +34,16 @@ std::optional<std::string> LocalCopies::Find(std::string_view key, absl::Time no
   return found->second.path;
 }
 
+void LocalCopies::Forget(std::string_view key) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = copies_.find(key);
+  if (found == copies_.end()) return;
+  std::error_code error;
+  std::filesystem::remove(found->second.path, error);
+  bytes_ -= found->second.bytes;
+  copies_.erase(found);
+}
+
 absl::StatusOr<std::string> LocalCopies::NewPath() {
   absl::MutexLock lock(&mutex_);
   std::error_code error;

@@ -27,6 +27,8 @@ class LocalCopies {
 
   // The path of a copy that was kept under `key`, if it is still there.
   std::optional<std::string> Find(std::string_view key, absl::Time now);
+  // Removes the copy that was kept under `key`, if there is one.
+  void Forget(std::string_view key);
   // A path for a new copy. Creates the folder: in TMPDIR, or /tmp.
   absl::StatusOr<std::string> NewPath();
   // Keeps the file at `path`. Of two with one key both stay valid; later calls of Find get the first.
