@@ -125,7 +125,7 @@ std::optional<std::string> RefusedRecord(caffe2::serialize::PyTorchStreamReader*
     // LibTorch does not tell capitals from small letters when it looks a record up, and lists long names cut short.
     const std::string name = absl::AsciiStrToLower(record);
     if (!names.insert(name).second || !reader->hasRecord(record)) return "a name that is not one record's: " + record;
-    // Archives of before hold their code in records of any name.
+    // Older archives hold their code in records of any name.
     if (name == "model.json") return "an archive of before PyTorch 1.2";
     if (!name.ends_with(".py") && !name.ends_with(".pkl")) continue;
     const auto [data, size] = reader->getRecord(record);
