@@ -177,6 +177,26 @@ TEST_F(ShardTest, MissingChangedAndMiscountedShardsAreNamed) {
   EXPECT_EQ(ErrorReason(changed.status()), "HASH_MISMATCH");
 }
 
+TEST_F(ShardTest, AByteThatFlipsAfterTheHashWasCheckedIsFound) {
+  const Shard shard = WritePatternShard(store_.get(), "d/0", kRowGroupRows + 20);
+  const auto reader = SampleReader::Open(store_.get(), {shard}, /*cached_row_groups=*/1).value();
+  ASSERT_TRUE(reader->Read(0).ok());
+  std::fstream file(store_.PathOf(shard.uri), std::ios::in | std::ios::out | std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  // In the pixels of the last image, which lies in the second row group.
+  const size_t at = bytes.rfind("IDAT") + 6;
+  ASSERT_LT(at, bytes.size());
+  file.clear();
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(bytes[at] ^ 0x10));
+  file.close();
+  const auto read = reader->Read(kRowGroupRows + 1);
+  EXPECT_EQ(read.status().code(), absl::StatusCode::kDataLoss) << read.status();
+  EXPECT_EQ(ErrorReason(read.status()), "SHARD_MALFORMED");
+  EXPECT_THAT(std::string(read.status().message()), HasSubstr("CRC checksum"));
+  EXPECT_TRUE(reader->Read(1).ok()) << "what is whole is read still";
+}
+
 TEST_F(ShardTest, FilesThatAreNoShardsAreRefused) {
   const storage::WrittenFile text = store_->Write(store_->UriOf("d/text"), std::string(1000, 'x')).value();
   const Shard shard{.uri = text.uri, .split = "train", .rows = 1, .bytes = text.bytes, .sha256 = text.sha256};

@@ -6,6 +6,7 @@
 #include "arrow/array/array_primitive.h"
 #include "arrow/io/file.h"
 #include "arrow/type.h"
+#include "arrow/util/io_util.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/arrow_columns.h"
@@ -48,6 +49,12 @@ struct Place {
 
 absl::Status WrongShard(const Shard& shard, const std::string& message) {
   return MakeError(absl::StatusCode::kDataLoss, "SHARD_MALFORMED", fmt::format("{}: {}", shard.uri, message));
+}
+
+// Of a file on this machine: what the system did not report is damage that a page's checksum or form shows.
+absl::Status ReadError(const Shard& shard, const arrow::Status& status) {
+  if (status.IsIOError() && arrow::internal::ErrnoFromStatus(status) == 0) return WrongShard(shard, status.message());
+  return storage::FromArrow(status, shard.uri);
 }
 
 // Indices of the Parquet leaves below a top-level column.
@@ -132,8 +139,10 @@ class ParquetSampleReader : public SampleReader {
   static absl::StatusOr<std::shared_ptr<ShardFile>> OpenShard(const Shard& shard, const std::string& path) {
     auto file = std::make_shared<ShardFile>();
     ATOLL_ASSIGN_OR_RETURN_ARROW(auto input, arrow::io::ReadableFile::Open(path), shard.uri);
+    parquet::ReaderProperties properties;
+    properties.set_page_checksum_verification(true);
     parquet::arrow::FileReaderBuilder builder;
-    ATOLL_RETURN_IF_ARROW_ERROR(builder.Open(std::move(input)), shard.uri);
+    ATOLL_RETURN_IF_ARROW_ERROR(builder.Open(std::move(input), properties), shard.uri);
     ATOLL_ASSIGN_OR_RETURN_ARROW(file->reader, builder.Build(), shard.uri);
     ATOLL_RETURN_IF_ARROW_ERROR(file->reader->GetSchema(&file->schema), shard.uri);
     file->group_starts.push_back(0);
@@ -159,8 +168,9 @@ class ParquetSampleReader : public SampleReader {
   absl::StatusOr<std::shared_ptr<RowGroup>> LoadGroup(const ShardFile& file, const Place& place) {
     const Shard& shard = shards_[place.shard];
     std::shared_ptr<arrow::Table> table;
-    ATOLL_RETURN_IF_ARROW_ERROR(
-        file.reader->ReadRowGroup(place.group, LeavesOf(file, {"image", "label", "sample_id"}), &table), shard.uri);
+    const arrow::Status read =
+        file.reader->ReadRowGroup(place.group, LeavesOf(file, {"image", "label", "sample_id"}), &table);
+    if (!read.ok()) return ReadError(shard, read);
     auto group = std::make_shared<RowGroup>();
     ATOLL_ASSIGN_OR_RETURN(const auto image, WholeColumn(*table, "image", shard.uri));
     ATOLL_ASSIGN_OR_RETURN(group->labels, WholeColumn(*table, "label", shard.uri));
@@ -196,13 +206,13 @@ class ParquetSampleReader : public SampleReader {
                        fmt::format("{}: column '{}': expected one of [{}]", shard.uri, column,
                                    fmt::join(file.schema->field_names(), ", ")));
     }
-    ATOLL_ASSIGN_OR_RETURN(auto values,
-                           WithoutExceptions(shard.uri, [&]() -> absl::StatusOr<std::shared_ptr<arrow::Array>> {
-                             std::shared_ptr<arrow::Table> table;
-                             ATOLL_RETURN_IF_ARROW_ERROR(
-                                 file.reader->ReadRowGroup(place.group, LeavesOf(file, {column}), &table), shard.uri);
-                             return WholeColumn(*table, column, shard.uri);
-                           }));
+    ATOLL_ASSIGN_OR_RETURN(
+        auto values, WithoutExceptions(shard.uri, [&]() -> absl::StatusOr<std::shared_ptr<arrow::Array>> {
+          std::shared_ptr<arrow::Table> table;
+          const arrow::Status read = file.reader->ReadRowGroup(place.group, LeavesOf(file, {column}), &table);
+          if (!read.ok()) return ReadError(shard, read);
+          return WholeColumn(*table, column, shard.uri);
+        }));
     columns_.Insert(key, values);
     return values;
   }
