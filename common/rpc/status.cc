@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/one_line.h"
 #include "fmt/format.h"
@@ -18,9 +19,7 @@ constexpr size_t kMaxMessageBytes = 4096;
 
 std::string Shorten(std::string message) {
   if (message.size() <= kMaxMessageBytes) return message;
-  size_t end = kMaxMessageBytes;
-  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;  // not inside a UTF-8 letter
-  return message.substr(0, end) + "…";
+  return std::string(CutText(message, kMaxMessageBytes)) + "…";
 }
 
 // REASON of "[REASON] message", else "".

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/service/messages.h"
@@ -56,15 +57,15 @@ grpc::ServerUnaryReactor* AdminServiceImpl::DrainIsland(grpc::CallbackServerCont
                                                         const pb::DrainIslandRequest* request,
                                                         pb::DrainIslandResponse* response) {
   const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "DrainIsland", *request);
-  return Serve(
-      context_, call, {"DrainIsland", request->island_id()}, [key, request, response](Core& core) -> absl::Status {
-        ATOLL_RETURN_IF_ERROR(key.status());
-        ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
-        ATOLL_RETURN_IF_ERROR(RequireField("reason", request->reason()));
-        const std::string reason = request->reason().substr(0, kLongestReason);
-        return Decode(core.DrainIsland(*key, request->island_id(), reason, EncodeIslandAs<pb::DrainIslandResponse>),
-                      response);
-      });
+  return Serve(context_, call, {"DrainIsland", request->island_id()},
+               [key, request, response](Core& core) -> absl::Status {
+                 ATOLL_RETURN_IF_ERROR(key.status());
+                 ATOLL_RETURN_IF_ERROR(RequireField("island_id", request->island_id()));
+                 ATOLL_RETURN_IF_ERROR(RequireField("reason", request->reason()));
+                 return Decode(core.DrainIsland(*key, request->island_id(), CutText(request->reason(), kLongestReason),
+                                                EncodeIslandAs<pb::DrainIslandResponse>),
+                               response);
+               });
 }
 
 grpc::ServerUnaryReactor* AdminServiceImpl::UndrainIsland(grpc::CallbackServerContext* call,

@@ -81,6 +81,17 @@ TEST_F(AdminServiceTest, ARepeatedMoveIsOneMove) {
   EXPECT_EQ(ErrorReason(Move(task_id, "b", "r-2").status()), "TASK_ALREADY_THERE");
 }
 
+TEST_F(AdminServiceTest, ALongReasonIsCutBetweenLetters) {
+  ASSERT_TRUE(Register("a").ok());
+  const auto drained = Drain("a", std::string(1023, 'x') + "\u00e9");
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  pb::ListIslandsResponse response;
+  const absl::Status status = Call(*admin_, &Stub::ListIslands, pb::ListIslandsRequest(), &response);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(response.islands_size(), 1);
+  EXPECT_EQ(response.islands(0).drain_reason(), std::string(1023, 'x'));
+}
+
 TEST_F(AdminServiceTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(ErrorReason(Drain("a", "why").status()), "ISLAND_UNKNOWN");
   ASSERT_TRUE(Register("a").ok());

@@ -1,6 +1,7 @@
 // What an island does with an attempt: progress, commits, and its end.
 #include <algorithm>
 
+#include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/retention.h"
@@ -234,8 +235,8 @@ absl::Status Core::FailTask(const spec::LeaseToken& token, std::string_view code
   return EndAttempt("fail_task", token,
                     {.outcome = jobs::AttemptOutcome::kFailed,
                      .permanent = permanent,
-                     .message = text.substr(0, kMaxMessage),
-                     .code = std::string(code.substr(0, kMaxCode))});
+                     .message = std::string(CutText(text, kMaxMessage)),
+                     .code = std::string(CutText(code, kMaxCode))});
 }
 
 absl::StatusOr<std::optional<jobs::Rollback>> Core::RollBackTask(const spec::LeaseToken& token,
@@ -250,8 +251,8 @@ absl::StatusOr<std::optional<jobs::Rollback>> Core::RollBackTask(const spec::Lea
     return FieldError("evidence_uri", "OUTSIDE_WRITE_PREFIX",
                       fmt::format("expected it below {}/, found {}", prefix, request.evidence_uri));
   }
-  request.reason = request.reason.substr(0, kMaxCode);
-  request.message = request.message.substr(0, kMaxMessage);
+  request.reason.resize(CutText(request.reason, kMaxCode).size());
+  request.message.resize(CutText(request.message, kMaxMessage).size());
   ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(token.task_id));
   std::vector<int64_t> committed;
   for (const store::CheckpointRow& row : rows) {
@@ -291,7 +292,7 @@ absl::Status Core::ReleaseTask(const spec::LeaseToken& token, std::string_view r
   const jobs::JobRecord* record = Active(jobs::JobIdOf(token.task_id));
   const jobs::Task* task = record == nullptr ? nullptr : jobs::FindTask(*record, token.task_id);
   return EndAttempt("release_task", token,
-                    {jobs::AttemptOutcome::kReleased, false, fmt::format("released: {}", reason.substr(0, kMaxMessage)),
+                    {jobs::AttemptOutcome::kReleased, false, fmt::format("released: {}", CutText(reason, kMaxMessage)),
                      store_failed || (task != nullptr && IsAskedFor(*task))});
 }
 

@@ -276,6 +276,29 @@ TEST_F(IslandServiceTest, AFailedTaskTellsItsMessageWithoutItsCode) {
   EXPECT_THAT(got.job().message(), Not(HasSubstr("INVALID_ARGUMENT")));
 }
 
+TEST_F(IslandServiceTest, AMessageThatIsCutWithinALetterLeavesAJobThatCanBeRead) {
+  const auto job = Submit(SubmitRequest());
+  ASSERT_TRUE(job.ok());
+  ASSERT_TRUE(Register("a").ok());
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  atlpb::island::v1::FailTaskRequest request;
+  *request.mutable_token() = claim->grant().token();
+  request.set_code(std::string(63, 'C') + "\u00e9");
+  request.set_message(std::string(4095, 'x') + "\u00e9");
+  request.set_permanent(true);
+  atlpb::island::v1::FailTaskResponse response;
+  ASSERT_TRUE(Call(*islands_, &IslandService::Stub::FailTask, request, &response).ok());
+  atlpb::job::v1::GetJobRequest get;
+  get.set_job_id(job->job_id());
+  atlpb::job::v1::GetJobResponse got;
+  const absl::Status status = Call(*jobs_, &atlpb::job::v1::JobService::Stub::GetJob, get, &got);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(got.job().tasks(0).last_errors_size(), 1);
+  EXPECT_EQ(got.job().tasks(0).last_errors(0).message(), std::string(4095, 'x'));
+  EXPECT_EQ(got.job().tasks(0).last_errors(0).code(), std::string(63, 'C'));
+}
+
 TEST_F(IslandServiceTest, ATaskGoesBackTwiceAndThenFailsWithItsLastErrors) {
   ASSERT_TRUE(Register("a").ok());
   const auto job = Submit(SubmitRequest());
