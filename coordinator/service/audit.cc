@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -22,6 +23,10 @@ absl::StatusOr<int> OpenFile(const std::string& path) {
   if (file >= 0) return file;
   return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",
                    fmt::format("--audit-log {}: cannot open it for writing: {}", path, std::strerror(errno)));
+}
+
+void Shorten(std::string* text) {
+  text->resize(CutText(*text, kMostText).size());
 }
 
 }  // namespace
@@ -61,15 +66,14 @@ AuditLog::~AuditLog() {
   if (file_ >= 0) close(file_);
 }
 
-void AuditLog::Write(const AuditEntry& entry) {
+void AuditLog::Write(AuditEntry entry) {
+  Shorten(&entry.resource);
   absl::MutexLock lock(&mutex_);
   Append(entry);
 }
 
 void AuditLog::WriteRefused(AuditEntry entry, absl::Duration now) {
-  for (std::string* const text : {&entry.subject, &entry.method, &entry.resource}) {
-    if (text->size() > kMostRefusedText) text->resize(kMostRefusedText);
-  }
+  for (std::string* const text : {&entry.subject, &entry.method, &entry.resource}) Shorten(text);
   absl::MutexLock lock(&mutex_);
   if (refused_.Take(kRefusedLines, now, 1) == absl::ZeroDuration()) return Append(entry);
   all_left_out_.Increment();

@@ -18,8 +18,8 @@ namespace atl::coordinator {
 
 // Of refused calls. Anybody who reaches the port can make them.
 inline constexpr BucketRate kRefusedLines{.per_second = 10, .burst = 100};
-// Of a text that the caller of a refused call chose.
-inline constexpr size_t kMostRefusedText = 200;
+// Bytes of a text that a caller chose. No job, task, model or island has a name of so many.
+inline constexpr size_t kMostText = 200;
 
 struct AuditEntry {
   absl::Time time;
@@ -48,11 +48,12 @@ class AuditLog {
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path, metrics::Registry* registry);
   ~AuditLog();
 
-  void Write(const AuditEntry& entry);
+  // A long resource is cut: a call may name anything.
+  void Write(AuditEntry entry);
 
   // A call that was refused, at `now` of a monotonic clock: a line while kRefusedLines allows it. Others are counted
-  // (atoll_coordinator_audit_left_out_total), and the next line of any call says how many there were before it. Long
-  // texts are cut.
+  // (atoll_coordinator_audit_left_out_total), and the next line of any call says how many there were before it. All
+  // long texts are cut.
   void WriteRefused(AuditEntry entry, absl::Duration now);
 
   // Opens the path again, for whoever has moved the file away (log rotation). On an error, as of Open, the old file

@@ -149,10 +149,16 @@ TEST_F(AuditLogTest, WhatWasLeftOutLastIsToldWhenTheLogIsClosed) {
   EXPECT_EQ(json::parse(Lines(path_).back())["left_out"], 4);
 }
 
-TEST_F(AuditLogTest, LongTextsOfRefusedCallsAreCut) {
+TEST_F(AuditLogTest, LongTextsAreCut) {
   auto log = Open();
   log->WriteRefused(Refusal("/" + std::string(8000, 'x')), absl::ZeroDuration());
-  EXPECT_EQ(json::parse(Lines(path_)[0])["method"], "/" + std::string(kMostRefusedText - 1, 'x'));
+  log->Write(Entry(std::string(4 << 20, '\x01')));
+  log->Write(Entry(std::string(kMostText, 'y')));
+  const std::vector<std::string> lines = Lines(path_);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(json::parse(lines[0])["method"], "/" + std::string(kMostText - 1, 'x'));
+  EXPECT_EQ(json::parse(lines[1])["resource"], std::string(kMostText, '\x01'));
+  EXPECT_EQ(json::parse(lines[2])["resource"], std::string(kMostText, 'y'));
 }
 
 // A limit on the size of files is a disk that is full for this process alone.

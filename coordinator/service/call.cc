@@ -36,7 +36,7 @@ void CallTimer::End(const absl::Status& status) const {
                      .resource = name_.resource.value_or(""),
                      .status = status};
     if (name_.resource) {
-      audit_->Write(entry);
+      audit_->Write(std::move(entry));
     } else {
       audit_->WriteRefused(std::move(entry), clock_->Monotonic());
     }

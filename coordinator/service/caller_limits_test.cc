@@ -107,6 +107,33 @@ TEST_F(CallerLimitsTest, TextsThatAreKeptHaveLimits) {
   EXPECT_TRUE(As("root", *jobs_, &JobService::Stub::SubmitJob, submit, &response).ok());
 }
 
+TEST_F(CallerLimitsTest, WhatAHeartbeatAndAClaimBringHasLimits) {
+  ASSERT_TRUE(RegisterAs("us", "us-1").ok());
+  atlpb::island::v1::HeartbeatRequest heartbeat;
+  heartbeat.set_island_id("us-1");
+  heartbeat.set_incarnation(1);
+  heartbeat.set_sequence(1);
+  for (int i = 0; i < 64; ++i) heartbeat.add_leases()->set_task_id(fmt::format("none/task-{}", i));
+  atlpb::island::v1::HeartbeatResponse answer;
+  const absl::Status all = As("us", *islands_, &IslandService::Stub::Heartbeat, heartbeat, &answer);
+  ASSERT_TRUE(all.ok()) << all;
+  EXPECT_EQ(answer.revoked_size(), 64);
+  heartbeat.add_leases()->set_task_id("none/task-64");
+  const absl::Status more = As("us", *islands_, &IslandService::Stub::Heartbeat, heartbeat, &answer);
+  EXPECT_EQ(ErrorReason(more), "TOO_MANY_LEASES") << more;
+  EXPECT_EQ(ErrorField(more), "leases");
+
+  auto claim = ClaimRequestOf("us-1", absl::ZeroDuration());
+  for (int i = 0; i < 60; ++i) claim.add_cached_uris(std::string(1024, 'x'));
+  atlpb::island::v1::ClaimTaskResponse claimed;
+  const absl::Status some = As("us", *islands_, &IslandService::Stub::ClaimTask, claim, &claimed);
+  EXPECT_TRUE(some.ok()) << some;
+  for (int i = 0; i < 5; ++i) claim.add_cached_uris(std::string(1024, 'x'));
+  const absl::Status many = As("us", *islands_, &IslandService::Stub::ClaimTask, claim, &claimed);
+  EXPECT_EQ(ErrorReason(many), "TOO_MANY_CACHED_URIS") << many;
+  EXPECT_EQ(ErrorField(many), "cached_uris");
+}
+
 TEST_F(CallerLimitsTest, AnExpertServerIsSpokenForByItsOwnSubjectAlone) {
   EXPECT_EQ(HeartbeatAs("ann", "a", "start"), "");
   EXPECT_EQ(HeartbeatAs("bob", "a", "start", /*leaving=*/true), "EXPERT_SERVER_NOT_YOURS");

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/base/one_line.h"
 #include "common/base/status_macros.h"
@@ -144,9 +144,10 @@ absl::StatusOr<pid_t> Spawn(const std::string& command, int input, int output, i
 
 // Until the program has ended; OK then, whatever its exit code.
 absl::Status AwaitEnd(const CommandOptions& options, int process, Output* output, Output* complaints) {
-  const absl::Time deadline = absl::Now() + options.limit;
+  // Not by wall time: a clock that is set back would keep a program that hangs.
+  const absl::Duration deadline = Clock::Real()->Monotonic() + options.limit;
   while (true) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - Clock::Real()->Monotonic();
     if (left <= absl::ZeroDuration()) {
       return Failed(fmt::format("has not ended after {}", absl::FormatDuration(options.limit)));
     }

@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/wire/task_wire.h"
 #include "common/wire/time_wire.h"
 #include "coordinator/service/messages.h"
+#include "fmt/format.h"
 
 namespace atl::coordinator {
 namespace {
@@ -19,6 +21,26 @@ namespace pb = atlpb::island::v1;
 absl::Duration StepTimeOf(const pb::HeartbeatRequest& request) {
   const double seconds = request.step_seconds();
   return seconds > 0 && seconds < 86'400 ? absl::Seconds(seconds) : absl::ZeroDuration();
+}
+
+// An island holds one task. Each lease that is none of today's is looked up in the store, while all others wait.
+constexpr int kMaxLeases = 64;
+// Of a claim, together: it may wait for a minute.
+constexpr size_t kMaxCachedUriBytes = size_t{64} << 10;
+
+absl::Status CheckLeases(const pb::HeartbeatRequest& request) {
+  if (request.leases_size() <= kMaxLeases) return absl::OkStatus();
+  return FieldError("leases", "TOO_MANY_LEASES",
+                    fmt::format("expected at most {}, found {}", kMaxLeases, request.leases_size()));
+}
+
+absl::Status CheckCachedUris(const pb::ClaimTaskRequest& request) {
+  size_t bytes = 0;
+  // An empty one takes memory too.
+  for (const std::string& uri : request.cached_uris()) bytes += 1 + uri.size();
+  if (bytes <= kMaxCachedUriBytes) return absl::OkStatus();
+  return FieldError("cached_uris", "TOO_MANY_CACHED_URIS",
+                    fmt::format("expected at most {} bytes, found {}", kMaxCachedUriBytes, bytes));
 }
 
 // Of who registers an island.
@@ -65,6 +87,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
       timer_.Changes(request.island_id());
       return FinishOnce(own);
     }
+    if (const absl::Status fits = CheckCachedUris(request); !fits.ok()) return FinishOnce(fits);
     ClaimRequest claim;
     claim.island_id = request.island_id();
     claim.incarnation = request.incarnation();
@@ -154,6 +177,7 @@ grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerConte
   const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
   return Serve(context_, call, "Heartbeat", [own, caller, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(own);
+    ATOLL_RETURN_IF_ERROR(CheckLeases(*request));
     std::vector<spec::LeaseToken> tokens;
     for (const pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
     for (const spec::LeaseToken& token : tokens) ATOLL_RETURN_IF_ERROR(CheckHolder(core, caller, token));

@@ -99,7 +99,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--collect-every", flags.collect_every, "How often unneeded files are deleted")->capture_default_str();
   app.add_option("--collect-age", flags.collect_age, "How old a file without a row must be")->capture_default_str();
   app.add_option("--stop-grace", flags.stop_grace, "How long running calls get after SIGTERM")->capture_default_str();
-  app.add_option("--log-level", flags.log_level, "debug, info, warn, error")->envname("ATOLL_LOG_LEVEL");
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->envname("ATOLL_LOG_LEVEL")
+      ->capture_default_str();
 }
 
 bool Parse(const char* flag, const std::string& text, absl::Duration* duration) {
