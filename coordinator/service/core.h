@@ -104,6 +104,8 @@ struct IslandQuota {
   std::string caller;
   std::optional<int64_t> most;                             // unset: MembershipOptions::max_islands
   std::function<bool(std::string_view island_id)> counts;  // whether one is its; empty: all are
+
+  bool Counts(std::string_view island_id) const { return !counts || counts(island_id); }
 };
 
 struct LeaseVerdict {
@@ -342,7 +344,8 @@ class Core {
   std::string VerdictOf(const spec::LeaseToken& token) const;
 
   absl::Status CheckIslandQuota(const IslandQuota& quota, std::string_view island_id);
-  absl::Status ForgetIslandsSilentFor(absl::Duration silence);
+  // Of the islands that `quota` counts.
+  absl::Status ForgetIslandsSilentFor(absl::Duration silence, const IslandQuota& quota);
 
   // Whether an operator wants the island to give the task back.
   bool IsAskedFor(const jobs::Task& task) const;

@@ -47,11 +47,10 @@ absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, st
 absl::Status Core::CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) {
   const int64_t most = quota.most.value_or(options_.membership.max_islands);
   const auto count = [&] {
-    return std::ranges::count_if(islands_,
-                                 [&](const auto& entry) { return !quota.counts || quota.counts(entry.first); });
+    return std::ranges::count_if(islands_, [&](const auto& entry) { return quota.Counts(entry.first); });
   };
   if (count() < most) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(ForgetIslandsSilentFor(options_.membership.crowded_memory));
+  ATOLL_RETURN_IF_ERROR(ForgetIslandsSilentFor(options_.membership.crowded_memory, quota));
   const int64_t found = count();
   if (found < most) return absl::OkStatus();
   return MakeError(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
@@ -61,12 +60,13 @@ absl::Status Core::CheckIslandQuota(const IslandQuota& quota, std::string_view i
 }
 
 absl::Status Core::ForgetSilentIslands() {
-  return ForgetIslandsSilentFor(options_.membership.memory);
+  return ForgetIslandsSilentFor(options_.membership.memory, {});
 }
 
-absl::Status Core::ForgetIslandsSilentFor(absl::Duration silence) {
+absl::Status Core::ForgetIslandsSilentFor(absl::Duration silence, const IslandQuota& quota) {
   std::vector<std::string> forgotten;
   for (const auto& [island_id, island] : islands_) {
+    if (!quota.Counts(island_id)) continue;
     const bool silent = leases::SilenceOf(island, start_, Now(), clock_.Now()) >= silence;
     if (silent && island.drain_reason.empty() && leases_.HeldBy(island_id) == nullptr) forgotten.push_back(island_id);
   }

@@ -246,6 +246,8 @@ std::string CoordinatorScript::Register(const Line& line) {
   capabilities.ranks = static_cast<int32_t>(line.number("ranks", 1));
   IslandQuota quota;
   if (const int64_t most = line.number("quota", 0); most > 0) quota.most = most;
+  const std::string prefix = line.option("of", "");
+  quota.counts = [prefix](std::string_view island_id) { return island_id.substr(0, prefix.size()) == prefix; };
   const auto registration =
       core_->RegisterIsland(process.island_id, line.option("start", line.word(1)), capabilities, quota);
   if (!registration.ok()) return Result(registration);

@@ -2,7 +2,7 @@
 //
 //   # comment
 //   job j [experts=1] [shards=1] [budget=3] [priority=0] [keep=2] [milestones=0] [ranks=1] [model=digits]
-//   register a [island=a] [ranks=1] [start=<process start>] [quota=2]   -> incarnation=1
+//   register a [island=a] [ranks=1] [start=<process start>] [quota=2] [of=<prefix>]   -> incarnation=1
 //   claim a [wait=30s]          -> j/cluster attempt=1 [resume=20] [skip=11+2] | nothing | waits | unmet <text>
 //                                  | <REASON>
 //   answered a                  -> as claim: what a waiting claim was answered with, or: waits
