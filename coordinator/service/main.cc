@@ -105,9 +105,13 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+// Beyond it, and with "inf", deadlines would not fit the clocks that they are kept by.
+constexpr absl::Duration kLongest = absl::Hours(876'000);
+
 bool Parse(const char* flag, const std::string& text, absl::Duration* duration) {
-  if (absl::ParseDuration(text, duration) && *duration > absl::ZeroDuration()) return true;
-  std::fprintf(stderr, "%s: expected a duration such as 10s or 500ms, found '%s'\n", flag, text.c_str());
+  if (absl::ParseDuration(text, duration) && *duration > absl::ZeroDuration() && *duration <= kLongest) return true;
+  std::fprintf(stderr, "%s: expected a duration such as 10s or 500ms, of at most a hundred years, found '%s'\n", flag,
+               text.c_str());
   return false;
 }
 

@@ -56,7 +56,8 @@ void StorageGrants::Make(const spec::TaskGrant& grant, Done done) {
     if (!made.ok()) made = WithContext(made.status(), fmt::format("task {}", grant.token.task_id));
     done(std::move(made));
   });
-  if (!posted) done(Failed(fmt::format("task {}: too many storage grants wait", grant.token.task_id)));
+  if (posted) return;
+  done(Failed(fmt::format("task {}: too many storage grants wait, or the coordinator ends", grant.token.task_id)));
 }
 
 absl::StatusOr<spec::StorageGrant> StorageGrants::MakeNow(const spec::TaskGrant& grant, absl::Duration deadline) {
