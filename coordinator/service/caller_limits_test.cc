@@ -134,6 +134,32 @@ TEST_F(CallerLimitsTest, WhatAHeartbeatAndAClaimBringHasLimits) {
   EXPECT_EQ(ErrorField(many), "cached_uris");
 }
 
+TEST_F(CallerLimitsTest, WhatAJobShowsOfItsTasksAndItsEndHasLimits) {
+  atlpb::job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(As("root", *jobs_, &JobService::Stub::SubmitJob, SubmitRequest(), &submitted).ok());
+  ASSERT_TRUE(RegisterAs("us", "us-1").ok());
+  atlpb::island::v1::ClaimTaskResponse claimed;
+  const auto claim = ClaimRequestOf("us-1", absl::ZeroDuration());
+  ASSERT_TRUE(As("us", *islands_, &IslandService::Stub::ClaimTask, claim, &claimed).ok());
+  ASSERT_TRUE(claimed.has_grant());
+  const auto report = [&](size_t name_bytes, int64_t sequence) {
+    atlpb::island::v1::ReportProgressRequest request;
+    *request.mutable_token() = claimed.grant().token();
+    request.set_sequence(sequence);
+    (*request.mutable_progress()->mutable_metrics())[std::string(name_bytes, 'm')] = 1;
+    atlpb::island::v1::ReportProgressResponse response;
+    return ErrorReason(As("us", *islands_, &IslandService::Stub::ReportProgress, request, &response));
+  };
+  EXPECT_EQ(report(128, 1), "");
+  EXPECT_EQ(report(129, 2), "INVALID_METRIC_NAME");
+  atlpb::job::v1::CancelJobRequest cancel;
+  cancel.set_job_id(submitted.job().job_id());
+  cancel.set_reason(std::string(1 << 20, 'r'));
+  atlpb::job::v1::CancelJobResponse cancelled;
+  ASSERT_TRUE(As("root", *jobs_, &JobService::Stub::CancelJob, cancel, &cancelled).ok());
+  EXPECT_LT(cancelled.job().message().size(), 2000u);
+}
+
 TEST_F(CallerLimitsTest, AnExpertServerIsSpokenForByItsOwnSubjectAlone) {
   EXPECT_EQ(HeartbeatAs("ann", "a", "start"), "");
   EXPECT_EQ(HeartbeatAs("bob", "a", "start", /*leaving=*/true), "EXPERT_SERVER_NOT_YOURS");

@@ -15,6 +15,7 @@ namespace atl::coordinator {
 namespace {
 
 constexpr size_t kMaxMetrics = 32;
+constexpr size_t kMaxMetricName = 128;
 constexpr size_t kMaxMessage = 4096;
 constexpr size_t kMaxCode = 64;
 
@@ -50,6 +51,20 @@ absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transa
     ATOLL_RETURN_IF_ERROR(transaction.MarkCheckpoint(row.checkpoint.manifest_uri, store::CheckpointState::kDeleting));
   }
   return steps;
+}
+
+// Metrics are kept with the task, and sent to all who watch its job.
+absl::Status CheckMetrics(const spec::Progress& progress) {
+  if (progress.metrics.size() > kMaxMetrics) {
+    return FieldError("progress.metrics", "TOO_MANY_METRICS",
+                      fmt::format("expected at most {}, found {}", kMaxMetrics, progress.metrics.size()));
+  }
+  for (const auto& [name, value] : progress.metrics) {
+    if (name.size() <= kMaxMetricName) continue;
+    return FieldError("progress.metrics", "INVALID_METRIC_NAME",
+                      fmt::format("expected names of at most {} bytes, found one of {}", kMaxMetricName, name.size()));
+  }
+  return absl::OkStatus();
 }
 
 const spec::Artifact* FindArtifact(const std::vector<spec::Artifact>& artifacts, std::string_view name) {
@@ -88,10 +103,7 @@ absl::Status Core::ReportProgress(const spec::LeaseToken& token, int64_t sequenc
     metrics_.stale_attempts->Increment();
     return status;
   }
-  if (progress.metrics.size() > kMaxMetrics) {
-    return FieldError("progress.metrics", "TOO_MANY_METRICS",
-                      fmt::format("expected at most {}, found {}", kMaxMetrics, progress.metrics.size()));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckMetrics(progress));
   TaskProgress& known = progress_[token.task_id];
   if (known.attempt == token.attempt && sequence <= known.sequence) return absl::OkStatus();
   known = {token.attempt, sequence, progress};
@@ -204,7 +216,7 @@ absl::Status Core::CompleteTask(const spec::LeaseToken& token, const std::vector
   ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect, jobs::Succeed(record, token.task_id, outputs, clock_.Now()));
   const bool publishes = task.kind == spec::TaskKind::kPublish;
   const std::string model_name = record.job.spec.model_name;
-  const bool reported = progress.step > 0 && progress.metrics.size() <= kMaxMetrics;
+  const bool reported = progress.step > 0 && CheckMetrics(progress).ok();
   const TransactionBody finish = [&](store::Transaction& transaction) -> absl::Status {
     if (reported) ATOLL_RETURN_IF_ERROR(transaction.InsertFinalProgress(token.task_id, progress));
     return publishes ? Publish(transaction, record, outputs) : absl::OkStatus();

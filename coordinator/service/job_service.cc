@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/wire/spec_wire.h"
@@ -17,6 +18,8 @@ namespace atl::coordinator {
 namespace {
 
 namespace pb = atlpb::job::v1;
+
+constexpr size_t kLongestReason = 1024;
 
 template <typename Request>
 CallKey KeyOf(const rpc::Principal& caller, std::string_view method, const Request& request) {
@@ -142,7 +145,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext*
   return Serve(context_, call, {"CancelJob", request->job_id()}, [key, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(key.status());
     ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
-    return Decode(core.CancelJob(*key, request->job_id(), request->reason(), EncodeJobAs<pb::CancelJobResponse>),
+    return Decode(core.CancelJob(*key, request->job_id(), CutText(request->reason(), kLongestReason),
+                                 EncodeJobAs<pb::CancelJobResponse>),
                   response);
   });
 }
