@@ -1,6 +1,7 @@
 #include "coordinator/service/audit.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +24,12 @@ absl::StatusOr<int> OpenFile(const std::string& path) {
   if (file >= 0) return file;
   return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",
                    fmt::format("--audit-log {}: cannot open it for writing: {}", path, std::strerror(errno)));
+}
+
+bool IsSameFile(int one, int other) {
+  struct stat a {};
+  struct stat b {};
+  return fstat(one, &a) == 0 && fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 void Shorten(std::string* text) {
@@ -102,9 +109,10 @@ void AuditLog::Append(const AuditEntry& entry) {
 absl::Status AuditLog::Reopen() {
   ATOLL_ASSIGN_OR_RETURN(const int file, OpenFile(path_));
   absl::MutexLock lock(&mutex_);
+  // Not moved away: what it lacks an end of is still its last line.
+  torn_ = torn_ && IsSameFile(file_, file);
   if (file_ >= 0) close(file_);
   file_ = file;
-  torn_ = false;
   return absl::OkStatus();
 }
 

@@ -176,6 +176,7 @@ TEST_F(AuditLogTest, AFullDiskIsCountedAndLeavesNoTornLineInTheMiddle) {
   log->Write(Entry("lost"));
   EXPECT_THAT(registry_->Text(), HasSubstr("atoll_coordinator_audit_failures_total 2"));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(log->Reopen().ok()) << "of the file that is still there";
   log->Write(Entry("z"));
   const std::vector<std::string> lines = Lines(path_);
   ASSERT_EQ(lines.size(), 3u);
