@@ -359,6 +359,8 @@ class Core {
   void SendDueWatches();
   void SendJob(WatchList::Watch& watch);
   void SendModel(WatchList::Watch& watch);
+  // All where `name` is empty; none where there is no such model yet.
+  absl::StatusOr<std::vector<store::Model>> WatchedModels(const std::string& name);
   void UpdateGauges();
 
   store::Store& store_;

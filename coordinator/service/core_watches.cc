@@ -6,6 +6,9 @@
 namespace atl::coordinator {
 namespace {
 
+// The store of a watch of models was away: it is asked again after this.
+constexpr absl::Duration kReadAgain = absl::Seconds(1);
+
 absl::Status Stopping() {
   return MakeError(absl::StatusCode::kUnavailable, "COORDINATOR_STOPPING", "the coordinator is stopping; try again");
 }
@@ -52,21 +55,30 @@ void Core::SendJob(WatchList::Watch& watch) {
   if (last) CancelWatch(watch.ticket);  // `watch` is gone
 }
 
-void Core::SendModel(WatchList::Watch& watch) {
+absl::StatusOr<std::vector<store::Model>> Core::WatchedModels(const std::string& name) {
   std::vector<store::Model> models;
-  if (watch.key.empty()) {
-    std::string after;
-    constexpr int32_t kPage = 100;
-    while (true) {
-      absl::StatusOr<std::vector<store::Model>> page = store_.ListModels(after, kPage);
-      if (!page.ok() || page->empty()) break;
-      after = page->back().name;
-      for (store::Model& model : *page) models.push_back(std::move(model));
-    }
-  } else if (absl::StatusOr<store::Model> model = store_.GetModel(watch.key); model.ok()) {
+  if (!name.empty()) {
+    absl::StatusOr<store::Model> model = store_.GetModel(name);
+    if (absl::IsNotFound(model.status())) return models;
+    ATOLL_RETURN_IF_ERROR(model.status());
     models.push_back(*std::move(model));
+    return models;
   }
-  for (store::Model& model : models) {
+  constexpr int32_t kPage = 100;
+  std::string after;
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(std::vector<store::Model> page, store_.ListModels(after, kPage));
+    if (page.empty()) return models;
+    after = page.back().name;
+    for (store::Model& model : page) models.push_back(std::move(model));
+  }
+}
+
+void Core::SendModel(WatchList::Watch& watch) {
+  absl::StatusOr<std::vector<store::Model>> models = WatchedModels(watch.key);
+  // The change is still to be told: nobody asks for it again.
+  if (!models.ok()) return WatchList::Postpone(watch, Now() + kReadAgain);
+  for (store::Model& model : *models) {
     int64_t& sent = watch.sent.try_emplace(model.name, watch.after).first->second;
     if (model.serving.generation <= sent) continue;
     sent = model.serving.generation;

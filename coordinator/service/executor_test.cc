@@ -91,6 +91,18 @@ TEST(WatchListTest, ChangesAreCoalescedPerWatch) {
   EXPECT_THAT(Due(list, 500), ElementsAre()) << "two changes, one message";
 }
 
+TEST(WatchListTest, APostponedWatchIsDueAgainWithoutAChange) {
+  WatchList list(absl::Milliseconds(100));
+  list.Add(1, "j", 0);
+  for (WatchList::Watch* watch : list.TakeDue(absl::ZeroDuration())) {
+    WatchList::Postpone(*watch, absl::Milliseconds(1000));
+  }
+  EXPECT_EQ(list.NextWake(), absl::Milliseconds(1000));
+  EXPECT_THAT(Due(list, 999), ElementsAre());
+  EXPECT_THAT(Due(list, 1000), ElementsAre(1));
+  EXPECT_EQ(list.NextWake(), absl::InfiniteDuration());
+}
+
 TEST(WatchListTest, AnEmptyKeyWatchesEverything) {
   WatchList list(absl::ZeroDuration());
   list.Add(1, "", 0);

@@ -28,6 +28,11 @@ std::vector<WatchList::Watch*> WatchList::TakeDue(absl::Duration now) {
   return due;
 }
 
+void WatchList::Postpone(Watch& watch, absl::Duration when) {
+  watch.dirty = true;
+  watch.not_before = when;
+}
+
 absl::Duration WatchList::NextWake() const {
   absl::Duration next = absl::InfiniteDuration();
   for (const auto& [ticket, watch] : watches_) {

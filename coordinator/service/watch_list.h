@@ -35,6 +35,8 @@ class WatchList {
   // The watches to send now; each is clean afterwards and not due before the interval has passed. Pointers live until
   // the list changes.
   std::vector<Watch*> TakeDue(absl::Duration now);
+  // Due again at `when`: what there was to send could not be had.
+  static void Postpone(Watch& watch, absl::Duration when);
   // InfiniteDuration when nothing waits to be sent.
   absl::Duration NextWake() const;
   std::vector<int64_t> Tickets() const;
