@@ -32,11 +32,18 @@ Collector::Collector(storage::BlobStore* blobs, Clock* clock, WithCore with_core
 }
 
 Collector::~Collector() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
+  Stop();
   thread_.join();
+}
+
+void Collector::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+}
+
+absl::Status Collector::CheckRunning() {
+  absl::MutexLock lock(&mutex_);
+  return stopping_ ? Stopped() : absl::OkStatus();
 }
 
 void Collector::Run() {
@@ -46,7 +53,9 @@ void Collector::Run() {
       absl::MutexLock lock(&mutex_);
       if (clock_.AwaitUntil(&mutex_, absl::Condition(&stopping_), next)) return;
     }
-    if (absl::Status status = CollectOnce(); !status.ok()) {
+    const absl::Status status = CollectOnce();
+    if (!CheckRunning().ok()) return;
+    if (!status.ok()) {
       metrics_.collection_failures->Increment();
       spdlog::warn("collection: {}", status.ToString());
     }
@@ -55,6 +64,7 @@ void Collector::Run() {
 }
 
 absl::Status Collector::CollectOnce() {
+  ATOLL_RETURN_IF_ERROR(CheckRunning());
   ATOLL_RETURN_IF_ERROR(CheckAllowed());
   // Listed first and judged afterwards, in one turn of the core: a file that gets its row in between is then needed.
   Listing listing;
@@ -99,6 +109,7 @@ absl::Status Collector::CheckAllowed() {
 absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows) {
   for (const store::CheckpointRow& row : rows) {
     const std::string& manifest = row.checkpoint.manifest_uri;
+    ATOLL_RETURN_IF_ERROR(CheckRunning());
     // Files first, then the row: a process that dies in between tries again.
     ATOLL_RETURN_IF_ERROR(Failpoint("collector.before_files"));
     // The manifest before the rest: without its files it would look like a damaged checkpoint.
@@ -129,6 +140,7 @@ absl::Status Collector::List(Listing* listing) {
 absl::Status Collector::DeleteFiles(const std::vector<jobs::StoredFile>& files, const Core::CollectionFacts& facts) {
   for (const jobs::Collection& file :
        jobs::CollectableFiles(files, facts.needed_files, facts.needed_folders, clock_.Now(), options_.min_age)) {
+    ATOLL_RETURN_IF_ERROR(CheckRunning());
     ATOLL_RETURN_IF_ERROR(blobs_.Delete(file.uri));
     metrics_.collected_files->Increment();
     spdlog::info("collected {}: {}", file.uri, file.reason);
@@ -138,6 +150,7 @@ absl::Status Collector::DeleteFiles(const std::vector<jobs::StoredFile>& files, 
 
 absl::Status Collector::ForgetEmptyJobs(const std::vector<store::DeletedJob>& deleted) {
   for (const store::DeletedJob& job : deleted) {
+    ATOLL_RETURN_IF_ERROR(CheckRunning());
     ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> left,
                            blobs_.List(blobs_.UriOf(fmt::format("jobs/{}/", job.job_id))));
     if (!left.empty()) continue;

@@ -31,12 +31,16 @@ class Collector {
 
   Collector(storage::BlobStore* blobs, Clock* clock, WithCore with_core, std::string store_id, CoreMetrics* metrics,
             CollectorOptions options);
-  ~Collector();
+  ~Collector();  // Stop, and waits
 
   // One round, on the calling thread. Stops at the first error; what was deleted by then stays deleted, and the next
   // round goes on. Nothing is deleted and FAILED_PRECONDITION comes back when another store has taken a higher epoch
   // (STORE_SUPERSEDED), or while collection is held after a restore (COLLECTION_HELD).
   absl::Status CollectOnce();
+
+  // No round begins any more, and one that is under way ends with UNAVAILABLE (COORDINATOR_STOPPING) before the next
+  // file that it would delete. Does not wait for that.
+  void Stop();
 
  private:
   // Files of attempts, and of each the folder that it lies in.
@@ -46,6 +50,7 @@ class Collector {
   };
 
   void Run();
+  absl::Status CheckRunning();
   absl::Status CheckAllowed();
   absl::Status List(Listing* listing);
   absl::Status DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows);

@@ -278,6 +278,7 @@ absl::Status Coordinator::ReopenAuditLog() {
 
 void Coordinator::Stop(absl::Duration grace) {
   server_->SetServing(false);
+  if (collector_ != nullptr) collector_->Stop();
   // Ends what would otherwise last as long as its callers wish.
   core_thread_->Post([this] {
     core_->EndAllWaits();

@@ -245,6 +245,36 @@ TEST_F(IslandServiceTest, CollectionDeletesWhatNothingNeedsAndNothingElse) {
   EXPECT_TRUE(blobs_->Exists(foreign).value());
 }
 
+TEST_F(IslandServiceTest, CollectionThatIsStoppedDeletesNothingMore) {
+  ASSERT_TRUE(Submit(SubmitRequest()).ok());
+  ASSERT_TRUE(Register("a").ok());
+  for (int task = 0; task < 4; ++task) FinishNext("a");
+  const auto claim = Claim("a");  // train_expert-0, keeps one checkpoint
+  ASSERT_TRUE(claim.ok() && claim->has_grant());
+  const auto first = Commit(claim->grant(), 10);
+  const auto second = Commit(claim->grant(), 20);
+  ASSERT_TRUE(first.ok() && second.ok());
+  ASSERT_TRUE(Commit(claim->grant(), 30).ok());
+  const auto left = [&] { return blobs_->Exists(first->uri).value() + blobs_->Exists(second->uri).value(); };
+
+  const auto holder = NewestEpoch(*blobs_);
+  ASSERT_TRUE(holder.ok());
+  const auto registry = metrics::Registry::Create("collection");
+  CoreMetrics core_metrics(registry.get());
+  Collector* stopped = nullptr;
+  const auto with_core = [&](const std::function<void(Core&)>& function) {
+    if (left() == 1) stopped->Stop();
+    return coordinator_->WithCore(function);
+  };
+  Collector collector(blobs_.get(), Clock::Real(), with_core, holder->store_id, &core_metrics,
+                      {.min_age = absl::ZeroDuration()});
+  stopped = &collector;
+  EXPECT_EQ(ErrorReason(collector.CollectOnce()), "COORDINATOR_STOPPING");
+  EXPECT_EQ(left(), 1);
+  ASSERT_TRUE(coordinator_->collector().CollectOnce().ok());
+  EXPECT_EQ(left(), 0) << "the next round goes on";
+}
+
 TEST_F(IslandServiceTest, ASecondCoordinatorOnATakenPortLeavesNoStore) {
   CoordinatorOptions options;
   options.listen = coordinator_->address();
