@@ -46,6 +46,15 @@ absl::Status CheckRow(storage::BlobStore& blobs, const store::CheckpointRow& row
   return CheckFiles(blobs, manifest, uri);
 }
 
+// Whether the task has diverged and gone back from `step` since the attempt of `folder` wrote it. An attempt of another
+// epoch may have been of a history of its own.
+bool WentBackFrom(const Core::AdoptableTask& task, const jobs::AttemptFolder& folder, int64_t step) {
+  return std::any_of(task.divergences.begin(), task.divergences.end(), [&](const auto& divergence) {
+    return folder.store_epoch == divergence.store_epoch && folder.attempt <= divergence.attempt &&
+           step > divergence.to_step;
+  });
+}
+
 class AdoptionRun {
  public:
   AdoptionRun(storage::BlobStore& blobs, Core& core, Clock* clock) : blobs_(blobs), core_(core), clock_(*clock) {}
@@ -128,6 +137,11 @@ class AdoptionRun {
       }
       const int64_t step = row->checkpoint.step;
       if (step <= newest) continue;
+      if (WentBackFrom(task, found.folder, step)) {
+        spdlog::info("task {}: not taken back: it diverged and went back from step {} of attempt {}", task.task_id,
+                     step, found.folder.attempt);
+        continue;
+      }
       const auto order = [](const jobs::AttemptFolder& folder) {
         return std::pair(folder.store_epoch, folder.attempt);
       };

@@ -18,7 +18,7 @@ struct Adoption {
 };
 
 // Hashes every checkpoint of every training task that can go on, takes back those that are whole, older in epoch than
-// this store and newer in step than what it knows, and releases collection. Does nothing where collection is not held.
+// this store, newer in step than what it knows, and not of a training that diverged, and releases collection. Does nothing where collection is not held.
 // Blocks on the blob store for as long as reading all of it takes. Not thread-safe: `core` is not served yet.
 // Safe to repeat: an error of the blob store ends it, and what was taken back by then stays. Damaged and absent files
 // are no errors but counted and logged.

@@ -179,6 +179,32 @@ TEST_F(AdoptionTest, TheStoreThatWasReplacedFindsOut) {
   EXPECT_EQ(ErrorReason(Coordinator::Start(options).status()), "STORE_SUPERSEDED");
 }
 
+TEST_F(AdoptionTest, WhatTheTaskDivergedInIsNotTakenBack) {
+  // Written, and never committed.
+  auto stranger = grant_;
+  stranger.mutable_token()->set_attempt_secret("another");
+  EXPECT_EQ(ErrorReason(Commit(stranger, 20).status()), "STALE_ATTEMPT");
+  atlpb::island::v1::RollbackTaskRequest request;
+  *request.mutable_token() = grant_.token();
+  request.set_before_step(15);
+  request.set_through_step(25);
+  request.set_reason("LOSS_EXPLODED");
+  request.set_message("training diverged: script");
+  atlpb::island::v1::RollbackTaskResponse response;
+  ASSERT_TRUE(Call(*islands_, &atlpb::island::v1::IslandService::Stub::RollbackTask, request, &response).ok());
+  ASSERT_EQ(response.rollback().to_step(), 10);
+  coordinator_.reset();
+  std::filesystem::copy_file(folder_.File("store.db"), folder_.File("copy.db"),
+                             std::filesystem::copy_options::overwrite_existing);
+  StartCoordinator();
+  const auto next = Claim("a");
+  ASSERT_TRUE(next.ok() && next->has_grant());
+  const auto since = Commit(next->grant(), 12);
+  ASSERT_TRUE(since.ok()) << since.status();
+  Restore(/*adopt=*/true);
+  EXPECT_EQ(ClaimAgain().resume_from().manifest_uri(), since->uri) << "of the attempt that left out what broke";
+}
+
 TEST_F(AdoptionTest, AProcessThatDiesBeforeItHasItsEpochIsARestoredOneAtItsNextStart) {
   CommitSince(20);
   coordinator_.reset();

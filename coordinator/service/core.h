@@ -241,9 +241,16 @@ class Core {
 
   // Adoption after a restore (core_adoption.cc), for adoption.h.
   struct AdoptableTask {
+    // What the task diverged in: whatever this attempt or one before it wrote above `to_step` is given up.
+    struct Divergence {
+      int64_t store_epoch = 0;
+      int64_t attempt = 0;
+      int64_t to_step = 0;
+    };
     std::string task_id;
     int32_t milestone_every = 0;
     std::vector<store::CheckpointRow> rows;
+    std::vector<Divergence> divergences;
   };
   // Every training task of an unfinished job that has all of its inputs.
   absl::StatusOr<std::vector<AdoptableTask>> AdoptableTasks();

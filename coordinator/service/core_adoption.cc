@@ -21,6 +21,12 @@ absl::StatusOr<std::vector<Core::AdoptableTask>> Core::AdoptableTasks() {
       adoptable.task_id = task.task_id;
       adoptable.milestone_every = training.milestone_every;
       ATOLL_ASSIGN_OR_RETURN(adoptable.rows, store_.Checkpoints(task.task_id));
+      for (const jobs::Rollback& rollback : task.rollbacks) {
+        if (rollback.skipped.steps == 0) continue;
+        ATOLL_ASSIGN_OR_RETURN(const std::optional<store::AttemptRow> row,
+                               store_.GetAttempt(task.task_id, rollback.attempt));
+        if (row) adoptable.divergences.push_back({row->store_epoch, row->attempt, rollback.to_step});
+      }
     }
   }
   return tasks;
