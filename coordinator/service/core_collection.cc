@@ -1,4 +1,6 @@
 // What collection needs to know of the store, and the rows that it ends.
+#include <deque>
+
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/retention.h"
@@ -26,7 +28,9 @@ std::vector<jobs::AttemptFacts> Core::FactsOf(const std::vector<jobs::AttemptFol
   if (const auto jobs = store_.DeletedJobs(); jobs.ok()) {
     for (const store::DeletedJob& job : *jobs) deleted.insert(job.job_id);
   }
-  std::map<std::string, absl::StatusOr<jobs::JobRecord>, std::less<>> records;
+  // By job and id: there may be as many files as tasks, and more.
+  std::map<std::string, std::map<std::string_view, const jobs::Task*>, std::less<>> tasks;
+  std::deque<jobs::JobRecord> ended;
   std::vector<jobs::AttemptFacts> all;
   for (const jobs::AttemptFolder& folder : folders) {
     jobs::AttemptFacts& facts = all.emplace_back();
@@ -35,13 +39,21 @@ std::vector<jobs::AttemptFacts> Core::FactsOf(const std::vector<jobs::AttemptFol
       facts = {.known = true, .job_deleted = true};
       continue;
     }
-    auto it = records.find(job_id);
-    if (it == records.end()) {
-      const jobs::JobRecord* active = Active(job_id);
-      it = records.emplace(job_id, active != nullptr ? *active : store_.GetJob(job_id)).first;
+    auto of_job = tasks.find(job_id);
+    if (of_job == tasks.end()) {
+      of_job = tasks.try_emplace(job_id).first;
+      const jobs::JobRecord* record = Active(job_id);
+      if (record == nullptr) {
+        absl::StatusOr<jobs::JobRecord> read = store_.GetJob(job_id);
+        if (read.ok()) record = &ended.emplace_back(*std::move(read));
+      }
+      if (record != nullptr) {
+        for (const jobs::Task& task : record->tasks) of_job->second[task.task_id] = &task;
+      }
     }
-    const jobs::Task* task = it->second.ok() ? jobs::FindTask(*it->second, folder.task_id) : nullptr;
-    if (task == nullptr || folder.store_epoch > store_.epoch()) continue;
+    const auto found = of_job->second.find(folder.task_id);
+    if (found == of_job->second.end() || folder.store_epoch > store_.epoch()) continue;
+    const jobs::Task* const task = found->second;
     facts.known = true;
     facts.task_over = jobs::IsFinal(task->state);
     // What was written before a restore may be newer than what was restored: it stays until its task is over.
