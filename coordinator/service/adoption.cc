@@ -30,22 +30,6 @@ bool IsDamage(const absl::Status& status) {
   return status.code() == absl::StatusCode::kNotFound || status.code() == absl::StatusCode::kDataLoss;
 }
 
-// Reads every file of the checkpoint against its hash. NOT_FOUND or DATA_LOSS when it is not whole.
-absl::Status CheckFiles(storage::BlobStore& blobs, const storage::CheckpointManifest& manifest,
-                        const std::string& manifest_uri) {
-  for (const storage::CheckpointFile& file : manifest.files) {
-    ATOLL_RETURN_IF_ERROR(blobs.ReadVerified(jobs::FolderOf(manifest_uri) + file.name, file.sha256).status());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRow(storage::BlobStore& blobs, const store::CheckpointRow& row) {
-  const std::string& uri = row.checkpoint.manifest_uri;
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, blobs.ReadVerified(uri, row.checkpoint.manifest_sha256));
-  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointManifest manifest, storage::ParseManifest(text, uri));
-  return CheckFiles(blobs, manifest, uri);
-}
-
 // Whether the task has diverged and gone back from `step` since the attempt of `folder` wrote it. An attempt of another
 // epoch may have been of a history of its own.
 bool WentBackFrom(const Core::AdoptableTask& task, const jobs::AttemptFolder& folder, int64_t step) {
@@ -57,7 +41,8 @@ bool WentBackFrom(const Core::AdoptableTask& task, const jobs::AttemptFolder& fo
 
 class AdoptionRun {
  public:
-  AdoptionRun(storage::BlobStore& blobs, Core& core, Clock* clock) : blobs_(blobs), core_(core), clock_(*clock) {}
+  AdoptionRun(storage::BlobStore& blobs, Core& core, Clock* clock, const std::function<bool()>& go_on)
+      : blobs_(blobs), core_(core), clock_(*clock), go_on_(go_on) {}
 
   absl::StatusOr<Adoption> Run() {
     ATOLL_RETURN_IF_ERROR(FindManifests());
@@ -70,7 +55,6 @@ class AdoptionRun {
   absl::Status FindManifests() {
     const std::string jobs_root = blobs_.UriOf("jobs/");
     ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> files, blobs_.List(jobs_root));
-    std::vector<jobs::AttemptFolder> folders;
     for (const storage::FileInfo& file : files) {
       FoundManifest found{file.uri, {}};
       if (!file.uri.ends_with("/manifest.json") || !jobs::ParseAttemptFolder(jobs_root, file.uri, &found.folder)) {
@@ -82,12 +66,43 @@ class AdoptionRun {
     return absl::OkStatus();
   }
 
+  // In pieces: a file may be larger than this machine's memory.
+  absl::Status CheckHash(const std::string& uri, const std::string& sha256) {
+    ATOLL_ASSIGN_OR_RETURN(storage::WrittenFile file, blobs_.Hash(uri));
+    // A second transfer tells a damaged file from a damaged transfer.
+    if (file.sha256 != sha256) {
+      ATOLL_ASSIGN_OR_RETURN(file, blobs_.Hash(uri));
+    }
+    if (file.sha256 == sha256) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kDataLoss, "HASH_MISMATCH",
+                     fmt::format("{}: expected SHA-256 {}, found {}", uri, sha256, file.sha256));
+  }
+
+  // Reads every file of the checkpoint against its hash. NOT_FOUND or DATA_LOSS when it is not whole.
+  absl::Status CheckFiles(const storage::CheckpointManifest& manifest, const std::string& manifest_uri) {
+    for (const storage::CheckpointFile& file : manifest.files) {
+      if (go_on_ && !go_on_()) {
+        spdlog::warn("not all checkpoints are read: the next start with --adopt goes on");
+        return MakeError(absl::StatusCode::kUnavailable, "COORDINATOR_STOPPING", "asked to end");
+      }
+      ATOLL_RETURN_IF_ERROR(CheckHash(jobs::FolderOf(manifest_uri) + file.name, file.sha256));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRow(const store::CheckpointRow& row) {
+    const std::string& uri = row.checkpoint.manifest_uri;
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, blobs_.ReadVerified(uri, row.checkpoint.manifest_sha256));
+    ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointManifest manifest, storage::ParseManifest(text, uri));
+    return CheckFiles(manifest, uri);
+  }
+
   // Given up: the rows whose files are gone. Returns the newest step that is whole.
   absl::StatusOr<int64_t> CheckRows(const Core::AdoptableTask& task, std::set<std::string>* lost) {
     int64_t newest = 0;
     for (const store::CheckpointRow& row : task.rows) {
       if (row.state != store::CheckpointState::kCommitted) continue;
-      const absl::Status status = CheckRow(blobs_, row);
+      const absl::Status status = CheckRow(row);
       if (status.ok()) {
         newest = std::max(newest, row.checkpoint.step);
       } else if (IsDamage(status)) {
@@ -110,7 +125,7 @@ class AdoptionRun {
           fmt::format("{}: expected a step of attempt {} of task {}, found step {} of attempt {} of task {}", found.uri,
                       found.folder.attempt, found.folder.task_id, manifest.step, manifest.attempt, manifest.task_id));
     }
-    ATOLL_RETURN_IF_ERROR(CheckFiles(blobs_, manifest, found.uri));
+    ATOLL_RETURN_IF_ERROR(CheckFiles(manifest, found.uri));
     const bool milestone = milestone_every > 0 && manifest.step % milestone_every == 0;
     return store::CheckpointRow{found.folder.task_id,
                                 found.folder.attempt,
@@ -166,18 +181,20 @@ class AdoptionRun {
   storage::BlobStore& blobs_;
   Core& core_;
   Clock& clock_;
+  const std::function<bool()>& go_on_;
   std::map<std::string, std::vector<FoundManifest>> manifests_;
   Adoption adoption_;
 };
 
 }  // namespace
 
-absl::StatusOr<Adoption> AdoptCheckpoints(storage::BlobStore& blobs, Core& core, Clock* clock) {
+absl::StatusOr<Adoption> AdoptCheckpoints(storage::BlobStore& blobs, Core& core, Clock* clock,
+                                          const std::function<bool()>& go_on) {
   if (!core.collection_held()) {
     spdlog::info("nothing to take back: the store was not restored since collection was last released");
     return Adoption{};
   }
-  ATOLL_ASSIGN_OR_RETURN(const Adoption adoption, AdoptionRun(blobs, core, clock).Run());
+  ATOLL_ASSIGN_OR_RETURN(const Adoption adoption, AdoptionRun(blobs, core, clock, go_on).Run());
   ATOLL_RETURN_IF_ERROR(core.ReleaseCollection());
   spdlog::info("took {} checkpoints back, left {} that are not whole, gave up {} that were; collection goes on",
                adoption.adopted, adoption.broken, adoption.lost);

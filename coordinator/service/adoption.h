@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/statusor.h"
 #include "common/storage/blob_store.h"
@@ -21,7 +22,9 @@ struct Adoption {
 // this store, newer in step than what it knows, and not of a training that diverged, and releases collection. Does nothing where collection is not held.
 // Blocks on the blob store for as long as reading all of it takes. Not thread-safe: `core` is not served yet.
 // Safe to repeat: an error of the blob store ends it, and what was taken back by then stays. Damaged and absent files
-// are no errors but counted and logged.
-absl::StatusOr<Adoption> AdoptCheckpoints(storage::BlobStore& blobs, Core& core, Clock* clock);
+// are no errors but counted and logged. `go_on` is asked before each file; once it says false this ends with UNAVAILABLE
+// (COORDINATOR_STOPPING), as with an error. Empty: to the end.
+absl::StatusOr<Adoption> AdoptCheckpoints(storage::BlobStore& blobs, Core& core, Clock* clock,
+                                          const std::function<bool()>& go_on = {});
 
 }  // namespace atl::coordinator

@@ -205,6 +205,22 @@ TEST_F(AdoptionTest, WhatTheTaskDivergedInIsNotTakenBack) {
   EXPECT_EQ(ClaimAgain().resume_from().manifest_uri(), since->uri) << "of the attempt that left out what broke";
 }
 
+TEST_F(AdoptionTest, OneThatIsToldToEndMeanwhileGoesOnAtTheNextStart) {
+  const std::string thirty = CommitSince(30);
+  coordinator_.reset();
+  std::filesystem::copy_file(folder_.File("copy.db"), folder_.File("store.db"),
+                             std::filesystem::copy_options::overwrite_existing);
+  CoordinatorOptions options;
+  options.store = folder_.File("store.db");
+  options.blob_store = "file://" + folder_.File("blobs");
+  options.restored = true;
+  options.adopt = true;
+  options.keep_waiting = [](absl::Duration) { return false; };
+  EXPECT_EQ(ErrorReason(Coordinator::Start(options).status()), "COORDINATOR_STOPPING");
+  Restart(/*adopt=*/true);
+  EXPECT_EQ(ClaimAgain().resume_from().manifest_uri(), thirty);
+}
+
 TEST_F(AdoptionTest, AProcessThatDiesBeforeItHasItsEpochIsARestoredOneAtItsNextStart) {
   CommitSince(20);
   coordinator_.reset();

@@ -112,7 +112,10 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   core.watch_interval = options.watch_interval;
   core.random_bytes = RandomBytes;
   ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
-  if (options.adopt) ATOLL_RETURN_IF_ERROR(AdoptCheckpoints(*blobs_, *core_, clock).status());
+  if (options.adopt) {
+    const auto go_on = [&options] { return !options.keep_waiting || options.keep_waiting(absl::ZeroDuration()); };
+    ATOLL_RETURN_IF_ERROR(AdoptCheckpoints(*blobs_, *core_, clock, go_on).status());
+  }
   return OpenExperts(options, clock);
 }
 
