@@ -19,11 +19,12 @@ struct Adoption {
 };
 
 // Hashes every checkpoint of every training task that can go on, takes back those that are whole, older in epoch than
-// this store, newer in step than what it knows, and not of a training that diverged, and releases collection. Does nothing where collection is not held.
+// this store, newer in step than what it knows, and not of a training that diverged, and releases collection. Does
+// nothing where collection is not held.
 // Blocks on the blob store for as long as reading all of it takes. Not thread-safe: `core` is not served yet.
 // Safe to repeat: an error of the blob store ends it, and what was taken back by then stays. Damaged and absent files
-// are no errors but counted and logged. `go_on` is asked before each file; once it says false this ends with UNAVAILABLE
-// (COORDINATOR_STOPPING), as with an error. Empty: to the end.
+// are no errors but counted and logged. `go_on` is asked before each file; once it says false this ends with
+// UNAVAILABLE (COORDINATOR_STOPPING), as with an error. Empty: to the end.
 absl::StatusOr<Adoption> AdoptCheckpoints(storage::BlobStore& blobs, Core& core, Clock* clock,
                                           const std::function<bool()>& go_on = {});
 

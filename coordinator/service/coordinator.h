@@ -63,8 +63,8 @@ struct CoordinatorOptions {
   // another coordinator has the store. Empty: the process ends at once with kExitStoreLost. For tests.
   std::function<void(const absl::Status& why)> on_store_lost;
   // Called while another coordinator has the PostgreSQL store: once with the address at which this one listens as
-  // standby, then again and again to wait for `poll`; false gives up. Empty: does not wait. The second one is also asked,
-  // not to wait, while checkpoints are taken back.
+  // standby, then again and again to wait for `poll`; false gives up. Empty: does not wait. The second
+  // one is also asked, not to wait, while checkpoints are taken back.
   std::function<void(const std::string& address)> on_standby;
   std::function<bool(absl::Duration poll)> keep_waiting;
 };
