@@ -316,9 +316,9 @@ absl::StatusOr<std::string> BlobStore::Read(std::string_view uri, int64_t limit)
   return bytes;
 }
 
-absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::string_view sha256) {
+absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::string_view sha256, int64_t limit) {
   for (bool again = !local_;; again = false) {
-    ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri));
+    ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri, limit));
     const std::string found = Sha256(bytes);
     if (found == sha256) return bytes;
     // A second transfer tells a damaged file from a damaged transfer.
