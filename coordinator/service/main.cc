@@ -167,7 +167,7 @@ void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
     if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {
       std::fprintf(stderr, "atoll-coordinator: cannot write %s\n", flags.port_file.c_str());
     }
-    std::printf("atoll-coordinator waits at %s for the store, which another one has\n", address.c_str());
+    std::printf("atoll-coordinator waits at %s for the store\n", address.c_str());
     std::fflush(stdout);
   };
   flags.options.keep_waiting = [&stop_signals](absl::Duration poll) {

@@ -19,8 +19,9 @@ class Standby::Refusing : public grpc::CallbackGenericService {
   class Refusal : public grpc::ServerGenericBidiReactor {
    public:
     Refusal() {
-      Finish(rpc::ToGrpc(MakeError(absl::StatusCode::kUnavailable, "COORDINATOR_STANDBY",
-                                   "this coordinator waits for the store, which another one has")));
+      Finish(rpc::ToGrpc(
+          MakeError(absl::StatusCode::kUnavailable, "COORDINATOR_STANDBY",
+                    "this coordinator waits for the store, which another one has or whose server is away")));
     }
     void OnDone() override { delete this; }
   };
