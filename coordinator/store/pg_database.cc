@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
@@ -202,7 +203,10 @@ absl::Status PgDatabase::Open() {
   }
   PQsetNoticeProcessor(
       connection_, [](void*, const char*) {}, nullptr);
-  return WithContext(CheckServer(), fmt::format("store {}", target_.name));
+  absl::Status status = CheckServer();
+  // Nothing is asked of a server that did not pass: whoever asks next connects, and checks, again.
+  if (!status.ok()) PQfinish(std::exchange(connection_, nullptr));
+  return WithContext(status, fmt::format("store {}", target_.name));
 }
 
 absl::StatusOr<std::string> PgDatabase::AskText(const std::string& sql) {
@@ -334,9 +338,9 @@ absl::Status PgDatabase::Begin() {
 }
 
 absl::Status PgDatabase::Commit() {
+  in_transaction_ = false;
   if (!Connected()) return ErrorOf("COMMIT", nullptr);
   pg_result* const asked = PQexec(connection_, "COMMIT");
-  in_transaction_ = false;
   const absl::StatusOr<Result> result = Judge("COMMIT", asked);
   if (!result.ok()) return Connected() ? result.status() : OutcomeUnknown(result.status());
   if (std::strcmp(PQcmdStatus(result->get()), "COMMIT") == 0) return absl::OkStatus();

@@ -116,6 +116,16 @@ class PgStoreTest : public testing::Test {
   // As if its holder had been away for longer than the lease lasts.
   void Expire() { server().Ask(uri_, "UPDATE coordinator_lease SET expires = 0"); }
 
+  // The server ends every connection that a store has.
+  void Cut() {
+    const std::string connections =
+        " FROM pg_stat_activity WHERE application_name = 'atoll-coordinator' AND datname = current_database()";
+    server().Ask(uri_, "SELECT pg_terminate_backend(pid)" + connections);
+    EXPECT_TRUE(testing_cluster::Await(absl::Seconds(30), [&] {
+      return server().Ask(uri_, "SELECT pid" + connections).empty();
+    })) << "they are gone";
+  }
+
   std::string uri_;
 };
 
@@ -281,20 +291,15 @@ TEST_F(PgStoreTest, ACommitWhoseAnswerIsLostIsNeitherDoneNorFailed) {
 TEST_F(PgStoreTest, AConnectionThatIsCutBetweenTransactionsIsMadeAnew) {
   const auto store = OpenOrDie("host-a");
   ASSERT_TRUE(Insert(*store, "j-1").ok());
-  const auto cut = [&] {
-    server().Ask(uri_,
-                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
-                 "'atoll-coordinator' AND datname = current_database()");
-  };
-  cut();
+  Cut();
   EXPECT_TRUE(Insert(*store, "j-2").ok()) << "nothing was under way, so nothing is in doubt";
-  cut();
+  Cut();
   const auto jobs = store->UnfinishedJobs();
   ASSERT_TRUE(jobs.ok()) << jobs.status();
   EXPECT_EQ(jobs->size(), 2U);
   // In a body it is an error, and the next transaction is well.
   const absl::Status status = store->Write("insert", [&](Transaction& t) {
-    cut();
+    Cut();
     return t.InsertJob(SmallJob("j-3"));
   });
   EXPECT_EQ(ErrorReason(status), "STORE_UNREACHABLE") << status;
@@ -329,6 +334,23 @@ TEST_F(PgStoreTest, AServerThatLosesWhatItAcknowledgesIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), "STORE_NOT_DURABLE") << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("synchronous_commit is off"));
+}
+
+TEST_F(PgStoreTest, AServerThatWasRefusedIsNotWrittenToByTheNextCall) {
+  const auto store = OpenOrDie("host-a");
+  const std::string alter = "ALTER DATABASE " + PgServer::DatabaseOf(uri_);
+  server().Ask(uri_, alter + " SET synchronous_commit = off");
+  Cut();
+  for (const char* id : {"j-1", "j-2"}) {
+    const absl::Status status = Insert(*store, id);
+    EXPECT_EQ(ErrorReason(status), "STORE_NOT_DURABLE") << id << ": " << status;
+    EXPECT_EQ(ErrorReason(store->UnfinishedJobs().status()), "STORE_NOT_DURABLE") << "nor is it read";
+  }
+  server().Ask(uri_, alter + " RESET synchronous_commit");
+  EXPECT_TRUE(Insert(*store, "j-3").ok());
+  const auto jobs = store->UnfinishedJobs();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  EXPECT_EQ(jobs->size(), 1U);
 }
 
 TEST_F(PgStoreTest, AnotherProgramsDatabaseIsLeftAlone) {
