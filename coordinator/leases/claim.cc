@@ -91,8 +91,11 @@ bool CandidateIndex::Put(int64_t age, std::vector<Candidate> candidates) {
     place_of_.erase(known);
   }
   if (candidates.empty()) return false;
+  // Both are in graph order: one pass finds what is new, however many wait.
+  auto at = before.begin();
   const bool any_new = std::any_of(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
-    return std::find(before.begin(), before.end(), candidate) == before.end();
+    at = std::find(at, before.end(), candidate);
+    return at == before.end();
   });
   const bool none_moved = std::all_of(candidates.begin(), candidates.end(),
                                       [](const Candidate& candidate) { return candidate.wanted_island.empty(); });

@@ -104,6 +104,10 @@ TEST(ClaimTest, PutSaysWhetherAnythingIsNew) {
   EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/2")}));
   EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/2", {.min_ranks = 2})}))
       << "a task that asks for less or more";
+  EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/2"), Training("a/4")}));
+  EXPECT_FALSE(index.Put(1, {Training("a/1"), Training("a/4")})) << "one between others is gone";
+  EXPECT_TRUE(index.Put(1, {Training("a/1"), Training("a/3"), Training("a/4")})) << "one between others is new";
+  EXPECT_TRUE(index.Put(1, {Training("a/3"), Training("a/5")})) << "one is gone, and another new";
   EXPECT_FALSE(index.Put(1, {}));
   EXPECT_EQ(Granted(index), "");
 }
