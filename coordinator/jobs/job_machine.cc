@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 
 #include "common/base/errors.h"
@@ -18,6 +19,9 @@ struct Transition {
   State from;
   State to;
 };
+
+// As in specs. Sums of some of them do not overflow.
+constexpr int64_t kMostSteps = std::numeric_limits<int32_t>::max();
 
 constexpr Transition<TaskState> kTaskTransitions[] = {
     {TaskState::kBlocked, TaskState::kReady}, {TaskState::kBlocked, TaskState::kCancelled},
@@ -104,6 +108,10 @@ absl::Status CheckRollback(const Task& task, const RollbackRequest& request, con
   if (!IsTraining(task.kind)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "NOT_A_TRAINING_TASK",
                      fmt::format("task {}: expected training, found {}", task.task_id, spec::ToString(task.kind)));
+  }
+  if (request.through_step < 0 || request.through_step > kMostSteps) {
+    return FieldError("through_step", "INVALID_ROLLBACK",
+                      fmt::format("expected 0 to {}, found {}", kMostSteps, request.through_step));
   }
   const bool known = request.through_step == 0 || request.through_step >= request.before_step;
   if (request.before_step < 1 || !known) {

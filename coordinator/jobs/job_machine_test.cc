@@ -251,6 +251,8 @@ TEST(JobMachineTest, ARollbackThatMakesNoSenseChangesNothing) {
   };
   EXPECT_EQ(reason("j/train_expert-0", Diverged(0, 5)), "INVALID_ROLLBACK");
   EXPECT_EQ(reason("j/train_expert-0", Diverged(6, 5)), "INVALID_ROLLBACK");
+  EXPECT_EQ(reason("j/train_expert-0", Diverged(5, -1)), "INVALID_ROLLBACK");
+  EXPECT_EQ(reason("j/train_expert-0", Diverged(5, int64_t{1} << 31)), "INVALID_ROLLBACK") << "no spec has that many";
   EXPECT_EQ(reason("j/train_expert-0", {.before_step = 11}), "CHECKPOINT_UNKNOWN");
   EXPECT_EQ(reason("j/train_expert-1", Diverged(5, 5)), "TASK_NOT_LEASED");
   EXPECT_EQ(reason("j/cluster", Diverged(5, 5)), "TASK_ENDED");
