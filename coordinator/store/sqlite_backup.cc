@@ -114,6 +114,11 @@ absl::StatusOr<BackupFacts> CopyTo(SqliteDatabase& source, const std::string& pa
   return Check(*copy);
 }
 
+absl::Status AlreadyThere(const std::string& path) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_EXISTS",
+                   fmt::format("{} is there already: move it away first, or name another store", path));
+}
+
 absl::Status Exists(const std::string& path) {
   if (fs::exists(path)) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
@@ -147,10 +152,7 @@ absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std
 absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const std::string& store_path) {
   ATOLL_RETURN_IF_ERROR(Exists(backup_path));
   for (const char* suffix : {"", "-wal"}) {
-    if (!fs::exists(store_path + suffix)) continue;
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, "STORE_EXISTS",
-        fmt::format("{}{} is there already: move it away first, or name another store", store_path, suffix));
+    if (fs::exists(store_path + suffix)) return AlreadyThere(store_path + suffix);
   }
   ATOLL_ASSIGN_OR_RETURN(const auto source,
                          SqliteDatabase::Open(backup_path, absl::ZeroDuration(), OpenMode::kReadOnly));
@@ -170,8 +172,10 @@ absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const s
   ATOLL_RETURN_IF_ERROR(Sync(file->path()));
   std::error_code error;
   facts->bytes = static_cast<int64_t>(fs::file_size(file->path(), error));
-  // A link never replaces a store that another process made meanwhile.
-  if (link(file->path().c_str(), store_path.c_str()) != 0) return Failed("cannot make", store_path, errno);
+  // A link never replaces a store that another process made meanwhile, nor a symbolic link that leads nowhere.
+  if (link(file->path().c_str(), store_path.c_str()) != 0) {
+    return errno == EEXIST ? AlreadyThere(store_path) : Failed("cannot make", store_path, errno);
+  }
   ATOLL_RETURN_IF_ERROR(Sync(FolderOfFile(store_path)));
   return facts;
 }

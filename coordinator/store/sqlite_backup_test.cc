@@ -146,6 +146,9 @@ TEST_F(SqliteBackupTest, RestoringNeverReplacesAStore) {
   ASSERT_TRUE(InsertPair(*store_, 1).ok());
   EXPECT_EQ(ErrorReason(RestoreStore(folder_.File("backup.db"), folder_.File("s.db")).status()), "STORE_EXISTS");
   EXPECT_EQ(store_->UnfinishedJobs()->size(), 4U);
+  std::filesystem::create_symlink(folder_.File("nowhere.db"), folder_.File("link.db"));
+  const absl::Status link = RestoreStore(folder_.File("backup.db"), folder_.File("link.db")).status();
+  EXPECT_EQ(ErrorReason(link), "STORE_EXISTS") << link;
 }
 
 TEST_F(SqliteBackupTest, OnlyAWholeBackupIsRestored) {
