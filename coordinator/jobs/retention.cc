@@ -20,6 +20,11 @@ bool IsEvidence(std::string_view uri) {
   return uri.substr(0, uri.rfind('/')).ends_with(kFolder);
 }
 
+// "<checkpoint's folder>/manifest.json".
+bool IsManifest(std::string_view uri) {
+  return uri.ends_with("/manifest.json");
+}
+
 // Whether a folder of `folders` is a prefix of `uri`.
 bool InsideAny(const std::set<std::string>& folders, std::string_view uri) {
   for (size_t slash = uri.find('/'); slash != std::string_view::npos; slash = uri.find('/', slash + 1)) {
@@ -46,9 +51,14 @@ std::vector<Collection> CollectableFiles(const std::vector<StoredFile>& files,
                                          const std::set<std::string>& needed_files,
                                          const std::set<std::string>& needed_folders, absl::Time now,
                                          absl::Duration min_age) {
+  // A manifest is written last, and so is the last to be old enough.
+  std::set<std::string> waiting;
+  for (const StoredFile& file : files) {
+    if (IsManifest(file.uri) && now - file.modified < min_age) waiting.insert(FolderOf(file.uri));
+  }
   std::vector<Collection> collectable;
   for (const StoredFile& file : files) {
-    if (!file.attempt.known || now - file.modified < min_age) continue;
+    if (!file.attempt.known || now - file.modified < min_age || waiting.contains(FolderOf(file.uri))) continue;
     if (file.attempt.job_deleted) {
       collectable.push_back({file.uri, "its job was deleted"});
       continue;
@@ -61,6 +71,8 @@ std::vector<Collection> CollectableFiles(const std::vector<StoredFile>& files,
       collectable.push_back({file.uri, "no row names it and its attempt is superseded"});
     }
   }
+  std::stable_partition(collectable.begin(), collectable.end(),
+                        [](const Collection& file) { return IsManifest(file.uri); });
   return collectable;
 }
 

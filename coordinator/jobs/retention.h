@@ -45,7 +45,8 @@ struct Collection {
 // Files without a row that may be deleted: no artifact is the file and no checkpoint row's folder holds it, the
 // attempt is superseded or its task over, and it is at least `min_age` old. Everything of a deleted job goes once old
 // enough, whatever rows there were.
-// Evidence of training that diverged stays as long as its job.
+// Evidence of training that diverged stays as long as its job. Manifests come first, and the files beside one that is
+// not old enough wait for it: a manifest without its files would look like a damaged checkpoint.
 // `needed_files` are the URIs of artifacts, `needed_folders` those of checkpoint rows (ending in '/').
 std::vector<Collection> CollectableFiles(const std::vector<StoredFile>& files,
                                          const std::set<std::string>& needed_files,

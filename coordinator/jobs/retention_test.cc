@@ -62,6 +62,20 @@ TEST(RetentionTest, OnlyOldFilesThatNothingNeedsAreCollectable) {
   }
 }
 
+TEST(RetentionTest, NoManifestIsLeftWithoutTheFilesThatItNames) {
+  const auto collectable = [](absl::Duration age_of_manifest) {
+    std::vector<std::string> uris;
+    const std::vector<StoredFile> files = {{"f/5-a/expert.safetensors", kNow - absl::Hours(25), kOver},
+                                           {"f/5-a/manifest.json", kNow - age_of_manifest, kOver},
+                                           {"f/9-b/expert.safetensors", kNow - absl::Hours(25), kOver}};
+    for (const Collection& file : CollectableFiles(files, {}, {}, kNow, absl::Hours(24))) uris.push_back(file.uri);
+    return uris;
+  };
+  EXPECT_THAT(collectable(absl::Hours(25)),
+              ElementsAre("f/5-a/manifest.json", "f/5-a/expert.safetensors", "f/9-b/expert.safetensors"));
+  EXPECT_THAT(collectable(absl::Hours(23)), ElementsAre("f/9-b/expert.safetensors"));
+}
+
 TEST(RetentionTest, AttemptFoldersAreParsedStrictly) {
   AttemptFolder folder;
   ASSERT_TRUE(ParseAttemptFolder("file:///b/jobs/", "file:///b/jobs/j/train_expert-0/2-7/100-ab/m.json", &folder));
