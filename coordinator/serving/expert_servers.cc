@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kMaxName = 256;
 constexpr size_t kMaxNetworks = 10'000;
 constexpr size_t kRememberedIncarnations = 256;
+// 64 TiB, far more than any server has: sums over all servers and networks do not overflow.
+constexpr int64_t kMaxBytes = int64_t{1} << 46;
 
 absl::Status CheckName(const std::string& field, const std::string& text) {
   if (!text.empty() && text.size() <= kMaxName) return absl::OkStatus();
@@ -21,13 +23,17 @@ absl::Status CheckName(const std::string& field, const std::string& text) {
                     fmt::format("expected 1 to {} characters, found {}", kMaxName, text.size()));
 }
 
+absl::Status CheckBytes(const std::string& field, int64_t bytes) {
+  if (bytes >= 0 && bytes <= kMaxBytes) return absl::OkStatus();
+  return FieldError("server." + field, "INVALID_EXPERT_SERVER",
+                    fmt::format("expected 0 to {} bytes, found {}", kMaxBytes, bytes));
+}
+
 absl::Status CheckNetwork(const std::string& field, const HostedNetwork& hosted) {
   ATOLL_RETURN_IF_ERROR(CheckName(field + ".network.model", hosted.network.model));
   ATOLL_RETURN_IF_ERROR(CheckName(field + ".network.version", hosted.network.version));
   ATOLL_RETURN_IF_ERROR(CheckName(field + ".network.digest", hosted.network.digest));
-  if (hosted.bytes >= 0) return absl::OkStatus();
-  return FieldError("server." + field + ".bytes", "INVALID_EXPERT_SERVER",
-                    fmt::format("expected at least 0, found {}", hosted.bytes));
+  return CheckBytes(field + ".bytes", hosted.bytes);
 }
 
 absl::Status Check(const ExpertServer& server) {
@@ -42,10 +48,7 @@ absl::Status Check(const ExpertServer& server) {
     return FieldError("server.hosting.fingerprint", "INVALID_EXPERT_SERVER",
                       fmt::format("expected at most {} characters, found {}", kMaxName, server.fingerprint.size()));
   }
-  if (server.memory_bytes < 0) {
-    return FieldError("server.hosting.memory_bytes", "INVALID_EXPERT_SERVER",
-                      fmt::format("expected at least 0, found {}", server.memory_bytes));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckBytes("hosting.memory_bytes", server.memory_bytes));
   if (server.networks.size() > kMaxNetworks) {
     return FieldError("server.hosting.networks", "INVALID_EXPERT_SERVER",
                       fmt::format("expected at most {}, found {}", kMaxNetworks, server.networks.size()));

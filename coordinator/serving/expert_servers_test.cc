@@ -1,5 +1,7 @@
 #include "coordinator/serving/expert_servers.h"
 
+#include <limits>
+
 #include "common/base/errors.h"
 #include "gtest/gtest.h"
 
@@ -128,8 +130,12 @@ TEST(ExpertServers, NonsenseIsRefused) {
   nameless.networks = {{.network = {.model = "m", .version = "v1", .digest = ""}}};
   ExpertServer weightless = Server("a");
   weightless.networks = {{.network = {.model = "m", .version = "v1", .digest = "d1"}, .bytes = -1}};
-  for (const ExpertServer& server :
-       {Server(""), Server("a", ""), Server(std::string(300, 'x')), negative, nowhere, nameless, weightless}) {
+  ExpertServer endless = Server("a");
+  endless.memory_bytes = std::numeric_limits<int64_t>::max();
+  ExpertServer heavy = weightless;
+  heavy.networks[0].bytes = std::numeric_limits<int64_t>::max();
+  for (const ExpertServer& server : {Server(""), Server("a", ""), Server(std::string(300, 'x')), negative, nowhere,
+                                     nameless, weightless, endless, heavy}) {
     EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, server, 1).status()), "INVALID_EXPERT_SERVER");
   }
   EXPECT_TRUE(servers.TakeHeartbeat(kNow, Server("a"), 1).ok());

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kMaxName = 256;
 constexpr size_t kMaxUses = 1000;
 constexpr size_t kMaxExperts = 10'000;
+// Of one expert: the sum over kMaxExperts does not overflow.
+constexpr double kMostChosen = 1e14;
 
 absl::Status Invalid(const std::string& field, const std::string& message) {
   return FieldError(field, "INVALID_ROUTING_REPORT", message);
@@ -127,7 +129,7 @@ std::vector<int64_t> RouterReports::Chosen(absl::Duration now, const VersionName
   const auto heat = heat_.find(version);
   if (heat == heat_.end()) return chosen;
   for (const double count : heat->second.chosen) {
-    chosen.push_back(static_cast<int64_t>(std::min(count * Faded(now - heat->second.at), 1e15)));
+    chosen.push_back(static_cast<int64_t>(std::min(count * Faded(now - heat->second.at), kMostChosen)));
   }
   return chosen;
 }

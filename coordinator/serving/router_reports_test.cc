@@ -1,5 +1,7 @@
 #include "coordinator/serving/router_reports.h"
 
+#include <limits>
+
 #include "common/base/errors.h"
 #include "gtest/gtest.h"
 
@@ -90,6 +92,10 @@ TEST(RouterReports, WhatWasAskedFadesByHalves) {
   use.chosen = {0, 0, 50};
   ASSERT_TRUE(reports.Take(kNow + absl::Minutes(1), Report("b", {use})).ok());
   EXPECT_EQ(reports.Chosen(kNow + absl::Minutes(1), kV1), (std::vector<int64_t>{400, 50, 50}));
+  use.chosen = {std::numeric_limits<int64_t>::max()};
+  ASSERT_TRUE(reports.Take(kNow + absl::Minutes(1), Report("c", {use})).ok());
+  EXPECT_EQ(reports.Chosen(kNow + absl::Minutes(1), kV1), (std::vector<int64_t>{100'000'000'000'000, 50, 50}))
+      << "sums of them do not overflow";
 }
 
 TEST(RouterReports, NonsenseIsRefusedByField) {
