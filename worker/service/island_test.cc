@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/failpoint.h"
 #include "common/planner/frozen_flow.h"
 #include "common/rpc/channel.h"
 #include "common/storage/checkpoint.h"
@@ -529,6 +531,31 @@ TEST_F(IslandTest, AnAbsentCoordinatorStopsNoStepAndChangesNoAttempt) {
   ASSERT_FALSE(state.commits.empty());
   EXPECT_EQ(state.commits.back(), (std::pair<int64_t, int64_t>(5, 60)));
   EXPECT_TRUE(state.released.empty());
+}
+
+TEST_F(IslandTest, ALastCheckpointThatTheStoreDidNotTakeIsNotTheTasksFault) {
+  const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
+  ASSERT_TRUE(SetFailpoints("manifest.before_write=error:UNAVAILABLE@1").ok());
+  Grant(TrainingGrant(1, 10));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty() || !state.failed.empty(); }));
+  const auto state = coordinator_.Copy();
+  EXPECT_TRUE(state.failed.empty()) << state.failed.front();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_EQ(state.released[0],
+            "task job/train_expert/0: step 10 is done, but its checkpoint is not committed: failpoint "
+            "manifest.before_write");
+}
+
+TEST_F(IslandTest, ALastCheckpointThatIsRefusedFailsTheTaskAndSaysWhy) {
+  const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
+  ASSERT_TRUE(SetFailpoints("manifest.before_write=error:PERMISSION_DENIED@1").ok());
+  Grant(TrainingGrant(1, 10));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.failed.empty(); }));
+  EXPECT_EQ(coordinator_.Copy().failed[0],
+            "INTERNAL: task job/train_expert/0: step 10 is done, but its checkpoint is not committed: failpoint "
+            "manifest.before_write");
 }
 
 // Joins, makes itself ready and goes away: what a killed process looks like to its leader.

@@ -49,6 +49,18 @@ std::string RandomName() {
   return fmt::format("{:016x}", absl::Uniform<uint64_t>(random));
 }
 
+// That a task's last step is done and its checkpoint, `refused`, is not committed. What the store or the coordinator
+// lacked at that moment is not the task's fault; no other cause is one for good.
+absl::Status LastNotCommitted(const spec::LeaseToken& token, int64_t step, const absl::Status& refused) {
+  const std::string what =
+      fmt::format("task {}: step {} is done, but its checkpoint is not committed", token.task_id, step);
+  if (absl::IsUnavailable(refused) || absl::IsDeadlineExceeded(refused) || absl::IsResourceExhausted(refused)) {
+    return WithContext(refused, what);
+  }
+  return MakeError(absl::StatusCode::kInternal, "NO_FINAL_CHECKPOINT",
+                   refused.ok() ? what : fmt::format("{}: {}", what, std::string(refused.message())));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Leader>> Leader::Start(LeaderOptions options) {
@@ -242,15 +254,7 @@ AttemptEnd Leader::RunTraining(const spec::TaskGrant& grant, std::vector<spec::A
   const absl::StatusOr<atlpb::island::v1::StartAttempt> start = PlanAttempt(grant, *inputs, &ranks);
   if (!start.ok()) return DecideTrainingEnd(start.status(), 0, total, Revoked());
   const AttemptOutcome outcome = RunAttempt(grant, *inputs, *start, ranks, outputs);
-  AttemptEnd end =
-      DecideRollback(grant, *inputs, *start, DecideTrainingEnd(outcome.status, outcome.step, total, Revoked()));
-  if (end.disposition == Disposition::kComplete && outputs->empty()) {
-    end = DecideTrainingEnd(MakeError(absl::StatusCode::kInternal, "NO_FINAL_CHECKPOINT",
-                                      fmt::format("task {}: step {} is done, but its checkpoint is not committed",
-                                                  grant.token.task_id, outcome.step)),
-                            outcome.step, total, Revoked());
-  }
-  return end;
+  return DecideRollback(grant, *inputs, *start, DecideTrainingEnd(outcome.status, outcome.step, total, Revoked()));
 }
 
 AttemptEnd Leader::DecideRollback(const spec::TaskGrant& grant, const TrainingInputs& inputs,
@@ -456,7 +460,7 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
   // What was said before the attempt began found nothing to end.
   if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
   if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
-  const AttemptOutcome outcome = island_->AwaitOutcome();
+  AttemptOutcome outcome = island_->AwaitOutcome();
   commits.AwaitCommitted(outcome.status.ok() ? absl::InfiniteDuration() : options_.commit_grace);
   {
     absl::MutexLock lock(&mutex_);
@@ -464,7 +468,11 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
   }
   const std::optional<CommittedManifest> last = commits.last();
   if (last.has_value()) store_failing_since_.reset();
-  if (last.has_value() && last->step >= training.steps) outputs->push_back(last->artifact);
+  if (last.has_value() && last->step >= training.steps) {
+    outputs->push_back(last->artifact);
+  } else if (outcome.status.ok() && outcome.step >= training.steps) {
+    outcome.status = LastNotCommitted(grant.token, outcome.step, commits.refused());
+  }
   return outcome;
 }
 
