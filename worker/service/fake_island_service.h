@@ -42,7 +42,8 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     double step_seconds = 0;        // the newest that was reported
     int commits_to_refuse = 0;      // with UNAVAILABLE
     int64_t incarnation = 7;
-    std::string epoch_uri;  // said to every island that registers
+    bool knows_island = true;  // false: until it registers again, as after the loss of the store
+    std::string epoch_uri;     // said to every island that registers
   };
 
   // Blocks until `condition` of the state holds; false after 20 s.
@@ -67,6 +68,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
                               atlpb::island::v1::RegisterIslandResponse* response) override {
     absl::MutexLock lock(&mutex_);
     state_.registered_ranks.push_back(request->capabilities().ranks());
+    state_.knows_island = true;
     response->set_incarnation(state_.incarnation);
     response->set_epoch_uri(state_.epoch_uri);
     *response->mutable_heartbeat_interval() = wire::ToProto(absl::Milliseconds(20));
@@ -75,6 +77,9 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
   grpc::Status Heartbeat(Context*, const atlpb::island::v1::HeartbeatRequest* request,
                          atlpb::island::v1::HeartbeatResponse* response) override {
     absl::MutexLock lock(&mutex_);
+    if (!state_.knows_island) {
+      return rpc::ToGrpc(MakeError(absl::StatusCode::kNotFound, "ISLAND_UNKNOWN", "register first"));
+    }
     if (request->incarnation() != state_.incarnation) {
       return rpc::ToGrpc(MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION", "another process"));
     }

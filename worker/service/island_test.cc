@@ -840,6 +840,26 @@ TEST_F(IslandTest, WhoDoesNotBelongIsRefusedForGood) {
   EXPECT_EQ(refusal([](auto* options) { options->rank = 2; }), "RANK_OUT_OF_RANGE");
 }
 
+TEST_F(IslandTest, ACoordinatorThatLostItsStoreIsServedByTheSameProcesses) {
+  Grant(TrainingGrant(1, 10));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  // It counts incarnations and attempts anew, and has a later epoch.
+  coordinator_.Change([](auto* state) {
+    state->knows_island = false;
+    state->incarnation = 1;
+  });
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.knows_island; }));
+  spec::TaskGrant anew = TrainingGrant(1, 10);
+  anew.token.store_epoch = 2;
+  anew.token.attempt_secret = "t";
+  anew.write_prefix = store_->UriOf("tasks/expert-0/2-1");
+  Grant(anew);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
+  EXPECT_TRUE(coordinator_.Copy().released.empty());
+}
+
 TEST_F(IslandTest, ALeaderWhoseIslandWasTakenOverEnds) {
   StartLeader(1);
   ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.registered_ranks.empty(); }));

@@ -98,7 +98,8 @@ Leader::Leader(LeaderOptions options)
           LeaseKeeper::Events{
               .revoked = [this](const spec::LeaseToken& token, const std::string& reason) { OnRevoked(token, reason); },
               .drain = [this](const spec::LeaseToken& token, const std::string& reason) { OnDrain(token, reason); },
-              .superseded = [this](const absl::Status& status) { OnSuperseded(status); }})),
+              .superseded = [this](const absl::Status& status,
+                                   int64_t incarnation) { OnSuperseded(status, incarnation); }})),
       storage_keeper_(std::make_unique<StorageKeeper>(
           coordinator_.get(), clock_, [this](const spec::LeaseToken& token, const spec::StorageGrant& storage) {
             OnStorageRenewed(token, storage);
@@ -160,6 +161,11 @@ absl::Status Leader::RegisterIfChanged() {
   island_->SetIncarnation(registration.incarnation);
   keeper_->SetInterval(registration.heartbeat_interval);
   epoch_uri_ = registration.epoch_uri;
+  {
+    // A heartbeat that was under way may have been answered for the registration before.
+    absl::MutexLock lock(&mutex_);
+    superseded_ = absl::OkStatus();
+  }
   spdlog::info("island {} is registered with {} ranks, incarnation {}", options_.coordinator.island_id, ranks,
                registration.incarnation);
   return absl::OkStatus();
@@ -572,8 +578,10 @@ void Leader::GiveUpTask(const std::string& reason) {
   island_->Abort(MakeError(absl::StatusCode::kAborted, reason, fmt::format("the lease was revoked: {}", reason)));
 }
 
-void Leader::OnSuperseded(const absl::Status& status) {
+void Leader::OnSuperseded(const absl::Status& status, int64_t incarnation) {
   absl::MutexLock lock(&mutex_);
+  // Said of the registration before.
+  if (incarnation != coordinator_->incarnation()) return;
   if (superseded_.ok()) spdlog::error("this process is not the island's any more: {}", status.ToString());
   superseded_ = status;
   GiveUpTask(ErrorReason(status));

@@ -124,7 +124,7 @@ class Leader {
   void OnRankProfile(int32_t rank, const atlpb::island::v1::RankProfile& profile);
   void OnRevoked(const spec::LeaseToken& token, const std::string& reason);
   void OnDrain(const spec::LeaseToken& token, const std::string& reason);
-  void OnSuperseded(const absl::Status& status);
+  void OnSuperseded(const absl::Status& status, int64_t incarnation);
   void OnStorageRenewed(const spec::LeaseToken& token, const spec::StorageGrant& storage);
   void GiveUpTask(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Revoked() const;

@@ -95,13 +95,14 @@ void LeaseKeeper::Beat() {
     if (lease_.has_value()) leases.push_back(*lease_);
     step_time = step_time_;
   }
+  const int64_t incarnation = coordinator_->incarnation();
   const auto answer = coordinator_->Heartbeat(++sequence_, leases, step_time);
   if (!answer.ok()) {
     // A coordinator that is away stops nothing; one that knows a later incarnation ends this one.
     const absl::StatusCode code = answer.status().code();
     if (code == absl::StatusCode::kAborted || code == absl::StatusCode::kNotFound ||
         code == absl::StatusCode::kFailedPrecondition) {
-      events_.superseded(answer.status());
+      events_.superseded(answer.status(), incarnation);
     }
     return;
   }

@@ -1,6 +1,7 @@
 // Keeps the leader's lease alive and reports its progress, on a thread of its own, whatever the compute does.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -20,11 +21,12 @@ class LeaseKeeper {
  public:
   // `revoked` is called on the keeper's thread when the coordinator says that the lease that is held is not valid any
   // more, once per lease, with the reason; it must not block. `drain`, likewise, when the coordinator wants the lease
-  // back, with a checkpoint. `superseded` when this incarnation is not the island's any more.
+  // back, with a checkpoint. `superseded` when this incarnation is not the island's any more; it was the client's when
+  // the heartbeat was sent.
   struct Events {
     std::function<void(const spec::LeaseToken&, const std::string& reason)> revoked;
     std::function<void(const spec::LeaseToken&, const std::string& reason)> drain;
-    std::function<void(const absl::Status&)> superseded;
+    std::function<void(const absl::Status&, int64_t incarnation)> superseded;
   };
 
   LeaseKeeper(CoordinatorClient* coordinator, Clock* clock, Events events);

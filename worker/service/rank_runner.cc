@@ -69,14 +69,16 @@ void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
   absl::Status refused = !grant.ok() ? grant.status() : plan.status();
   {
     absl::MutexLock lock(&mutex_);
-    if (refused.ok() && start.incarnation() < incarnation_) {
-      refused = MakeError(
-          absl::StatusCode::kAborted, "STALE_INCARNATION",
-          fmt::format("attempt {}: expected incarnation {} or later, found {}", id, incarnation_, start.incarnation()));
+    const int64_t epoch = start.grant().token().store_epoch();
+    if (refused.ok() && std::pair(epoch, start.incarnation()) < std::pair(store_epoch_, incarnation_)) {
+      refused = MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION",
+                          fmt::format("attempt {}: expected incarnation {} of store epoch {} or later, found {} of {}",
+                                      id, incarnation_, store_epoch_, start.incarnation(), epoch));
     }
     // Here, in the order in which keys come: the attempt before is over, and renewed ones may follow at once.
     if (refused.ok()) refused = parts_.store->UseKeys(KeysOf(grant->storage));
     if (refused.ok()) {
+      store_epoch_ = epoch;
       incarnation_ = start.incarnation();
       const auto& sizes = start.profile().micro_batch_sizes();
       next_ = std::make_shared<TrainingAttempt>(AttemptStart{.incarnation = start.incarnation(),

@@ -25,7 +25,7 @@ class RankRunner {
 
   // StartAttempt, Connect, StopAfter, AbortAttempt, StorageRenewed; other commands are not the runner's. Never blocks.
   // A command for another attempt than the current one changes nothing; a start with a lower incarnation than seen is
-  // refused.
+  // refused, but of a later store epoch: a coordinator that lost its store counts incarnations anew.
   void Handle(const atlpb::island::v1::JoinResponse& command);
   // Whatever runs is aborted, whatever waits is dropped.
   void AbortAll(const absl::Status& reason);
@@ -58,7 +58,8 @@ class RankRunner {
   mutable absl::Mutex mutex_;
   std::shared_ptr<TrainingAttempt> next_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<TrainingAttempt> current_ ABSL_GUARDED_BY(mutex_);
-  int64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;  // the highest seen
+  int64_t store_epoch_ ABSL_GUARDED_BY(mutex_) = 0;  // the highest seen
+  int64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;  // the highest seen in it
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
