@@ -24,7 +24,8 @@ std::optional<storage::GrantedKeys> KeysOf(const spec::StorageGrant& grant) {
 
 absl::Time RenewalTime(absl::Time now, absl::Time came, absl::Time expires, int64_t failures) {
   if (expires == absl::InfiniteFuture()) return absl::InfiniteFuture();
-  if (failures == 0) return came + (expires - came) * 2 / 3;
+  // Keys that come with no life left, by this machine's clock, must not be asked for without a pause.
+  if (failures == 0) return came + std::max((expires - came) * 2 / 3, kLeastPause);
   return now + std::max((expires - now) / 10, kLeastPause);
 }
 

@@ -20,7 +20,7 @@ namespace atl::worker {
 std::optional<storage::GrantedKeys> KeysOf(const spec::StorageGrant& grant);
 
 // When to ask for new keys: after two thirds of their life; after `failures` calls in a row that failed, the last one
-// `now`, after a tenth of what is left, and a second at least. InfiniteFuture for keys that never expire. Pure.
+// `now`, after a tenth of what is left; a second later at least. InfiniteFuture for keys that never expire. Pure.
 absl::Time RenewalTime(absl::Time now, absl::Time came, absl::Time expires, int64_t failures);
 
 // Thread-safe. Owns the thread, joined by the destructor.

@@ -17,6 +17,8 @@ TEST(StorageKeeperTest, KeysAreRenewedAfterTwoThirdsOfTheirLifeAndThenMoreAndMor
   for (const Row& row : std::vector<Row>{
            {.now = 0, .expires = 3600, .failures = 0, .due = 2400},
            {.now = 0, .expires = 3, .failures = 0, .due = 2},
+           // By a clock that is an hour ahead they have expired when they come.
+           {.now = 0, .expires = -60, .failures = 0, .due = 1},
            {.now = 2400, .expires = 3600, .failures = 1, .due = 2520},
            {.now = 2520, .expires = 3600, .failures = 2, .due = 2628},
            {.now = 3595, .expires = 3600, .failures = 9, .due = 3596},
