@@ -102,6 +102,7 @@ void RendezvousClient::Send(JoinRequest message) {
 void RendezvousClient::Stop(StopRequest request) {
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
+  leave_due_ = true;
   stop_ = std::move(request);
 }
 
@@ -178,7 +179,7 @@ std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, const RankRunner
   const std::optional<RankRunner::OverdueAttempt> overdue = runner.FindOverdue();
   absl::MutexLock lock(&mutex_);
   const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return call->Wakes() || (call->writable() && !outgoing_.empty()) || (stopping_ && !leave_sent_);
+    return call->Wakes() || (call->writable() && !outgoing_.empty()) || leave_due_;
   };
   clock_->AwaitUntil(&mutex_, absl::Condition(&due), *next_beat);
   if (const absl::Duration now = clock_->Monotonic(); now >= *next_beat) {
@@ -214,13 +215,13 @@ void RendezvousClient::SendBeat(const std::optional<RankRunner::OverdueAttempt>&
   outgoing_.push_back(std::move(beat));
 }
 
-// Asks the leader once, then lets the attempt end, for a while.
+// Asks the leader, then lets the attempt end, for a while.
 bool RendezvousClient::StopDue(Call* call, RankRunner* runner) {
   absl::MutexLock lock(&mutex_);
   if (shut_down_) return true;
   if (!stopping_) return false;
-  if (!leave_sent_) {
-    leave_sent_ = true;
+  if (leave_due_) {
+    leave_due_ = false;
     JoinRequest message;
     auto* leave = message.mutable_leave();
     leave->set_reason(stop_.reason);

@@ -52,7 +52,7 @@ class RendezvousClient {
   // What the runner reports; dropped while no stream is there. Never blocks.
   void Send(atlpb::island::v1::JoinRequest message);
   // The process should end: asks the leader to stop the attempt, and Run returns once it has ended, at the deadline
-  // whether or not.
+  // whether or not. Again, with another deadline: asks again.
   void Stop(StopRequest request);
 
  private:
@@ -74,11 +74,10 @@ class RendezvousClient {
   std::deque<atlpb::island::v1::JoinRequest> outgoing_ ABSL_GUARDED_BY(mutex_);
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leave_due_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   StopRequest stop_ ABSL_GUARDED_BY(mutex_);
-  // Run's thread only.
-  bool leave_sent_ = false;
-  int64_t sequence_ = 0;
+  int64_t sequence_ = 0;  // Run's thread only
 };
 
 }  // namespace atl::worker

@@ -87,7 +87,8 @@ void StopSignals::Wait() {
     const auto event = EventOf(std::max(sigtimedwait(&signals, nullptr, &wait), 0));
     if (!event) return;
     const StopState next = NextStop(state, event->first, clock_->Monotonic(), options_);
-    const bool moved = next.stage != state.stage;
+    const bool nearer = next.stage == StopStage::kStopping && next.next < state.next;
+    const bool moved = next.stage != state.stage || nearer;
     state = next;
     if (!moved) continue;
     if (state.stage == StopStage::kStopping) calls_.stop(event->second, state.next);

@@ -48,7 +48,7 @@ StopState NextStop(const StopState& state, const StopEvent& event, absl::Duratio
 class StopSignals {
  public:
   struct Calls {
-    // `deadline`: when stop_now follows, on the clock's monotonic time.
+    // `deadline`: when stop_now follows, on the clock's monotonic time. Called again when it comes nearer.
     std::function<void(const std::string& why, absl::Duration deadline)> stop;
     std::function<void()> stop_now;
     std::function<void()> end;

@@ -136,7 +136,13 @@ TEST(StopSignalsTest, ANoticeIsACallWithItsDeadline) {
   signals.Notice("the cloud says so", ends);
   EXPECT_EQ(recorder.Take(), "stop the cloud says so");
   EXPECT_EQ(recorder.deadline(), ends - StopOptions().reserve);
+  signals.Notice("later", ends + absl::Hours(1));
+  const absl::Duration sooner = ends - absl::Minutes(30);
+  signals.Notice("sooner", sooner);
+  EXPECT_EQ(recorder.Take(), "stop sooner") << "what comes later says nothing new";
+  EXPECT_EQ(recorder.deadline(), sooner - StopOptions().reserve);
   signals.Notice("at once", Clock::Real()->Monotonic());
+  EXPECT_EQ(recorder.Take(), "stop at once");
   EXPECT_EQ(recorder.Take(), "now");
 }
 
