@@ -84,7 +84,12 @@ PreemptionWatch::PreemptionWatch(PreemptionOptions options, Clock* clock,
     : options_(std::move(options)),
       clock_(clock),
       noticed_(std::move(noticed)),
-      ask_(AskOverHttp(options_.metadata_url, options_.timeout)) {
+      ask_([this, ask = AskOverHttp(options_.metadata_url, options_.timeout)](
+               const MetadataRequest& request) -> absl::StatusOr<MetadataAnswer> {
+        // One turn may be several requests, each of which nobody answers.
+        if (Closing()) return absl::CancelledError("the process ends");
+        return ask(request);
+      }) {
   if (options_.cloud) reader_.emplace(*options_.cloud, ask_);
   thread_ = std::thread([this] { Loop(); });
 }
@@ -104,11 +109,17 @@ void PreemptionWatch::Loop() {
       spdlog::warn("{}", reading->notice->what);
       return noticed_(*reading->notice);
     }
+    if (Closing()) return;
     Remark(reading.ok() ? reading->remark : fmt::format("no notices of a preemption: {}", reading.status().ToString()));
     absl::MutexLock lock(&mutex_);
     clock_->AwaitUntil(&mutex_, absl::Condition(&closing_), clock_->Monotonic() + options_.interval);
     if (closing_) return;
   }
+}
+
+bool PreemptionWatch::Closing() {
+  absl::MutexLock lock(&mutex_);
+  return closing_;
 }
 
 absl::Status PreemptionWatch::FindCloud() {

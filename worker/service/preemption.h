@@ -32,7 +32,7 @@ std::optional<Cloud> CloudNamed(std::string_view name);
 // Asks `url` over HTTP, without proxies and redirects; at most 64 KiB of the answer count. For one thread.
 AskMetadata AskOverHttp(const std::string& url, absl::Duration timeout);
 
-// Owns one thread, joined by the destructor within a request's timeout.
+// Owns one thread, joined by the destructor within one request's timeout.
 class PreemptionWatch {
  public:
   // `noticed` is called on the thread, once, with the first notice; nothing is asked after it. `clock` must outlive it.
@@ -43,6 +43,7 @@ class PreemptionWatch {
 
  private:
   void Loop();
+  bool Closing();
   // Finds out whose metadata server answers.
   absl::Status FindCloud();
   absl::StatusOr<NoticeReading> ReadOnce();
