@@ -1,6 +1,5 @@
 // atoll-worker: one rank of an island. Rank 0 leads: it claims tasks from the coordinator and hosts the rendezvous.
-// With
-// --serve it is no rank: it hosts experts for routers.
+// With --serve it is no rank: it hosts experts for routers.
 #include <unistd.h>
 
 #include <atomic>
@@ -552,7 +551,8 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   signal(SIGPIPE, SIG_IGN);
-  atl::worker::StopSignals::Block();
+  // One that only asks another process to end is ended by signals as any command is.
+  if (flags.drain.empty()) atl::worker::StopSignals::Block();
   const absl::Status status = atl::worker::RunWorker(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "atoll-worker: %s\n", atl::Explain(status).c_str());
