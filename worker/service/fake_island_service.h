@@ -77,9 +77,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
   grpc::Status Heartbeat(Context*, const atlpb::island::v1::HeartbeatRequest* request,
                          atlpb::island::v1::HeartbeatResponse* response) override {
     absl::MutexLock lock(&mutex_);
-    if (!state_.knows_island) {
-      return rpc::ToGrpc(MakeError(absl::StatusCode::kNotFound, "ISLAND_UNKNOWN", "register first"));
-    }
+    if (!state_.knows_island) return {grpc::StatusCode::NOT_FOUND, "register first"};
     if (request->incarnation() != state_.incarnation) {
       return rpc::ToGrpc(MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION", "another process"));
     }
