@@ -380,14 +380,14 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
   WorkerMetrics* const metrics = parts.metrics;
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::Security> security, SecurityOf(flags));
   ATOLL_RETURN_IF_ERROR(security->CheckTarget(identity.leader));
-  RendezvousClient client({.leader = identity.leader,
-                           .credentials = security->channel_credentials(),
-                           .rank = identity.rank,
-                           .secret = secret,
-                           .build = build,
-                           .where = fmt::format("{}, process {}", host, getpid()),
-                           .hung = EndHungProcess},
-                          Clock::Real(), metrics);
+  const RendezvousOptions options{.leader = identity.leader,
+                                  .credentials = security->channel_credentials(),
+                                  .rank = identity.rank,
+                                  .secret = secret,
+                                  .build = build,
+                                  .where = fmt::format("{}, process {}", host, getpid()),
+                                  .hung = EndHungProcess};
+  RendezvousClient client(options, Clock::Real(), metrics);
   RankRunner runner(std::move(parts), [&](atlpb::island::v1::JoinRequest report) { client.Send(std::move(report)); });
   spdlog::info("island {}: rank {} of {} ({})", flags.island_id, identity.rank, identity.ranks, identity.source);
   StopSignals signals({[&](const std::string& why, absl::Duration deadline) {
@@ -397,7 +397,12 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
                        [&] { runner.AbortAll(absl::CancelledError("the process ends")); }, EndProcess},
                       {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
   const std::unique_ptr<PreemptionWatch> notices = WatchNotices(flags, &signals);
-  return client.Run(&runner);
+  const absl::Status status = client.Run(&runner);
+  // While signals still end a process that hangs: the runner's destructor waits for its thread without a limit.
+  if (!runner.AwaitIdle(options.hung_timeout)) {
+    EndHungProcess(absl::DeadlineExceededError("an aborted attempt does not end"));
+  }
+  return status;
 }
 
 absl::Status RunProfile(const Flags& flags, const RankIdentity& identity) {
@@ -451,17 +456,18 @@ absl::Status RunExpertServer(const Flags& flags) {
     });
   };
   options.superseded = finish;
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<ExpertServer> server, ExpertServer::Start(options, Clock::Real()));
-  if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, server->address()));
-  spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
-               server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
-               server->hosting().networks.size(), server->hosting().fingerprint);
+  // Before the server, so that they end one that hangs while it loads, or in its destructor.
   StopSignals signals({[&](const std::string& why, absl::Duration) {
                          spdlog::info("{}: batches under way are answered, then it ends", why);
                          finish(absl::OkStatus());
                        },
                        [&] { finish(absl::OkStatus()); }, EndProcess},
                       {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<ExpertServer> server, ExpertServer::Start(options, Clock::Real()));
+  if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, server->address()));
+  spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
+               server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
+               server->hosting().networks.size(), server->hosting().fingerprint);
   const std::unique_ptr<PreemptionWatch> notices = WatchNotices(flags, &signals);
   end->due.WaitForNotification();
   // Routers ask elsewhere for what is cancelled.
