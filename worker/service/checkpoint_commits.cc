@@ -26,6 +26,8 @@ CheckpointCommits::CheckpointCommits(CommitContext context, storage::BlobStore* 
 CheckpointCommits::~CheckpointCommits() {
   GiveUp();
   thread_.join();
+  // Nobody will commit what is left.
+  metrics_->uncommitted_checkpoints->Set(0);
 }
 
 void CheckpointCommits::OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& stages) {

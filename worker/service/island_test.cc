@@ -611,6 +611,26 @@ TEST_F(IslandTest, ARevokedLeaseStopsEveryRankAtOnce) {
   EXPECT_TRUE(state.failed.empty());
 }
 
+TEST_F(IslandTest, CheckpointsOfALeaseThatIsLostAreNotCountedAnyMore) {
+  absl::Notification begun;
+  run_task_ = [&](const tasks::TaskContext&) -> absl::StatusOr<std::vector<spec::Artifact>> {
+    begun.Notify();
+    return absl::AbortedError("over");
+  };
+  coordinator_.Change([](auto* state) { state->commits_to_refuse = 1'000'000; });
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(1);
+  while (metrics_.uncommitted_checkpoints->Value() < 1) absl::SleepFor(absl::Milliseconds(1));
+  coordinator_.Change([](auto* state) { state->revoke = "JOB_CANCELLED"; });
+  training_.pause_at_step = 0;
+  spec::TaskGrant next = TrainingGrant(2, 1);
+  next.kind = spec::TaskKind::kFeaturize;
+  Grant(next);
+  begun.WaitForNotification();
+  EXPECT_EQ(metrics_.uncommitted_checkpoints->Value(), 0);
+}
+
 TEST_F(IslandTest, TrainingThatDivergesGoesBackAndLeavesTheBatchesOut) {
   training_.nan_at_step = 17;
   Grant(TrainingGrant(1, 25));
