@@ -60,6 +60,12 @@ AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store) {
   return {.disposition = Disposition::kRelease, .store_failed = true, .reason = same_store};
 }
 
+bool IsTheIslandsFault(const AttemptEnd& end) {
+  if (end.disposition != Disposition::kFail) return false;
+  const std::string reason = ErrorReason(end.reason);
+  return reason == "GRANTS_UNSUPPORTED" || reason == "STORAGE_NOT_GRANTED";
+}
+
 bool IsTheStoresFault(const AttemptEnd& end) {
   if (end.disposition != Disposition::kFail && end.disposition != Disposition::kRelease) return false;
   const std::string reason = ErrorReason(end.reason);

@@ -43,6 +43,10 @@ AttemptEnd DecideTaskEnd(const absl::Status& status, bool revoked, bool stopping
 // given back, and none of its checkpoints is given up.
 AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store);
 
+// Whether the attempt ended by how the island is set up, which no task survives: its blob store takes no keys, and
+// tasks bring some; or it needs keys, and they bring none.
+bool IsTheIslandsFault(const AttemptEnd& end);
+
 // Whether the blob store ended the attempt, being full, away or another one.
 bool IsTheStoresFault(const AttemptEnd& end);
 // The task is given back, and its budget stays as it was; unless the store has failed for so long, `too_long`, that

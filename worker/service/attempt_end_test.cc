@@ -86,6 +86,16 @@ TEST(AttemptEnd, AStoreThatFailsCostsTheTaskNothingForAWhile) {
       << "the island ends then, and others may do it";
 }
 
+TEST(AttemptEnd, AnIslandWithoutUsableKeysFailsNoTask) {
+  for (const char* reason : {"GRANTS_UNSUPPORTED", "STORAGE_NOT_GRANTED"}) {
+    const absl::Status unfit = MakeError(absl::StatusCode::kFailedPrecondition, reason, "x");
+    EXPECT_TRUE(IsTheIslandsFault(DecideTaskEnd(unfit, false, false))) << reason;
+    EXPECT_TRUE(IsTheIslandsFault(DecideTrainingEnd(unfit, 3, 40, false))) << reason;
+    EXPECT_FALSE(IsTheIslandsFault(DecideTrainingEnd(unfit, 3, 40, /*revoked=*/true))) << reason;
+  }
+  EXPECT_FALSE(IsTheIslandsFault(DecideTaskEnd(absl::FailedPreconditionError("x"), false, false)));
+}
+
 TEST(AttemptEnd, WithoutTheBlobStoreNothingIsTheTasksFault) {
   const absl::Status other = MakeError(absl::StatusCode::kFailedPrecondition, "BLOB_STORE_OTHER", "not mounted");
   for (const Disposition disposition : {Disposition::kComplete, Disposition::kRelease, Disposition::kRollBack,

@@ -237,6 +237,23 @@ TEST_F(IslandTest, ABlobStoreThatGoesAwayIsNotTheTasksFault) {
   EXPECT_EQ(state.store_failures, 1);
 }
 
+TEST_F(IslandTest, AnIslandWhoseStoreTakesNoKeysFailsNoTaskAndEnds) {
+  spec::TaskGrant grant = TrainingGrant(1, 25);
+  grant.storage.access_key = "key";
+  grant.storage.secret_key = "secret";
+  grant.storage.expires = absl::Now() + absl::Hours(1);
+  Grant(grant);
+  Grant(grant);
+  StartLeader(1);
+  leader_thread_.join();
+  EXPECT_EQ(ErrorReason(leader_status_), "GRANTS_UNSUPPORTED") << leader_status_;
+  const FakeIslandService::State state = coordinator_.Copy();
+  EXPECT_EQ(state.granted.size(), 1u) << "it claims nothing more";
+  EXPECT_TRUE(state.failed.empty()) << state.failed.front();
+  EXPECT_EQ(state.released.size(), 1u);
+  EXPECT_EQ(state.store_failures, 1);
+}
+
 TEST_F(IslandTest, ATaskThatFoundTheStoreFullIsKeptUntilThereIsRoom) {
   const spec::TaskGrant grant = FullStoreGrant();
   Grant(grant);

@@ -182,7 +182,7 @@ absl::Status Leader::ClaimAndRun() {
   }
   LogUnmet(claim->unmet);
   if (claim->grant.has_value()) RunGrant(*claim->grant);
-  return absl::OkStatus();
+  return unfit_;
 }
 
 void Leader::LogUnmet(const std::vector<std::string>& unmet) {
@@ -214,7 +214,10 @@ void Leader::RunGrant(const atlpb::island::v1::TaskGrant& message) {
   storage_keeper_->Hold(grant.token, grant.storage);
   AttemptEnd end = RunTask(grant, &outputs);
   end = BlameTheStore(std::move(end), CheckSameStore(*options_.parts.store, epoch_uri_));
-  if (IsTheStoresFault(end)) {
+  if (IsTheIslandsFault(end)) {
+    unfit_ = end.reason;
+    end = DecideStoreEnd(std::move(end), /*too_long=*/false);
+  } else if (IsTheStoresFault(end)) {
     end = AwaitStore(grant, std::move(end));
   } else {
     store_failing_since_.reset();

@@ -70,8 +70,8 @@ class Leader {
 
   int rendezvous_port() const { return server_->port(); }
 
-  // Claims and settles until Stop; an error when another process has taken the island's place, or the coordinator
-  // refuses the island for good.
+  // Claims and settles until Stop; an error when another process has taken the island's place, the coordinator refuses
+  // the island for good, or no task can be done here.
   absl::Status Run();
   // From any thread: say so to health probes, stop the attempt, with a checkpoint if there is time, release the lease,
   // end.
@@ -150,6 +150,7 @@ class Leader {
   std::string epoch_uri_;        // of the coordinator's blob store
   std::optional<absl::Duration> store_failing_since_;  // with nothing done since; unset: it works
   std::set<std::string> unmet_;
+  absl::Status unfit_;  // why no task can be done here
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
