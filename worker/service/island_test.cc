@@ -799,6 +799,7 @@ TEST_F(IslandTest, ADrainedIslandGivesATaskOfTheLeaderAloneBackToo) {
   begun.WaitForNotification();
   coordinator_.Change([](auto* state) { state->drain_reason = "new disk"; });
   ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty(); }));
+  EXPECT_EQ(coordinator_.Copy().released[0], "cancelled: the island is drained: new disk");
   EXPECT_TRUE(coordinator_.Copy().failed.empty());
 }
 

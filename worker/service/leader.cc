@@ -247,7 +247,13 @@ AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec:
     if (const absl::Status status = Failpoint("outputs.after_write"); !status.ok()) artifacts = status;
   }
   if (artifacts.ok()) *outputs = *std::move(artifacts);
-  return DecideTaskEnd(artifacts.status(), Revoked(), AskedToStop().has_value());
+  const std::optional<StopRequest> stop = AskedToStop();
+  AttemptEnd end = DecideTaskEnd(artifacts.status(), Revoked(), stop.has_value());
+  // The task knows no more than that it was cancelled.
+  if (stop.has_value() && end.disposition == Disposition::kRelease) {
+    end.reason = MakeError(absl::StatusCode::kCancelled, "DRAINED", fmt::format("cancelled: {}", stop->reason));
+  }
+  return end;
 }
 
 AttemptEnd Leader::RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
