@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -316,9 +317,9 @@ absl::StatusOr<std::string> BlobStore::Read(std::string_view uri, int64_t limit)
   return bytes;
 }
 
-absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::string_view sha256, int64_t limit) {
+absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::string_view sha256) {
   for (bool again = !local_;; again = false) {
-    ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri, limit));
+    ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri, std::numeric_limits<int64_t>::max()));
     const std::string found = Sha256(bytes);
     if (found == sha256) return bytes;
     // A second transfer tells a damaged file from a damaged transfer.

@@ -121,9 +121,9 @@ class BlobStore {
   absl::StatusOr<std::unique_ptr<BlobWriter>> OpenWriter(std::string_view uri);
   // A whole file. NOT_FOUND names it. RESOURCE_EXHAUSTED above `limit` bytes.
   absl::StatusOr<std::string> Read(std::string_view uri, int64_t limit = int64_t{4} << 30);
-  // Read, and DATA_LOSS naming file, expected and found hash when they differ.
-  absl::StatusOr<std::string> ReadVerified(std::string_view uri, std::string_view sha256,
-                                           int64_t limit = int64_t{4} << 30);
+  // A whole file of any size, since what has this hash was written on purpose; DATA_LOSS naming file, expected and
+  // found hash when they differ.
+  absl::StatusOr<std::string> ReadVerified(std::string_view uri, std::string_view sha256);
   // Like ReadVerified, for large files. Files of a store are replaced, never changed in place.
   absl::StatusOr<MappedFile> MapVerified(std::string_view uri, std::string_view sha256);
   // Copies a local file in, durably, hashing it on the way.

@@ -1,6 +1,5 @@
 #include "common/storage/checkpoint.h"
 
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -58,9 +57,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(BlobStore* store, std::s
   const std::string_view folder = manifest_uri.substr(0, manifest_uri.rfind('/'));
   for (const CheckpointFile& file : reader.manifest_.files) {
     const std::string uri = fmt::format("{}/{}", folder, file.name);
-    // Of any size: what could be written can be gone on from.
-    constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-    ATOLL_ASSIGN_OR_RETURN(std::string bytes, store->ReadVerified(uri, file.sha256, kNoLimit));
+    ATOLL_ASSIGN_OR_RETURN(std::string bytes, store->ReadVerified(uri, file.sha256));
     auto content = std::make_shared<std::string>(std::move(bytes));
     ATOLL_ASSIGN_OR_RETURN(Safetensors parsed, ParseSafetensors(*content, uri));
     reader.contents_.push_back(std::move(content));

@@ -39,6 +39,26 @@ bool WentBackFrom(const Core::AdoptableTask& task, const jobs::AttemptFolder& fo
   });
 }
 
+using AdoptedSteps = std::map<int64_t, std::pair<jobs::AttemptFolder, store::CheckpointRow>>;
+
+// Leaves out what an attempt wrote at or above the first step of a later one of its epoch: the later one began below
+// it, because it was never committed or because the task went back.
+void LeaveOutSteps(const std::string& task_id, AdoptedSteps* by_step) {
+  std::map<int64_t, int64_t> latest;  // attempt of the steps below, by epoch
+  for (auto it = by_step->begin(); it != by_step->end();) {
+    const jobs::AttemptFolder& folder = it->second.first;
+    int64_t& attempt = latest[folder.store_epoch];
+    if (folder.attempt < attempt) {
+      spdlog::info("task {}: not taken back: attempt {} began below step {} of attempt {}", task_id, attempt, it->first,
+                   folder.attempt);
+      it = by_step->erase(it);
+    } else {
+      attempt = folder.attempt;
+      ++it;
+    }
+  }
+}
+
 class AdoptionRun {
  public:
   AdoptionRun(storage::BlobStore& blobs, Core& core, Clock* clock, const std::function<bool()>& go_on)
@@ -140,7 +160,7 @@ class AdoptionRun {
     std::set<std::string> known;
     for (const store::CheckpointRow& row : task.rows) known.insert(row.checkpoint.manifest_uri);
     // One of each step: that of the latest attempt.
-    std::map<int64_t, std::pair<jobs::AttemptFolder, store::CheckpointRow>> by_step;
+    AdoptedSteps by_step;
     for (const FoundManifest& found : manifests_[task.task_id]) {
       if (known.contains(found.uri)) continue;
       absl::StatusOr<store::CheckpointRow> row = RowOf(found, task.milestone_every);
@@ -165,6 +185,7 @@ class AdoptionRun {
         by_step.insert_or_assign(step, std::pair(found.folder, *std::move(row)));
       }
     }
+    LeaveOutSteps(task.task_id, &by_step);
     if (by_step.empty() && lost.empty()) return absl::OkStatus();
     std::vector<store::CheckpointRow> rows;
     for (auto& [step, entry] : by_step) {

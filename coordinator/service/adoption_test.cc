@@ -205,6 +205,26 @@ TEST_F(AdoptionTest, WhatTheTaskDivergedInIsNotTakenBack) {
   EXPECT_EQ(ClaimAgain().resume_from().manifest_uri(), since->uri) << "of the attempt that left out what broke";
 }
 
+TEST_F(AdoptionTest, WhatALaterAttemptBeganBelowIsNotTakenBack) {
+  ASSERT_TRUE(Commit(grant_, 20).ok());
+  atlpb::island::v1::RollbackTaskRequest request;
+  *request.mutable_token() = grant_.token();
+  request.set_before_step(15);
+  request.set_through_step(25);
+  request.set_reason("LOSS_EXPLODED");
+  request.set_message("training diverged: script");
+  atlpb::island::v1::RollbackTaskResponse response;
+  ASSERT_TRUE(Call(*islands_, &atlpb::island::v1::IslandService::Stub::RollbackTask, request, &response).ok());
+  ASSERT_EQ(response.rollback().to_step(), 10);
+  const auto next = Claim("a");
+  ASSERT_TRUE(next.ok() && next->has_grant());
+  const auto since = Commit(next->grant(), 12);
+  ASSERT_TRUE(since.ok()) << since.status();
+  // The copy was made before the task went back, and knows nothing of it.
+  Restore(/*adopt=*/true);
+  EXPECT_EQ(ClaimAgain().resume_from().manifest_uri(), since->uri);
+}
+
 TEST_F(AdoptionTest, OneThatIsToldToEndMeanwhileGoesOnAtTheNextStart) {
   const std::string thirty = CommitSince(30);
   coordinator_.reset();

@@ -1,5 +1,6 @@
 #include "coordinator/service/job_files.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ struct JobFile {
 
 class FileHashes {
  public:
-  explicit FileHashes(storage::BlobStore& blobs) : blobs_(blobs) {}
+  FileHashes(storage::BlobStore& blobs, const std::function<bool()>& go_on) : blobs_(blobs), go_on_(go_on) {}
 
   absl::Status Fill(const JobFile& file, std::string* sha256) {
     ATOLL_ASSIGN_OR_RETURN(const std::string found, HashOf(file));
@@ -35,6 +36,7 @@ class FileHashes {
   absl::StatusOr<std::string> HashOf(const JobFile& file) {
     const auto known = found_.find(file.uri);
     if (known != found_.end()) return known->second;
+    if (!go_on_()) return absl::CancelledError("the caller does not wait any more");
     const absl::StatusOr<storage::WrittenFile> read = blobs_.Hash(file.uri);
     if (read.ok()) return found_[file.uri] = read->sha256;
     if (absl::IsNotFound(read.status())) {
@@ -48,13 +50,14 @@ class FileHashes {
   }
 
   storage::BlobStore& blobs_;
+  const std::function<bool()>& go_on_;
   std::map<std::string, std::string> found_;  // by URI
 };
 
 }  // namespace
 
-absl::Status FillFileHashes(storage::BlobStore& blobs, spec::JobSpec* spec) {
-  FileHashes hashes(blobs);
+absl::Status FillFileHashes(storage::BlobStore& blobs, const std::function<bool()>& go_on, spec::JobSpec* spec) {
+  FileHashes hashes(blobs, go_on);
   if (spec->features.kind == "torchscript") {
     ATOLL_RETURN_IF_ERROR(hashes.Fill({"features.encoder_uri", spec->features.encoder_uri, "features.encoder_sha256"},
                                       &spec->features.encoder_sha256));

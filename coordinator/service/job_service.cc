@@ -1,6 +1,7 @@
 #include "coordinator/service/job_service.h"
 
 #include <charconv>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -65,11 +66,12 @@ absl::Status RequireField(std::string_view path, const std::string& value) {
 
 // What the blob store has to say of a job: its dataset, and the hashes of the files that it names, which are filled in.
 // What cannot work whatever the dataset is said first, without reading it; large files are read last.
-absl::StatusOr<DatasetInfo> LookUpInputs(storage::BlobStore& blobs, spec::JobSpec* spec) {
+absl::StatusOr<DatasetInfo> LookUpInputs(storage::BlobStore& blobs, const std::function<bool()>& go_on,
+                                         spec::JobSpec* spec) {
   ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, nullptr));
   ATOLL_ASSIGN_OR_RETURN(DatasetInfo dataset, LookUpDataset(blobs, spec->dataset));
   ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, &dataset.facts));
-  ATOLL_RETURN_IF_ERROR(FillFileHashes(blobs, spec));
+  ATOLL_RETURN_IF_ERROR(FillFileHashes(blobs, go_on, spec));
   return dataset;
 }
 
@@ -101,9 +103,10 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
     return reactor;
   }
   const CallKey key = *keyed;
-  const bool posted = blob_thread_.Post([this, finish, key, request, response] {
+  const bool posted = blob_thread_.Post([this, call, finish, key, request, response] {
+    const auto go_on = [call] { return !call->IsCancelled(); };
     spec::JobSpec spec = wire::FromProto(request->spec());
-    const absl::StatusOr<DatasetInfo> dataset = LookUpInputs(blobs_, &spec);
+    const absl::StatusOr<DatasetInfo> dataset = LookUpInputs(blobs_, go_on, &spec);
     if (!dataset.ok()) return finish(dataset.status());
     const auto submit = [this, finish, key, spec, dataset = *dataset, request, response] {
       finish(Decode(
