@@ -141,7 +141,9 @@ absl::Status Explain(const Session& session, const absl::Status& status) {
 int ReportError(const Session& session, const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   *session.err << "atoll: error: " << OneLine(std::string(status.message()));
-  if (!reason.empty() && reason != "JOB_FAILED" && reason != "INTERRUPTED") *session.err << " [" << reason << "]";
+  if (!reason.empty() && reason != "JOB_FAILED" && reason != "INTERRUPTED") {
+    *session.err << " [" << OneLine(reason) << "]";
+  }
   *session.err << std::endl;
   return ExitCodeOf(status);
 }

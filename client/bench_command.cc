@@ -32,24 +32,26 @@ std::string SecondsText(absl::Duration duration) {
 
 // "v1", or "v1 (12), v2 (3)" where another one took over meanwhile.
 std::string VersionsText(const std::map<std::string, int64_t>& versions) {
-  if (versions.size() == 1) return versions.begin()->first;
+  if (versions.size() == 1) return OneLine(versions.begin()->first);
   std::vector<std::string> texts;
-  for (const auto& [version, requests] : versions) texts.push_back(fmt::format("{} ({})", version, requests));
+  for (const auto& [version, requests] : versions) texts.push_back(fmt::format("{} ({})", OneLine(version), requests));
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 std::string AsText(const BenchFlags& flags, const GetSamplerInfoResponse& info, const LoadFigures& figures, int width) {
   std::string text =
       fmt::format("{} requests of {} images at {:g} per second for {:g} s (Poisson, seed {}) to {} version {}\n",
-                  figures.requests, flags.images, flags.rate, flags.duration_seconds, flags.sample.seed, info.model(),
-                  figures.done == 0 ? info.version() : VersionsText(figures.versions));
+                  figures.requests, flags.images, flags.rate, flags.duration_seconds, flags.sample.seed,
+                  OneLine(info.model()), figures.done == 0 ? OneLine(info.version()) : VersionsText(figures.versions));
   text += fmt::format("done {}, refused {}, failed {}; {:.2f} images per second\n", figures.done, figures.refused,
                       figures.failed, figures.images_per_second);
   if (figures.refused > 0) {
     text += fmt::format("of the refusals {} carry a delay, {} to {} s\n", figures.refused_with_delay,
                         SecondsText(figures.least_retry_delay), SecondsText(figures.most_retry_delay));
   }
-  for (const auto& [reason, count] : figures.failures) text += fmt::format("failed {} times: {}\n", count, reason);
+  for (const auto& [reason, count] : figures.failures) {
+    text += fmt::format("failed {} times: {}\n", count, OneLine(reason));
+  }
   if (figures.latest_sent > absl::Milliseconds(100)) {
     text += fmt::format("this client sent requests up to {} s late; latencies count from when they were due\n",
                         SecondsText(figures.latest_sent));

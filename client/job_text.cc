@@ -82,7 +82,7 @@ std::string DescribeRollback(const Rollback& rollback) {
 std::string DescribeJob(const Job& job, int width) {
   const absl::Time created = wire::FromProto(job.create_time());
   std::string text;
-  text += fmt::format("job      {}\nstate    {}\nmodel    {}\ndataset  {}\nexperts  {}\n", job.job_id(),
+  text += fmt::format("job      {}\nstate    {}\nmodel    {}\ndataset  {}\nexperts  {}\n", OneLine(job.job_id()),
                       StateName(job.state()), OneLine(job.spec().model_name()), OneLine(job.spec().dataset()),
                       job.spec().experts());
   text += fmt::format("created  {} UTC\n", TimeText(created));

@@ -184,6 +184,17 @@ TEST(JobTextTest, RollbacksAndTheLastErrorsOfATaskThatFailedAreTold) {
   EXPECT_THAT(text, HasSubstr("attempt 2 on island atoll, 2023-11-14 22:13:20 UTC: EXPIRED: gone\n"));
 }
 
+TEST(JobTextTest, WhatAServerNamesMovesNoCursor) {
+  Job job = RunningJob();
+  job.set_job_id("j\x1b[2J");
+  EXPECT_THAT(DescribeJob(job, 0), HasSubstr("job      j\\x1b[2J\n"));
+  EXPECT_THAT(RenderBars(job, 100, false)[0], HasSubstr("job j\\x1b[2J  running"));
+  std::ostringstream out;
+  WatchView view(&out, false, 0, false);
+  view.Show(job, absl::UnixEpoch());
+  EXPECT_THAT(out.str(), HasSubstr("job j\\x1b[2J running\n"));
+}
+
 TEST(JobTextTest, AJobIsDescribedWithItsTasks) {
   const std::string text = DescribeJob(RunningJob(), 0);
   EXPECT_THAT(text, HasSubstr("state    running"));

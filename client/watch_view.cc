@@ -102,7 +102,8 @@ std::string OtherTasks(const Job& job) {
 
 std::vector<std::string> RenderBars(const Job& job, int width, bool colour) {
   std::vector<std::string> lines;
-  lines.push_back(Shorten(fmt::format("job {}  {}  {}", job.job_id(), StateName(job.state()), OtherTasks(job)), width));
+  lines.push_back(
+      Shorten(fmt::format("job {}  {}  {}", OneLine(job.job_id()), StateName(job.state()), OtherTasks(job)), width));
   for (const Task& task : job.tasks()) {
     if (Trains(task)) lines.push_back(TrainingLine(job, task, width, colour));
   }
@@ -163,8 +164,8 @@ void WatchView::PrintChanges(const Job& job, absl::Time now) {
   }
   if (job.state() != state_) {
     state_ = job.state();
-    *out_ << fmt::format("job {} {}{}{}", job.job_id(), StateName(job.state()), job.message().empty() ? "" : ": ",
-                         OneLine(job.message()))
+    *out_ << fmt::format("job {} {}{}{}", OneLine(job.job_id()), StateName(job.state()),
+                         job.message().empty() ? "" : ": ", OneLine(job.message()))
           << std::endl;
   }
 }
