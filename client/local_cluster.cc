@@ -226,9 +226,9 @@ LocalCluster::Process* LocalCluster::AddProcess(const std::string& name, std::ve
   process->child.command = std::move(command);
   process->child.log_file = Path("logs/" + name + ".log");
   process->child.environment = {{"OMP_NUM_THREADS", fmt::format("{}", options_.threads)}};
-  // Meant for other clusters: this one speaks in the clear, on this machine alone.
+  // Meant for other clusters: this one speaks in the clear, on this machine alone, and leaves no line in their log.
   for (const char* variable :
-       {"ATOLL_TLS_DIR", "ATOLL_CA", "ATOLL_TOKEN_FILE", "ATOLL_PRINCIPALS", "ATOLL_DENY_LIST"}) {
+       {"ATOLL_TLS_DIR", "ATOLL_CA", "ATOLL_TOKEN_FILE", "ATOLL_PRINCIPALS", "ATOLL_DENY_LIST", "ATOLL_AUDIT_LOG"}) {
     process->child.environment.emplace_back(variable, "");
   }
   return process;

@@ -20,6 +20,7 @@ namespace atl::client {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(RestartPolicyTest, PausesGrowToTenSecondsAndShrinkAfterAStableLife) {
   RestartPolicy policy;
@@ -130,6 +131,24 @@ TEST_F(LocalClusterTest, ExpertServersFollowTheCoordinatorAndTheRouterLeavesExpe
   EXPECT_EQ(CountStarted("--own-networks router"), 1u);
   (*cluster)->Stop();
   for (const std::string& line : Started()) EXPECT_FALSE(Alive(PidOf(line))) << line;
+}
+
+TEST_F(LocalClusterTest, WhatIsMeantForOtherClustersDoesNotReachItsProcesses) {
+  options_.islands = 0;
+  Program("atoll-coordinator",
+          "#!/bin/sh\nenv > " + folder_ +
+              "/environment\n"
+              "while [ $# -gt 0 ]; do [ \"$1\" = --port-file ] && echo 127.0.0.1:4711 > \"$2\"; shift; done\n"
+              "exec sleep 600\n");
+  const std::vector<const char*> variables = {"ATOLL_TLS_DIR",    "ATOLL_CA",        "ATOLL_TOKEN_FILE",
+                                              "ATOLL_PRINCIPALS", "ATOLL_DENY_LIST", "ATOLL_AUDIT_LOG"};
+  for (const char* variable : variables) setenv(variable, "/of/another/cluster", 1);
+  const auto cluster = LocalCluster::Start(options_, absl::Seconds(20));
+  for (const char* variable : variables) unsetenv(variable);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const std::string environment = ReadFile(folder_ + "/environment").value_or("");
+  EXPECT_THAT(environment, HasSubstr("OMP_NUM_THREADS="));
+  EXPECT_THAT(environment, Not(HasSubstr("/of/another/cluster")));
 }
 
 TEST_F(LocalClusterTest, WhatDiesIsStartedAgainAtTheSameAddress) {
