@@ -576,6 +576,22 @@ TEST_F(CommandLineTest, DatasetsAreImportedListedAndInspected) {
   EXPECT_EQ(nlohmann::json::parse(Run({"dataset", "list", "--output", "json"}).out).size(), 1u);
 }
 
+TEST_F(CommandLineTest, ClassesOfADatasetMoveNoCursor) {
+  int shade = 0;
+  for (const char* name : {"cats", "dogs\x1b[2J"}) {
+    for (int i = 0; i < 4; ++i) {
+      const dataset::Image image{
+          .channels = 1, .height = 4, .width = 4, .pixels = std::vector<uint8_t>(16, static_cast<uint8_t>(++shade))};
+      const std::string path = folder_ + "/pets/" + name + "/" + std::to_string(i) + ".png";
+      ASSERT_TRUE(WriteFile(path, *dataset::EncodePng(image)).ok());
+    }
+  }
+  const Outcome imported =
+      Run({"dataset", "import", folder_ + "/pets", "--name", "pets", "--format", "imagefolder", "--held-out", "0"});
+  EXPECT_EQ(imported.code, 0) << imported.err;
+  EXPECT_THAT(imported.out, HasSubstr("classes   2: cats, dogs\\x1b[2J\n"));
+}
+
 TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndFlag) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const Outcome outcome = Run({"completion", shell});

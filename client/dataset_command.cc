@@ -40,10 +40,10 @@ void Print(const Session& session, const dataset::DatasetManifest& manifest) {
       "out  "
       "{} samples, never trained on\nshards    {}, {}\ncolumns   {}\nskipped   {}\nsource    {}\n",
       manifest.name, manifest.channels, manifest.height, manifest.width, manifest.classes.size(),
-      Shorten(fmt::format("{}", fmt::join(manifest.classes, ", ")), 60), manifest.rows("train"),
+      Shorten(OneLine(fmt::format("{}", fmt::join(manifest.classes, ", "))), 60), manifest.rows("train"),
       manifest.rows("held_out"), manifest.shards.size(), BytesText(bytes),
-      manifest.columns.empty() ? "none" : fmt::format("{}", fmt::join(manifest.columns, ", ")), manifest.skipped_count,
-      OneLine(manifest.source));
+      manifest.columns.empty() ? "none" : OneLine(fmt::format("{}", fmt::join(manifest.columns, ", "))),
+      manifest.skipped_count, OneLine(manifest.source));
   for (const dataset::Skipped& skipped : manifest.skipped) {
     *session.out << fmt::format("  {}: {}\n", OneLine(skipped.where), OneLine(skipped.reason));
   }

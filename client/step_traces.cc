@@ -312,9 +312,10 @@ schedule::Drawing DrawTrace(const TracedStep& step) {
 
 std::string DescribeTrace(const TracedStep& step, int width) {
   const storage::StepTrace& first = step.ranks.front();
-  std::string text = fmt::format("task     {}, attempt {}\nstep     {}, {:.2f} ms\nschedule {} over {} {}\n\n",
-                                 first.task_id, first.attempt, first.step, absl::ToDoubleMilliseconds(step.Span()),
-                                 first.generator, first.ranks, first.ranks == 1 ? "rank" : "ranks");
+  std::string text =
+      fmt::format("task     {}, attempt {}\nstep     {}, {:.2f} ms\nschedule {} over {} {}\n\n", OneLine(first.task_id),
+                  first.attempt, first.step, absl::ToDoubleMilliseconds(step.Span()), OneLine(first.generator),
+                  first.ranks, first.ranks == 1 ? "rank" : "ranks");
   Table table({"RANK", "ACTIONS", "COMPUTE", "WAITING", "ENGINE", "AFTER THE LAST ACTION"});
   for (const storage::StepTrace& trace : step.ranks) {
     const RankTimes times = TimesOf(trace);

@@ -4,6 +4,7 @@
 #include "client/dataset_store.h"
 #include "client/files.h"
 #include "client/step_traces.h"
+#include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
@@ -47,7 +48,7 @@ absl::Status Trace(const Session& session, const TraceFlags& flags) {
     return absl::OkStatus();
   }
   ATOLL_RETURN_IF_ERROR(WriteFile(flags.out, text));
-  *session.err << fmt::format("wrote {}: {}, step {}, {} {}\n", flags.out, step.ranks.front().task_id,
+  *session.err << fmt::format("wrote {}: {}, step {}, {} {}\n", flags.out, OneLine(step.ranks.front().task_id),
                               step.ranks.front().step, step.ranks.size(), step.ranks.size() == 1 ? "rank" : "ranks");
   return absl::OkStatus();
 }

@@ -34,6 +34,14 @@ std::vector<storage::StepTrace> TracesOf(int64_t step) {
   return traces;
 }
 
+TEST(TraceTextTest, WhatAFileNamesMovesNoCursor) {
+  TracedStep step;
+  step.ranks = TracesOf(10);
+  step.starts = storage::AlignedStarts(step.ranks);
+  step.ranks[0].generator = "1f1b\x1b[2J";
+  EXPECT_THAT(DescribeTrace(step, 0), HasSubstr("schedule 1f1b\\x1b[2J over 2 ranks\n"));
+}
+
 TEST_F(CommandLineTest, TraceShowsTheLatestWholeStepOfTheLatestAttempt) {
   const auto store = *storage::BlobStore::Open("file://" + folder_ + "/blobs");
   const auto write = [&](const char* attempt, const storage::StepTrace& trace) {
