@@ -1,6 +1,7 @@
 #include "router/service/rest_call.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -17,6 +18,15 @@
 
 namespace atl::router {
 namespace {
+
+// 0 for what is no socket of the internet.
+int LocalPort(int descriptor) {
+  sockaddr_storage local{};
+  socklen_t size = sizeof(local);
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&local), &size) != 0) return 0;
+  if (local.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(local).sin_port);
+  return local.ss_family == AF_INET6 ? ntohs(reinterpret_cast<const sockaddr_in6&>(local).sin6_port) : 0;
+}
 
 bool IsPeer(int descriptor, const std::string& address, const std::string& port) {
   sockaddr_storage peer{};
@@ -139,14 +149,14 @@ SampleReport RestCall::report() {
   return report_;
 }
 
-int FindSocket(const std::string& address, int port) {
+int FindSocket(const std::string& address, int port, int server_port) {
   const std::string port_text = std::to_string(port);
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
     const std::string name = entry.path().filename().string();
     int descriptor = -1;
     std::from_chars(name.data(), name.data() + name.size(), descriptor);
-    if (IsPeer(descriptor, address, port_text)) return descriptor;
+    if (LocalPort(descriptor) == server_port && IsPeer(descriptor, address, port_text)) return descriptor;
   }
   return -1;
 }

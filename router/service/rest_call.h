@@ -76,10 +76,11 @@ class RestCall final : public SampleEvents {
   WakeUp changed_;
 };
 
-// The descriptor of this process's socket whose other end is `address`:`port`, or -1. CivetWeb keeps its sockets to
-// itself, and a caller that hangs up while it waits is seen nowhere else. Valid for as long as the connection is held
-// open.
-int FindSocket(const std::string& address, int port);
+// The descriptor of this process's socket at `server_port` whose other end is `address`:`port`, or -1. CivetWeb keeps
+// its sockets to itself, and a caller that hangs up while it waits is seen nowhere else. Valid for as long as the
+// connection is held open. The other end alone does not tell: two connections may come from one port of one machine, as
+// a caller's to the TLS front and the front's own.
+int FindSocket(const std::string& address, int port, int server_port);
 
 // Ends what is sent and discards what comes, until the other side closes or `time` is over: closing a socket with
 // unread bytes would take back what was sent last. Does nothing for -1.

@@ -249,7 +249,8 @@ class CivetRestServer : public RestServer {
     return AnswerWriter(exchange.connection, clock_, options_.max_transfer_time, exchange.keep);
   }
   static int SocketOf(const Exchange& exchange) {
-    return FindSocket(exchange.request->remote_addr, exchange.request->remote_port);
+    const mg_request_info& request = *exchange.request;
+    return FindSocket(request.remote_addr, request.remote_port, request.server_port);
   }
 
   // What CivetWeb could not read: it closes the connection.

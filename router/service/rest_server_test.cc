@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -22,6 +23,7 @@
 #include "nlohmann/json.hpp"
 #include "router/engine/fake_backend.h"
 #include "router/engine/serve_inline.h"
+#include "router/service/rest_call.h"
 
 namespace atl::router {
 namespace {
@@ -627,6 +629,54 @@ TEST_F(RestServerTest, ATimeoutOfTheRequestIs504) {
   const Answer answer = Parse(connection.Receive());
   EXPECT_EQ(answer.code, 504);
   EXPECT_EQ(answer.ErrorCode(), "DEADLINE_EXPIRED");
+}
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+int PortOf(int descriptor) {
+  sockaddr_in address{};
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
+TEST(FindSocketTest, OfConnectionsFromOnePortTheOneToTheServerCounts) {
+  struct Server {
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    int caller = socket(AF_INET, SOCK_STREAM, 0);
+    int accepted = -1;
+    int port = 0;
+  };
+  std::array<Server, 2> servers;
+  int source = 0;
+  for (Server& server : servers) {
+    const sockaddr_in any = Loopback(0);
+    ASSERT_EQ(bind(server.listener, reinterpret_cast<const sockaddr*>(&any), sizeof(any)), 0);
+    ASSERT_EQ(listen(server.listener, 1), 0);
+    server.port = PortOf(server.listener);
+    const int on = 1;
+    setsockopt(server.caller, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    const sockaddr_in from = Loopback(source);
+    ASSERT_EQ(bind(server.caller, reinterpret_cast<const sockaddr*>(&from), sizeof(from)), 0);
+    source = PortOf(server.caller);
+    const sockaddr_in to = Loopback(server.port);
+    ASSERT_EQ(connect(server.caller, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    server.accepted = accept(server.listener, nullptr, nullptr);
+    ASSERT_GE(server.accepted, 0);
+  }
+  for (const Server& server : servers) {
+    EXPECT_EQ(FindSocket("127.0.0.1", source, server.port), server.accepted);
+  }
+  EXPECT_EQ(FindSocket("127.0.0.1", source, source), -1);
+  for (const Server& server : servers) {
+    for (const int descriptor : {server.accepted, server.caller, server.listener}) close(descriptor);
+  }
 }
 
 TEST_F(RestServerTest, ADrainingRouterSaysThatItIsNotReady) {
