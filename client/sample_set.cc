@@ -1,9 +1,13 @@
 #include "client/sample_set.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <string_view>
+#include <vector>
 
 #include "client/files.h"
 #include "common/base/errors.h"
@@ -29,10 +33,38 @@ absl::Status Malformed(const std::string& path, std::string_view what) {
   return MakeError(absl::StatusCode::kDataLoss, "SAMPLES_MALFORMED", fmt::format("{}: {}", path, what));
 }
 
+// By its name: "00012.png", "00012-class3.png", the tensors, or the index.
+bool IsOfASet(std::string_view name) {
+  if (name == kIndexFile || name == kTensorFile) return true;
+  const auto skip_digits = [&name] {
+    const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+    name.remove_prefix(digits);
+    return digits;
+  };
+  if (skip_digits() < 5) return false;
+  constexpr std::string_view kClass = "-class";
+  if (name.starts_with(kClass)) {
+    name.remove_prefix(kClass.size());
+    if (skip_digits() == 0) return false;
+  }
+  return name == ".png";
+}
+
+// Other files stay, whoever put them there; a folder that is empty then goes too.
+void RemoveSet(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> files;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (IsOfASet(entry->path().filename().string())) files.push_back(entry->path());
+  }
+  for (const std::filesystem::path& file : files) std::filesystem::remove(file, error);
+  rmdir(folder.c_str());  // refuses one that is not empty, and a link to one
+}
+
 absl::Status PrepareFolder(const std::string& folder) {
   std::error_code error;
   if (std::filesystem::exists(folder + "/" + kIndexFile, error)) {
-    std::filesystem::remove_all(folder, error);
+    RemoveSet(folder);
   } else if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_EMPTY",
@@ -177,8 +209,7 @@ std::string SettingsJson(const SampleSet& set) {
 absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set) {
   ATOLL_RETURN_IF_ERROR(PrepareFolder(folder));
   const absl::Status written = WriteFiles(folder, set);
-  std::error_code ignored;
-  if (!written.ok()) std::filesystem::remove_all(folder, ignored);
+  if (!written.ok()) RemoveSet(folder);
   return written;
 }
 

@@ -298,6 +298,24 @@ TEST(SampleSetTest, AFolderOfOtherFilesIsLeftAlone) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(SampleSetTest, OtherFilesBesideASetStayWhenItIsReplaced) {
+  const std::string folder = TemporaryFolder("sample_set_beside");
+  SampleSet larger = PngSet();
+  larger.images.push_back(larger.images[1]);
+  ASSERT_TRUE(WriteSampleSet(folder, larger).ok());
+  for (const char* name : {"notes.txt", "1.png", "00001-classy.png", "more/00001.png"}) {
+    ASSERT_TRUE(WriteFile(folder + "/" + name, "x").ok());
+  }
+  ASSERT_TRUE(ReadFile(folder + "/00002-class0.png").ok());
+  ASSERT_TRUE(WriteSampleSet(folder, PngSet()).ok());
+  EXPECT_EQ(ReadSampleSet(folder)->images.size(), 2u);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/00002-class0.png")) << "it was of the set before";
+  for (const char* name : {"notes.txt", "1.png", "00001-classy.png", "more/00001.png"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder + "/" + name)) << name;
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(SampleSetTest, WhatCannotBeWrittenLeavesNothing) {
   const std::string folder = TemporaryFolder("sample_set_full");
   SampleSet set = PngSet();
