@@ -188,17 +188,18 @@ absl::StatusOr<const Engine::ServedModel*> Engine::FindModel(const std::string& 
     serving.push_back(&entry);
     known += (known.empty() ? "'" : ", '") + served + "'";
   }
+  if (name.empty() && serving.size() == 1) return serving.front();
+  if (name.empty() ? serving.empty() && !expected_.empty() : expected_.contains(name)) {
+    const std::string model = name.empty() ? std::string("the model") : "model " + Quoted(name);
+    return MakeErrorWithField(absl::StatusCode::kUnavailable, "MODEL_LOADING", "model",
+                              fmt::format("{} is published and not loaded here yet; try again", model));
+  }
   if (serving.empty()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
                      "no model version is served yet; publish one, or wait until it is loaded");
   }
-  if (name.empty() && serving.size() == 1) return serving.front();
   if (name.empty()) {
     return FieldError("model", "MODEL_REQUIRED", fmt::format("expected one of {}, found none named", known));
-  }
-  if (expected_.contains(name)) {
-    return MakeErrorWithField(absl::StatusCode::kUnavailable, "MODEL_LOADING", "model",
-                              fmt::format("model {} is published and not loaded here yet; try again", Quoted(name)));
   }
   return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_MODEL", "model",
                             fmt::format("model: expected one of {}, found {}", known, Quoted(name)));

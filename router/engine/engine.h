@@ -135,9 +135,9 @@ class Engine {
   int64_t RequestsOn(const std::string& model, const std::string& version);
   // By model and version: image-steps in which each expert was chosen since the last call.
   std::map<std::pair<std::string, std::string>, std::vector<int64_t>> TakeChosen();
-  // The serving version of `model`; of the only one when the name is empty. FAILED_PRECONDITION with reason NO_MODEL
-  // before any is there, UNAVAILABLE with reason MODEL_LOADING (Expect), NOT_FOUND with reason UNKNOWN_MODEL,
-  // INVALID_ARGUMENT with reason MODEL_REQUIRED when there are several.
+  // The serving version of `model`; of the only one when the name is empty. UNAVAILABLE with reason MODEL_LOADING
+  // where it is expected (Expect), FAILED_PRECONDITION with reason NO_MODEL where no model is served otherwise,
+  // NOT_FOUND with reason UNKNOWN_MODEL, INVALID_ARGUMENT with reason MODEL_REQUIRED when there are several.
   absl::StatusOr<SamplerInfo> Info(const std::string& model);
 
   // What requests may ask for of a model (as in Info): the serving version, then those that are offered.

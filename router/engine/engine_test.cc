@@ -247,6 +247,22 @@ TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
   EXPECT_EQ(events->log().back(), "done");
 }
 
+TEST_F(EngineTest, AModelThatIsExpectedIsLoadingWhetherOrNotAnotherIsServed) {
+  engine_ = std::make_unique<Engine>(EngineOptions{}, &clock_, nullptr);
+  engine_->Expect("digits");
+  for (const char* model : {"", "digits"}) {
+    SampleRequest request = Asking({0}, 1);
+    request.model = model;
+    EXPECT_EQ(ErrorReason(Refusal(request)), "MODEL_LOADING") << model;
+    EXPECT_EQ(engine_->Info(model).status().code(), absl::StatusCode::kUnavailable) << model;
+  }
+  EXPECT_EQ(ErrorReason(engine_->Info("birds").status()), "NO_MODEL");
+  EXPECT_THAT(engine_->Versions("digits"), ElementsAre());
+  ServeInline(engine_.get(), backend_, &clock_);
+  EXPECT_TRUE(engine_->Info("").ok());
+  EXPECT_TRUE(engine_->Info("digits").ok());
+}
+
 TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOldOnes) {
   engine_ = std::make_unique<Engine>(EngineOptions{}, Clock::Real(), nullptr);
   ServeInline(engine_.get(), backend_, &clock_);

@@ -63,7 +63,7 @@ class RouterServer {
  public:
   // INVALID_ARGUMENT names the option; UNAVAILABLE when an address cannot be bound; with a model folder, also what
   // LocalExperts returns. With a coordinator it starts whether or not that is reachable: until a version is
-  // loaded requests get FAILED_PRECONDITION and health is NOT_SERVING.
+  // loaded requests get UNAVAILABLE (FAILED_PRECONDITION while it knows of none) and health is NOT_SERVING.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options);
   ~RouterServer();  // Shutdown without grace
 

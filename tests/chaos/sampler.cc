@@ -12,7 +12,7 @@ namespace {
 
 namespace pb = atlpb::sample::v1;
 
-// Refusals that mean "not now". FAILED_PRECONDITION: a router that was started again has no model yet.
+// Refusals that mean "not now". FAILED_PRECONDITION: a router that was started again knows of no model yet.
 bool MayTryAgain(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:

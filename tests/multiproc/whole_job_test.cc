@@ -28,7 +28,9 @@ std::vector<std::string> Sample(const std::string& address, const sample::Sample
       if (response.has_image()) images[response.image().index()] = response.image().data();
     }
     status = stream->Finish();
-    return status.error_code() != grpc::StatusCode::FAILED_PRECONDITION;  // no model is loaded yet
+    // No model is known yet, or none is loaded.
+    return status.error_code() != grpc::StatusCode::FAILED_PRECONDITION &&
+           status.error_code() != grpc::StatusCode::UNAVAILABLE;
   });
   EXPECT_TRUE(status.ok()) << status.error_message();
   return images;

@@ -58,7 +58,9 @@ int Images(const std::string& router) {
     images = 0;
     while (stream->Read(&response)) images += response.has_image() ? 1 : 0;
     status = stream->Finish();
-    return status.error_code() != grpc::StatusCode::FAILED_PRECONDITION;  // no model is loaded yet
+    // No model is known yet, or none is loaded.
+    return status.error_code() != grpc::StatusCode::FAILED_PRECONDITION &&
+           status.error_code() != grpc::StatusCode::UNAVAILABLE;
   });
   EXPECT_TRUE(status.ok()) << status.error_message();
   return images;
