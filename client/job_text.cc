@@ -85,6 +85,7 @@ std::string DescribeJob(const Job& job, int width) {
   text += fmt::format("job      {}\nstate    {}\nmodel    {}\ndataset  {}\nexperts  {}\n", OneLine(job.job_id()),
                       StateName(job.state()), OneLine(job.spec().model_name()), OneLine(job.spec().dataset()),
                       job.spec().experts());
+  if (!job.owner().empty()) text += fmt::format("owner    {}\n", OneLine(job.owner()));
   text += fmt::format("created  {} UTC\n", TimeText(created));
   if (job.has_end_time()) {
     const absl::Time ended = wire::FromProto(job.end_time());

@@ -77,8 +77,9 @@ absl::Status MakeSecret(const std::string& path) {
   const std::string part = path + ".part";
   unlink(part.c_str());
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  bool whole = fd >= 0 && write(fd, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size());
-  int error = whole ? 0 : errno;
+  const ssize_t written = fd >= 0 ? write(fd, secret.data(), secret.size()) : -1;
+  bool whole = written == static_cast<ssize_t>(secret.size());
+  int error = written < 0 ? errno : ENOSPC;  // a disk with room for a part of it tells nothing by errno
   if (fd >= 0) close(fd);
   if (whole && rename(part.c_str(), path.c_str()) != 0) {
     whole = false;

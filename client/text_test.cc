@@ -199,6 +199,10 @@ TEST(JobTextTest, AJobIsDescribedWithItsTasks) {
   const std::string text = DescribeJob(RunningJob(), 0);
   EXPECT_THAT(text, HasSubstr("state    running"));
   EXPECT_THAT(text, HasSubstr("created  2023-11-14 22:13:20 UTC"));
+  EXPECT_THAT(text, Not(HasSubstr("owner")));
+  Job owned = RunningJob();
+  owned.set_owner("ann\x1b");
+  EXPECT_THAT(DescribeJob(owned, 0), HasSubstr("\nowner    ann\\x1b\ncreated "));
   EXPECT_THAT(text, HasSubstr("expert 0     leased     1        island-0  100/400  -          0.2500"));
   for (int state = 0; state <= 5; ++state) {
     EXPECT_EQ(StateName(static_cast<Job::State>(state)) == "unknown", state == 0);
