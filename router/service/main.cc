@@ -151,11 +151,9 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   const auto security = atl::rpc::Security::Make(security_flags);
-  absl::Status trusted = security.status();
-  if (trusted.ok() && !options.coordinator.empty()) trusted = (*security)->CheckTarget(options.coordinator);
-  if (!trusted.ok()) {
-    std::fprintf(stderr, "atoll-router: %s\n", atl::Explain(trusted).c_str());
-    return trusted.code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
+  if (!security.ok()) {
+    std::fprintf(stderr, "atoll-router: %s\n", atl::Explain(security.status()).c_str());
+    return security.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
   }
   options.security = *security;
   absl::StatusOr<std::unique_ptr<atl::router::RouterServer>> router;

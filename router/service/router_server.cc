@@ -64,6 +64,16 @@ absl::Status CheckOptions(const RouterOptions& options) {
   return absl::OkStatus();
 }
 
+// A token is shown to whoever is called.
+absl::Status CheckTargets(const RouterOptions& options) {
+  if (options.security == nullptr) return absl::OkStatus();
+  if (!options.coordinator.empty()) ATOLL_RETURN_IF_ERROR(options.security->CheckTarget(options.coordinator));
+  for (const std::string& address : options.expert_servers) {
+    ATOLL_RETURN_IF_ERROR(options.security->CheckTarget(address));
+  }
+  return absl::OkStatus();
+}
+
 // Opening a local store would make its folder, and a router is only to read.
 absl::Status CheckStore(const std::string& uri) {
   constexpr std::string_view kLocal = "file://";
@@ -93,6 +103,7 @@ RouterServer::RouterServer(const RouterOptions& options)
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckSources(options));
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
+  ATOLL_RETURN_IF_ERROR(CheckTargets(options));
   ATOLL_ASSIGN_OR_RETURN(const auto credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
   std::unique_ptr<RouterServer> router(new RouterServer(options));
   ATOLL_ASSIGN_OR_RETURN(router->experts_, LocalExperts::Create({.device = options.device,

@@ -61,7 +61,8 @@ struct RouterOptions {
 // Owns every thread of the process but main's. Thread-safe.
 class RouterServer {
  public:
-  // INVALID_ARGUMENT names the option; UNAVAILABLE when an address cannot be bound; with a model folder, also what
+  // INVALID_ARGUMENT names the option; FAILED_PRECONDITION, reason TOKEN_NEEDS_TLS, where the coordinator or a server
+  // would be shown a token in the clear; UNAVAILABLE when an address cannot be bound; with a model folder, also what
   // LocalExperts returns. With a coordinator it starts whether or not that is reachable: until a version is
   // loaded requests get UNAVAILABLE (FAILED_PRECONDITION while it knows of none) and health is NOT_SERVING.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options);

@@ -2,6 +2,7 @@
 #include "router/service/router_server.h"
 
 #include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "common/base/errors.h"
@@ -121,6 +122,20 @@ TEST_F(RouterServerTest, WrongOptionsNameTheFlag) {
   const absl::Status server = RouterServer::Start({.model_dir = "x", .expert_servers = {"foo"}}).status();
   EXPECT_EQ(ErrorReason(server), "INVALID_ADDRESS");
   EXPECT_EQ(server.message(), "--expert-server: expected HOST:PORT with a port from 1 to 65535, found 'foo'");
+}
+
+TEST_F(RouterServerTest, ATokenGoesToNoOtherMachineInTheClear) {
+  const std::string token = store_.folder() + "/token";
+  std::ofstream(token) << "ann's\n";
+  const auto security = rpc::Security::Make({.token_file = token});
+  ASSERT_TRUE(security.ok()) << security.status();
+  RouterOptions options{.model_dir = "x", .security = *security, .threads = 0};
+  options.expert_servers = {"127.0.0.1:1"};
+  EXPECT_EQ(ErrorField(RouterServer::Start(options).status()), "--threads") << "which is looked at later";
+  options.expert_servers = {"127.0.0.1:1", "10.0.0.1:1"};
+  EXPECT_EQ(ErrorReason(RouterServer::Start(options).status()), "TOKEN_NEEDS_TLS");
+  const RouterOptions followed{.coordinator = "10.0.0.1:1", .blob_store = store_->root(), .security = *security};
+  EXPECT_EQ(ErrorReason(RouterServer::Start(followed).status()), "TOKEN_NEEDS_TLS");
 }
 
 TEST_F(RouterServerTest, WhatIsNoModelFolderIsNamed) {
