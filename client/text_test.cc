@@ -169,6 +169,23 @@ TEST(WatchViewTest, ARollbackIsToldOnce) {
   EXPECT_THAT(lines[4], HasSubstr("expert 0: rolled back to step 40, skipped 12 steps"));
 }
 
+TEST(WatchViewTest, OfManyRollbacksBarsShowTheNewest) {
+  Job job = RunningJob();
+  for (int i = 0; i < 4; ++i) {
+    for (const int task : {3, 4}) {
+      auto* const rollback = job.mutable_tasks(task)->add_rollbacks();
+      rollback->set_to_step(10 * (i + 1));
+      rollback->mutable_time()->set_seconds(1700000000 + 10 * i + task);
+    }
+  }
+  const auto lines = RenderBars(job, 120, false);
+  ASSERT_EQ(lines.size(), 10u);
+  EXPECT_EQ(lines[4], "earlier rollbacks: 3 (atoll jobs get j1)");
+  EXPECT_THAT(lines[5], HasSubstr("expert 1: rolled back to step 20"));
+  EXPECT_THAT(lines[6], HasSubstr("expert 0: rolled back to step 30"));
+  EXPECT_THAT(lines[9], HasSubstr("expert 1: rolled back to step 40"));
+}
+
 TEST(JobTextTest, RollbacksAndTheLastErrorsOfATaskThatFailedAreTold) {
   Job job = RolledBackJob();
   EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(R"(

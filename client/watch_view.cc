@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "client/job_text.h"
 #include "client/table.h"
@@ -13,7 +14,11 @@ namespace atl::client {
 namespace {
 
 using atlpb::job::v1::Job;
+using atlpb::job::v1::Rollback;
 using atlpb::job::v1::Task;
+
+// The picture is redrawn by going up over its lines, which a terminal does no further than its top.
+constexpr size_t kRollbacksShown = 5;
 
 bool Trains(const Task& task) {
   return task.kind() == atlpb::job::v1::TASK_KIND_TRAIN_EXPERT || task.kind() == atlpb::job::v1::TASK_KIND_TRAIN_ROUTER;
@@ -98,6 +103,26 @@ std::string OtherTasks(const Job& job) {
   return failed.empty() ? fmt::format("{}", fmt::join(parts, " · ")) : failed;
 }
 
+// The newest of all tasks, oldest first, below the number of those before them.
+std::vector<std::string> RollbackLines(const Job& job) {
+  std::vector<std::pair<const Task*, const Rollback*>> all;
+  for (const Task& task : job.tasks()) {
+    for (const Rollback& rollback : task.rollbacks()) all.emplace_back(&task, &rollback);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return wire::FromProto(a.second->time()) < wire::FromProto(b.second->time());
+  });
+  const size_t earlier = all.size() - std::min(all.size(), kRollbacksShown);
+  std::vector<std::string> lines;
+  if (earlier > 0) {
+    lines.push_back(fmt::format("earlier rollbacks: {} (atoll jobs get {})", earlier, OneLine(job.job_id())));
+  }
+  for (size_t i = earlier; i < all.size(); ++i) {
+    lines.push_back(fmt::format("{}: {}", TaskName(*all[i].first), DescribeRollback(*all[i].second)));
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> RenderBars(const Job& job, int width, bool colour) {
@@ -107,11 +132,7 @@ std::vector<std::string> RenderBars(const Job& job, int width, bool colour) {
   for (const Task& task : job.tasks()) {
     if (Trains(task)) lines.push_back(TrainingLine(job, task, width, colour));
   }
-  for (const Task& task : job.tasks()) {
-    for (const auto& rollback : task.rollbacks()) {
-      lines.push_back(Shorten(fmt::format("{}: {}", TaskName(task), DescribeRollback(rollback)), width));
-    }
-  }
+  for (const std::string& line : RollbackLines(job)) lines.push_back(Shorten(line, width));
   if (!job.message().empty()) lines.push_back(Shorten(OneLine(job.message()), width));
   return lines;
 }

@@ -12,8 +12,8 @@
 
 namespace atl::client {
 
-// One line per trained network (bar, step, loss, samples/s, time left), and one for what is done before and after.
-// Every line fits `width` columns.
+// One line per trained network (bar, step, loss, samples/s, time left), one for what is done before and after, and the
+// newest rollbacks. Every line fits `width` columns.
 std::vector<std::string> RenderBars(const atlpb::job::v1::Job& job, int width, bool colour);
 
 // Shows successive versions of one job. Not thread-safe.
