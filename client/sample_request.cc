@@ -15,6 +15,9 @@ namespace {
 using atlpb::sample::v1::GetSamplerInfoResponse;
 using atlpb::sample::v1::SampleRequest;
 
+// Of one run, whose labels are in memory, as are its images until they are written.
+constexpr int64_t kMostImages = 10'000'000;
+
 absl::Status UnknownClass(std::string_view flag, std::string_view text, const GetSamplerInfoResponse& info) {
   const std::vector<std::string> names(info.class_names().begin(), info.class_names().end());
   // Of a number or a letter, any other is near.
@@ -135,7 +138,18 @@ void SetSettings(const SampleFlags& flags, SampleRequest* request) {
 }  // namespace
 
 absl::StatusOr<Labels> FindLabels(const SampleFlags& flags, int count, const GetSamplerInfoResponse& info) {
+  // A router's word, which "all" would take memory for.
+  if (info.classes() < 0 || info.classes() > kMostImages) {
+    return MakeError(
+        absl::StatusCode::kInternal, "CLASSES_OUT_OF_RANGE",
+        fmt::format("the router says that its model has {} classes: expected 0 to {}", info.classes(), kMostImages));
+  }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<int32_t> classes, ExpandClasses(flags.classes, info));
+  if (const int64_t images = static_cast<int64_t>(classes.size()) * count; images > kMostImages) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "TOO_MANY_IMAGES",
+                     fmt::format("--class: expected at most {} images, found {} classes of {} images each", kMostImages,
+                                 classes.size(), count));
+  }
   Labels labels;
   for (const int32_t label : classes) labels.images.insert(labels.images.end(), static_cast<size_t>(count), label);
   if (flags.negative_class.empty()) return labels;

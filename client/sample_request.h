@@ -49,7 +49,9 @@ struct Labels {
 };
 
 // Labels of --class "3", "0-4,7", "cat", "all" or "none" (-1), each `count` times in a row, and of --negative-class.
-// A name goes before a number. INVALID_ARGUMENT, reason UNKNOWN_CLASS, names the flag, the class and what there is.
+// A name goes before a number. INVALID_ARGUMENT, reason UNKNOWN_CLASS, names the flag, the class and what there is;
+// reason TOO_MANY_IMAGES: more than ten million. INTERNAL, reason CLASSES_OUT_OF_RANGE: of classes, by the router's
+// word.
 absl::StatusOr<Labels> FindLabels(const SampleFlags& flags, int count,
                                   const atlpb::sample::v1::GetSamplerInfoResponse& info);
 

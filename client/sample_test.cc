@@ -52,6 +52,19 @@ TEST(SampleRequestTest, ClassesAreListsRangesAllOrNone) {
   }
 }
 
+TEST(SampleRequestTest, ARoutersNumberOfClassesTakesNoMemoryBeyondReason) {
+  for (const int32_t classes : {-1, 10'000'001, 2'147'483'647}) {
+    for (const char* text : {"all", "0-2147483646", "none"}) {
+      const absl::Status status = FindLabels({.classes = text}, 1, Info(classes)).status();
+      EXPECT_EQ(ErrorReason(status), "CLASSES_OUT_OF_RANGE") << text << " of " << classes;
+    }
+  }
+  EXPECT_EQ(FindLabels({.classes = "all"}, 1'000, Info(10'000))->images.size(), 10'000'000u);
+  const absl::Status many = FindLabels({.classes = "all"}, 1'001, Info(10'000)).status();
+  EXPECT_EQ(ErrorReason(many), "TOO_MANY_IMAGES");
+  EXPECT_EQ(many.message(), "--class: expected at most 10000000 images, found 10000 classes of 1001 images each");
+}
+
 TEST(SampleRequestTest, ClassesHaveNamesThatGoBeforeNumbers) {
   const GetSamplerInfoResponse info = Info(5, {"cat", "red-eyed frog", "tench, or tinca", "2", "dog"});
   const auto images = [&](const char* text) { return FindLabels({.classes = text}, 1, info)->images; };
