@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes one relocatable archive for machines that have PyTorch and no package manager: programs of the cuda preset, every
-# shared library they need but LibTorch's, CUDA's and the C library's, example jobs, and the GPU checks.
+# shared library they need but LibTorch's, CUDA's and the C library's, example jobs, the scripts for Slurm and storage
+# grants, and the GPU checks.
 #
 #   deploy/bundle.sh [--out FILE]      default: build/atoll-<version>-linux-x86_64.tar.gz
 #
@@ -92,7 +93,7 @@ fill deploy/bundle/README.md "$home/README.md"
 chmod +x "$home/bin/atoll-env"
 for program in atoll atoll-coordinator atoll-worker atoll-router; do ln -s atoll-env "$home/bin/$program"; done
 cp deploy/bundle/find_torch.py "$home/libexec/"
-cp -r deploy/jobs "$home/deploy/jobs"
+cp -r deploy/jobs deploy/slurm deploy/storage-grants "$home/deploy/"
 mkdir "$home/tests/gpu"
 cp tests/gpu/*.sh tests/gpu/*.py "$home/tests/gpu/"
 cp CHANGELOG.md "$home/"
