@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/errors.h"
-#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -107,30 +106,6 @@ void Engine::Stop() {
   for (const auto& request : left) End(request.get(), DrainingStatus());
 }
 
-void Engine::Serve(std::shared_ptr<const ServedVersion> version) {
-  // The replaced version is dropped after the lock: it may be the last reference to gigabytes.
-  std::shared_ptr<const ServedVersion> replaced;
-  absl::MutexLock lock(&mutex_);
-  replaced = std::exchange(models_[version->info.model].serving, version);
-}
-
-void Engine::Offer(std::shared_ptr<const ServedVersion> version) {
-  std::shared_ptr<const ServedVersion> replaced;
-  absl::MutexLock lock(&mutex_);
-  replaced = std::exchange(models_[version->info.model].offered[version->info.version], version);
-}
-
-void Engine::Withdraw(const std::string& model, const std::string& version) {
-  std::shared_ptr<const ServedVersion> withdrawn;
-  absl::MutexLock lock(&mutex_);
-  const auto found = models_.find(model);
-  if (found == models_.end()) return;
-  const auto offered = found->second.offered.find(version);
-  if (offered == found->second.offered.end()) return;
-  withdrawn = std::move(offered->second);
-  found->second.offered.erase(offered);
-}
-
 void Engine::EndRequestsOn(const std::string& model, const std::string& version) {
   {
     absl::MutexLock lock(&mutex_);
@@ -162,11 +137,6 @@ void Engine::RemoveLane(const std::string& name) {
   inbox_->Wake();
 }
 
-void Engine::Expect(const std::string& model) {
-  absl::MutexLock lock(&mutex_);
-  expected_.insert(model);
-}
-
 int64_t Engine::RequestsOn(const std::string& model, const std::string& version) {
   absl::MutexLock lock(&mutex_);
   return std::count_if(admitted_.begin(), admitted_.end(), [&](const auto& entry) {
@@ -177,70 +147,6 @@ int64_t Engine::RequestsOn(const std::string& model, const std::string& version)
 std::map<std::pair<std::string, std::string>, std::vector<int64_t>> Engine::TakeChosen() {
   absl::MutexLock lock(&mutex_);
   return std::exchange(chosen_, {});
-}
-
-absl::StatusOr<const Engine::ServedModel*> Engine::FindModel(const std::string& name) {
-  std::vector<const ServedModel*> serving;
-  std::string known;
-  for (const auto& [served, entry] : models_) {
-    if (entry.serving == nullptr) continue;
-    if (served == name) return &entry;
-    serving.push_back(&entry);
-    known += (known.empty() ? "'" : ", '") + served + "'";
-  }
-  if (name.empty() && serving.size() == 1) return serving.front();
-  if (name.empty() ? serving.empty() && !expected_.empty() : expected_.contains(name)) {
-    const std::string model = name.empty() ? std::string("the model") : "model " + Quoted(name);
-    return MakeErrorWithField(absl::StatusCode::kUnavailable, "MODEL_LOADING", "model",
-                              fmt::format("{} is published and not loaded here yet; try again", model));
-  }
-  if (serving.empty()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "NO_MODEL",
-                     "no model version is served yet; publish one, or wait until it is loaded");
-  }
-  if (name.empty()) {
-    return FieldError("model", "MODEL_REQUIRED", fmt::format("expected one of {}, found none named", known));
-  }
-  return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_MODEL", "model",
-                            fmt::format("model: expected one of {}, found {}", known, Quoted(name)));
-}
-
-absl::StatusOr<std::shared_ptr<const ServedVersion>> Engine::FindVersion(const SampleRequest& request) {
-  ATOLL_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(request.model));
-  const SamplerInfo& serving = model->serving->info;
-  if (request.version.empty() || request.version == serving.version) return model->serving;
-  if (const auto offered = model->offered.find(request.version); offered != model->offered.end()) {
-    return offered->second;
-  }
-  std::string others;
-  for (const auto& [version, entry] : model->offered) others += fmt::format(", or '{}'", version);
-  return MakeErrorWithField(absl::StatusCode::kNotFound, "UNKNOWN_VERSION", "version",
-                            fmt::format("version: expected none or '{}', which model '{}' serves{}, found {}",
-                                        serving.version, serving.model, others, Quoted(request.version)));
-}
-
-absl::StatusOr<SamplerInfo> Engine::Info(const std::string& model) {
-  absl::MutexLock lock(&mutex_);
-  ATOLL_ASSIGN_OR_RETURN(const ServedModel* served, FindModel(model));
-  return served->serving->info;
-}
-
-std::vector<std::string> Engine::Versions(const std::string& model) {
-  absl::MutexLock lock(&mutex_);
-  const absl::StatusOr<const ServedModel*> served = FindModel(model);
-  if (!served.ok()) return {};
-  std::vector<std::string> versions = {(*served)->serving->info.version};
-  for (const auto& [version, entry] : (*served)->offered) versions.push_back(version);
-  return versions;
-}
-
-std::vector<SamplerInfo> Engine::Served() {
-  absl::MutexLock lock(&mutex_);
-  std::vector<SamplerInfo> served;
-  for (const auto& [name, model] : models_) {
-    if (model.serving != nullptr) served.push_back(model.serving->info);
-  }
-  return served;
 }
 
 bool Engine::takes_requests() {
@@ -649,52 +555,6 @@ void Engine::FinishStep(const Flight& flight) {
     observer_->OnImageStep(request->model->info.model, clock_->Monotonic() - image->step_began);
   }
   if (image->steps_done == static_cast<int32_t>(request->grid.size())) image->delivering = true;
-}
-
-void Engine::DeliverProgress() {
-  for (const auto& request : active_) {
-    if (!request->failure.ok()) continue;
-    int32_t least = static_cast<int32_t>(request->grid.size());
-    for (const ActiveImage& image : request->images) least = std::min(least, image.steps_done);
-    if (least == request->reported_step) continue;
-    request->reported_step = least;
-    request->events->OnProgress(least, static_cast<int32_t>(request->grid.size()));
-    if (std::vector<SampledImage> previews = TakePreviews(request.get()); !previews.empty()) {
-      request->events->OnPreviews(std::move(previews));
-    }
-  }
-}
-
-void Engine::StartDelivery(ActiveRequest* request) {
-  std::vector<int64_t> finished;
-  for (const ActiveImage& image : request->images) {
-    if (image.delivering && !image.state.x.empty()) finished.push_back(image.id);
-  }
-  for (const int64_t id : finished) {
-    ActiveImage& image = *flights_.at(id).image;
-    Encoder::Job job{.image = {.id = id, .index = image.index, .order = image.order, .state = std::move(image.state)},
-                     .format = request->order.format,
-                     .model = request->model};
-    image.state = {};
-    if (encoder_ != nullptr) {
-      encoder_->Start(std::move(job));
-    } else {
-      DeliverImage(request, id, FinishImage(job.image, job.model->info, job.format));
-    }
-    if (!request->failure.ok()) return;
-  }
-}
-
-void Engine::DeliverImage(ActiveRequest* request, int64_t image, absl::StatusOr<SampledImage> sampled) {
-  if (!request->failure.ok()) return;
-  if (!sampled.ok()) {
-    request->failure = sampled.status();
-    return;
-  }
-  if (!request->first_image) request->first_image = clock_->Monotonic();
-  request->events->OnImage(*std::move(sampled));
-  flights_.erase(image);
-  std::erase_if(request->images, [&](const ActiveImage& entry) { return entry.id == image; });
 }
 
 void Engine::EndRequests() {
