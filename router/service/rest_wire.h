@@ -58,7 +58,7 @@ std::string ModelBody(const SamplerInfo& model);
 
 // {"error": {message, type, param, code}}; code is the reason.
 std::string ErrorBody(const absl::Status& status);
-// 400, 404, 429, 499 (the caller cancelled), 500, 501, 503 or 504. FAILED_PRECONDITION is 503: no model is loaded yet.
+// 400, 404, 429, 499 (the caller cancelled), 500, 501, 503 or 504. FAILED_PRECONDITION is 503: no model is known yet.
 int HttpCode(absl::StatusCode code);
 
 }  // namespace atl::router
