@@ -247,7 +247,7 @@ TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
   EXPECT_EQ(events->log().back(), "done");
 }
 
-TEST_F(EngineTest, AModelThatIsExpectedIsLoadingWhetherOrNotAnotherIsServed) {
+TEST_F(EngineTest, AModelThatIsExpectedIsLoadingWhereNoneIsServed) {
   engine_ = std::make_unique<Engine>(EngineOptions{}, &clock_, nullptr);
   engine_->Expect("digits");
   for (const char* model : {"", "digits"}) {
