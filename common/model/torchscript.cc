@@ -59,10 +59,15 @@ bool IsIdentifier(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
 }
 
+std::string_view FromFirstLetter(std::string_view text) {
+  while (!text.empty() && absl::ascii_isspace(static_cast<unsigned char>(text[0]))) text.remove_prefix(1);
+  return text;
+}
+
 // Whether a call of getattr, `code` from behind its name on, asks only for names that are no identifiers ("0"), each
 // one plain string. LibTorch writes no other; and a string in pieces or with escapes could spell any operator.
 bool PlainGetattr(std::string_view code) {
-  code = absl::StripLeadingAsciiWhitespace(code.substr(0, kLongestGetattr));
+  code = FromFirstLetter(code.substr(0, kLongestGetattr));
   if (!code.starts_with('(')) return false;
   int open = 0;
   for (size_t i = 0; i < code.size(); ++i) {
@@ -76,7 +81,7 @@ bool PlainGetattr(std::string_view code) {
       if (end == std::string_view::npos) return false;
       const std::string_view name = code.substr(i + 1, end - i - 1);
       if (IsIdentifier(name) || name.find_first_of("\\\n") != std::string_view::npos) return false;
-      if (!absl::StripLeadingAsciiWhitespace(code.substr(end + 1)).starts_with(')')) return false;
+      if (!FromFirstLetter(code.substr(end + 1)).starts_with(')')) return false;
       i = end;
     } else if (!absl::ascii_isalnum(c) && !absl::ascii_isspace(c) &&
                std::string_view("_.,[]").find(c) == std::string_view::npos) {
