@@ -1,6 +1,7 @@
 #include "coordinator/store/pg_database.h"
 
 #include <libpq-fe.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -21,6 +23,11 @@ constexpr uint32_t kInt8 = 20;
 constexpr uint32_t kText = 25;
 
 constexpr int kOldestServer = 130'000;
+
+// A machine that is busy may answer so late.
+constexpr absl::Duration kLeastPatience = absl::Seconds(2);
+// TLS may hold bytes of which the socket says nothing any more: they are asked for so often.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
 
 // libpq ends lines, and says several things in several of them.
 std::string OneLine(const char* text) {
@@ -162,6 +169,9 @@ absl::StatusOr<std::unique_ptr<PgDatabase>> PgDatabase::Connect(const PgTarget& 
   return database;
 }
 
+PgDatabase::PgDatabase(PgTarget target, absl::Duration timeout)
+    : target_(std::move(target)), timeout_(timeout), patience_(std::max(2 * timeout, kLeastPatience)) {}
+
 PgDatabase::~PgDatabase() {
   PQfinish(connection_);
 }
@@ -194,9 +204,11 @@ absl::Status PgDatabase::Open() {
   statements_.clear();
   in_transaction_ = false;
   connection_ = PQconnectdbParams(keys.data(), values.data(), /*expand_dbname=*/0);
-  if (connection_ == nullptr || PQstatus(connection_) != CONNECTION_OK) {
+  // Not blocking: else sending, and closing too, would wait for a server that reads nothing.
+  if (!Connected() || PQsetnonblocking(connection_, 1) != 0) {
     const std::string message = connection_ == nullptr ? "no memory" : OneLine(PQerrorMessage(connection_));
     const bool password = connection_ != nullptr && PQconnectionNeedsPassword(connection_) != 0;
+    PQfinish(std::exchange(connection_, nullptr));
     return MakeError(absl::StatusCode::kUnavailable, "STORE_UNREACHABLE",
                      fmt::format("store {}: {}{}", target_.name, message,
                                  password ? "; give the password in a file named by PGPASSFILE" : ""));
@@ -209,8 +221,43 @@ absl::Status PgDatabase::Open() {
   return WithContext(status, fmt::format("store {}", target_.name));
 }
 
+PgDatabase::Result PgDatabase::Ask(const std::function<int()>& send, absl::Duration patience) {
+  Result last(nullptr, PQclear);
+  if (!Connected() || send() == 0) return last;
+  while (Connected()) {
+    if (!AwaitAnswer(patience)) {
+      PQfinish(std::exchange(connection_, nullptr));
+      return {nullptr, PQclear};
+    }
+    Result next(PQgetResult(connection_), PQclear);
+    if (next == nullptr) break;
+    const bool failed = last != nullptr && PQresultStatus(last.get()) == PGRES_FATAL_ERROR;
+    if (!failed) last = std::move(next);
+  }
+  return last;
+}
+
+PgDatabase::Result PgDatabase::Ask(const std::string& sql) {
+  return Ask([&] { return PQsendQuery(connection_, sql.c_str()); }, patience_);
+}
+
+bool PgDatabase::AwaitAnswer(absl::Duration patience) {
+  Clock& clock = *Clock::Real();
+  const absl::Duration deadline = clock.Monotonic() + patience;
+  while (true) {
+    const bool unsent = PQflush(connection_) == 1;
+    if (!unsent && PQisBusy(connection_) == 0) return true;
+    if (clock.Monotonic() >= deadline) return false;
+    pollfd socket = {PQsocket(connection_), static_cast<int16_t>(unsent ? POLLIN | POLLOUT : POLLIN), 0};
+    // Its errors are found by reading.
+    (void)poll(&socket, 1, static_cast<int>(absl::ToInt64Milliseconds(kLookInterval)));
+    // Still connected after an error, it has no memory for the answer.
+    if (PQconsumeInput(connection_) == 0) return !Connected();
+  }
+}
+
 absl::StatusOr<std::string> PgDatabase::AskText(const std::string& sql) {
-  ATOLL_ASSIGN_OR_RETURN(const Result result, Judge(sql, PQexec(connection_, sql.c_str())));
+  ATOLL_ASSIGN_OR_RETURN(const Result result, Judge(sql, Ask(sql)));
   if (PQntuples(result.get()) == 0) return std::string();
   return std::string(PQgetvalue(result.get(), 0, 0));
 }
@@ -259,9 +306,13 @@ absl::Status PgDatabase::CheckServer() {
 }
 
 absl::Status PgDatabase::ErrorOf(std::string_view doing, const pg_result* result) const {
+  const std::string text = fmt::format("store {}: {}", target_.name, doing.substr(0, 60));
+  if (connection_ == nullptr) {
+    return MakeError(absl::StatusCode::kUnavailable, "STORE_UNREACHABLE",
+                     fmt::format("{}: the server did not answer for {}", text, absl::FormatDuration(patience_)));
+  }
   const std::string message = OneLine(result != nullptr ? PQresultErrorMessage(result) : PQerrorMessage(connection_));
   const char* state = result == nullptr ? nullptr : PQresultErrorField(result, PG_DIAG_SQLSTATE);
-  const std::string text = fmt::format("store {}: {}", target_.name, doing.substr(0, 60));
   if (!Connected()) {
     return MakeError(absl::StatusCode::kUnavailable, "STORE_UNREACHABLE",
                      fmt::format("{}: {}", text, message.empty() ? "the connection is gone" : message));
@@ -269,28 +320,34 @@ absl::Status PgDatabase::ErrorOf(std::string_view doing, const pg_result* result
   return PgError(state == nullptr ? "" : state, text, message);
 }
 
-absl::StatusOr<PgDatabase::Result> PgDatabase::Judge(std::string_view doing, pg_result* result) {
-  Result owned(result, PQclear);
-  const ExecStatusType status = PQresultStatus(result);
-  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) return ErrorOf(doing, result);
-  const std::string_view count = PQcmdTuples(result);
+absl::StatusOr<PgDatabase::Result> PgDatabase::Judge(std::string_view doing, Result result) {
+  const ExecStatusType status = PQresultStatus(result.get());
+  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) return ErrorOf(doing, result.get());
+  const std::string_view count = PQcmdTuples(result.get());
   changes_ = count.empty() ? 0 : std::strtoll(count.data(), nullptr, 10);
-  return owned;
+  return result;
 }
 
-absl::StatusOr<PgDatabase::Result> PgDatabase::Retrying(std::string_view doing,
-                                                        const std::function<pg_result*()>& ask) {
+absl::StatusOr<PgDatabase::Result> PgDatabase::Retrying(std::string_view doing, const std::function<Result()>& ask) {
   if (!Connected() && !in_transaction_) ATOLL_RETURN_IF_ERROR(Open());
   absl::StatusOr<Result> result = Judge(doing, ask());
   // Only now may it be seen that the server went away meanwhile. What is asked outside a transaction may be asked
-  // again.
-  if (result.ok() || Connected() || in_transaction_) return result;
+  // again, but not of a server that did not answer: the caller has waited long enough.
+  if (result.ok() || Connected() || in_transaction_ || connection_ == nullptr) return result;
   ATOLL_RETURN_IF_ERROR(Open());
   return Judge(doing, ask());
 }
 
 absl::Status PgDatabase::Execute(const std::string& sql) {
-  return Retrying(sql, [&] { return PQexec(connection_, sql.c_str()); }).status();
+  return Retrying(sql, [&] { return Ask(sql); }).status();
+}
+
+absl::Status PgDatabase::ExecuteLong(const std::string& sql) {
+  ATOLL_RETURN_IF_ERROR(Execute(in_transaction_ ? "SET LOCAL statement_timeout = 0" : "SET statement_timeout = 0"));
+  const auto send = [&] { return PQsendQuery(connection_, sql.c_str()); };
+  absl::Status status = Retrying(sql, [&] { return Ask(send, absl::InfiniteDuration()); }).status();
+  if (!in_transaction_) status.Update(Execute(fmt::format("SET statement_timeout = {}", Milliseconds(timeout_))));
+  return status;
 }
 
 Statement PgDatabase::Prepare(std::string_view sql) {
@@ -309,17 +366,23 @@ absl::StatusOr<PgDatabase::Result> PgDatabase::Run(const std::string& sql, const
     formats.push_back(parameter.binary ? 1 : 0);
   }
   const int count = static_cast<int>(parameters.size());
-  return Retrying(sql, [&]() -> pg_result* {
+  return Retrying(sql, [&]() -> Result {
     auto it = statements_.find(sql);
     if (it == statements_.end()) {
       const std::string name = fmt::format("s{}", statements_.size());
-      pg_result* prepared = PQprepare(connection_, name.c_str(), NumberParameters(sql).c_str(), count, types.data());
-      if (PQresultStatus(prepared) != PGRES_COMMAND_OK) return prepared;
-      PQclear(prepared);
+      const std::string numbered = NumberParameters(sql);
+      const auto prepare = [&] {
+        return PQsendPrepare(connection_, name.c_str(), numbered.c_str(), count, types.data());
+      };
+      Result prepared = Ask(prepare, patience_);
+      if (PQresultStatus(prepared.get()) != PGRES_COMMAND_OK) return prepared;
       it = statements_.emplace(sql, name).first;
     }
-    return PQexecPrepared(connection_, it->second.c_str(), count, values.data(), lengths.data(), formats.data(),
-                          /*resultFormat=*/1);
+    const auto execute = [&] {
+      return PQsendQueryPrepared(connection_, it->second.c_str(), count, values.data(), lengths.data(), formats.data(),
+                                 /*resultFormat=*/1);
+    };
+    return Ask(execute, patience_);
   });
 }
 
@@ -328,7 +391,7 @@ absl::Status PgDatabase::Begin() {
     return MakeError(absl::StatusCode::kInternal, "STORE_ERROR", "a transaction inside a transaction");
   }
   const std::string begin = fence_.empty() ? "BEGIN" : "BEGIN; " + fence_;
-  absl::StatusOr<Result> result = Retrying("BEGIN", [&] { return PQexec(connection_, begin.c_str()); });
+  absl::StatusOr<Result> result = Retrying("BEGIN", [&] { return Ask(begin); });
   in_transaction_ = true;
   if (result.ok() && (fence_.empty() || PQntuples(result->get()) == 1)) return absl::OkStatus();
   Rollback();
@@ -340,8 +403,7 @@ absl::Status PgDatabase::Begin() {
 absl::Status PgDatabase::Commit() {
   in_transaction_ = false;
   if (!Connected()) return ErrorOf("COMMIT", nullptr);
-  pg_result* const asked = PQexec(connection_, "COMMIT");
-  const absl::StatusOr<Result> result = Judge("COMMIT", asked);
+  const absl::StatusOr<Result> result = Judge("COMMIT", Ask("COMMIT"));
   if (!result.ok()) return Connected() ? result.status() : OutcomeUnknown(result.status());
   if (std::strcmp(PQcmdStatus(result->get()), "COMMIT") == 0) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInternal, "STORE_ERROR",
@@ -350,7 +412,7 @@ absl::Status PgDatabase::Commit() {
 
 void PgDatabase::Rollback() {
   in_transaction_ = false;
-  if (Connected()) PQclear(PQexec(connection_, "ROLLBACK"));
+  if (Connected()) (void)Ask("ROLLBACK");
 }
 
 }  // namespace atl::store

@@ -37,12 +37,14 @@ class PgDatabase : public Database {
  public:
   // Connects, and checks that the server keeps what it acknowledges: FAILED_PRECONDITION (STORE_NOT_DURABLE,
   // STORE_CANNOT_OPEN, STORE_READ_ONLY). UNAVAILABLE (STORE_UNREACHABLE). No statement and no lock takes longer than
-  // `timeout`, and the server ends a transaction that is left alone for as long.
+  // `timeout`, and the server ends a transaction that is left alone for as long. A server that does not answer for
+  // twice `timeout` is given up: STORE_UNREACHABLE.
   static absl::StatusOr<std::unique_ptr<PgDatabase>> Connect(const PgTarget& target, absl::Duration timeout);
   ~PgDatabase() override;
 
   Dialect dialect() const override { return Dialect::kPostgres; }
   absl::Status Execute(const std::string& sql) override;
+  absl::Status ExecuteLong(const std::string& sql) override;
   Statement Prepare(std::string_view sql) override;
   int64_t changes() const override { return changes_; }
   absl::Status Begin() override;
@@ -65,21 +67,28 @@ class PgDatabase : public Database {
   };
   using Result = std::unique_ptr<pg_result, void (*)(pg_result*)>;
 
-  PgDatabase(PgTarget target, absl::Duration timeout) : target_(std::move(target)), timeout_(timeout) {}
+  PgDatabase(PgTarget target, absl::Duration timeout);
 
   absl::Status Open();
   // Sets the session up, and reads what kind of server this is.
   absl::Status CheckServer();
   absl::StatusOr<std::string> AskText(const std::string& sql);
   bool Connected() const;
+  // The answer to what `send` sends: the last of several, or the first error. Empty when nothing could be sent, and,
+  // without the connection, when the answer did not come in time.
+  Result Ask(const std::function<int()>& send, absl::Duration patience);
+  Result Ask(const std::string& sql);
+  // Returns when the answer is there or the connection is gone; false when neither was so in time.
+  bool AwaitAnswer(absl::Duration patience);
   // Outside a transaction, connects again and runs `ask` again when the connection turned out to be gone.
-  absl::StatusOr<Result> Retrying(std::string_view doing, const std::function<pg_result*()>& ask);
-  absl::StatusOr<Result> Judge(std::string_view doing, pg_result* result);
+  absl::StatusOr<Result> Retrying(std::string_view doing, const std::function<Result()>& ask);
+  absl::StatusOr<Result> Judge(std::string_view doing, Result result);
   absl::StatusOr<Result> Run(const std::string& sql, const std::vector<Parameter>& parameters);
   absl::Status ErrorOf(std::string_view doing, const pg_result* result) const;
 
   const PgTarget target_;
   const absl::Duration timeout_;
+  const absl::Duration patience_;  // with a server that does not answer
   pg_conn* connection_ = nullptr;
   std::unordered_map<std::string, std::string> statements_;  // by SQL: the name it has in this connection
   std::string fence_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "absl/time/time.h"
 
@@ -39,6 +40,19 @@ std::vector<std::string> AsServerUser(std::vector<std::string> command) {
                                            "--init-groups",    "--pdeathsig=SIGQUIT", "--"};
   command.insert(command.begin(), before.begin(), before.end());
   return command;
+}
+
+std::vector<pid_t> ChildrenOf(pid_t parent) {
+  const std::string wanted = "PPid:\t" + std::to_string(parent);
+  std::vector<pid_t> children;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
+    std::ifstream status(entry.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line == wanted) children.push_back(std::atoi(entry.path().filename().c_str()));
+    }
+  }
+  return children;
 }
 
 [[noreturn]] void Die(const std::string& why) {
@@ -87,6 +101,17 @@ void PgServer::Start() {
   if (!serves) Die(process_->Log());
 }
 
+void PgServer::Pause() {
+  // First the one that makes the others.
+  process_->Signal(SIGSTOP);
+  for (const pid_t child : ChildrenOf(process_->pid())) kill(child, SIGSTOP);
+}
+
+void PgServer::Resume() {
+  for (const pid_t child : ChildrenOf(process_->pid())) kill(child, SIGCONT);
+  process_->Signal(SIGCONT);
+}
+
 void PgServer::Kill() {
   // The processes of its connections notice that it is gone, and end.
   process_->Kill();
@@ -95,6 +120,7 @@ void PgServer::Kill() {
 }
 
 PgServer::~PgServer() {
+  Resume();                   // where a test ended early
   process_->Signal(SIGQUIT);  // at once: what it has is deleted
   if (!process_->Wait(kPatience).has_value()) process_->Kill();
   std::error_code error;

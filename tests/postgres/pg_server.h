@@ -32,6 +32,10 @@ class PgServer {
   // Runs SQL in the database of the URI, and returns the first column of the last answer's rows.
   std::vector<std::string> Ask(const std::string& uri, const std::string& sql);
 
+  // The whole server hangs, as far as its processes go that are there now; the system goes on to acknowledge what it is
+  // sent.
+  void Pause();
+  void Resume();
   // SIGKILL to the whole server: what was not durable is gone.
   void Kill();
   void Start();

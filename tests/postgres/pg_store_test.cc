@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -17,6 +18,7 @@
 namespace atl::store {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -446,6 +448,62 @@ TEST(PgServerTest, WhatWasAcknowledgedIsThereAfterTheServerWasKilled) {
   ASSERT_EQ(jobs->size(), 2U);
   EXPECT_EQ((*jobs)[1].job.job_id, "j-3");
   EXPECT_FALSE(lost);
+}
+
+TEST(PgServerTest, OneThatHangsIsGivenUp) {
+  const std::string missing = testing_postgres::MissingPgServer();
+  ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
+  PgServer server;
+  absl::Notification lost;
+  std::string reason;
+  auto store = PgStore::Open({.uri = server.NewDatabase(),
+                              .holder = "host-a",
+                              .lease_duration = absl::Seconds(2),
+                              .on_lost = [&](const absl::Status& why) {
+                                reason = ErrorReason(why);
+                                lost.Notify();
+                              }});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto insert = [&](const std::string& id) {
+    return (*store)->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob(id)); });
+  };
+  ASSERT_TRUE(testing_cluster::Await(absl::Seconds(60), [&] { return insert("j-1").ok(); }));
+  server.Pause();
+  const absl::Status hung = insert("j-2");
+  EXPECT_EQ(hung.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(hung), "STORE_UNREACHABLE") << hung;
+  ASSERT_TRUE(lost.WaitForNotificationWithTimeout(absl::Seconds(60))) << "so is the connection that renews the lease";
+  EXPECT_EQ(reason, "STORE_UNREACHABLE");
+  server.Resume();
+  EXPECT_TRUE(testing_cluster::Await(absl::Seconds(60), [&] { return insert("j-3").ok(); }));
+  EXPECT_EQ((*store)->GetJob("j-2").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PgServerTest, ACommitThatWaitsForAReplicaThatIsAwayIsNeitherDoneNorFailed) {
+  const std::string missing = testing_postgres::MissingPgServer();
+  ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
+  PgServer server;
+  const std::string uri = server.NewDatabase();
+  absl::Mutex mutex;
+  std::vector<std::string> lost;
+  auto store = PgStore::Open(
+      {.uri = uri, .holder = "host-a", .lease_duration = absl::Seconds(2), .on_lost = [&](const absl::Status& why) {
+         absl::MutexLock lock(&mutex);
+         lost.push_back(ErrorReason(why));
+       }});
+  ASSERT_TRUE(store.ok()) << store.status();
+  server.Ask(uri, "ALTER SYSTEM SET synchronous_standby_names = 'replica'");
+  server.Ask(uri, "SELECT pg_reload_conf()");
+  // The server's processes learn it one after the other.
+  int jobs = 0;
+  absl::Status status;
+  EXPECT_TRUE(testing_cluster::Await(absl::Seconds(60), [&] {
+    status =
+        (*store)->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob("j-" + std::to_string(++jobs))); });
+    return ErrorReason(status) == "STORE_OUTCOME_UNKNOWN";
+  })) << status;
+  absl::MutexLock lock(&mutex);
+  EXPECT_THAT(lost, Contains("STORE_OUTCOME_UNKNOWN"));
 }
 
 }  // namespace
