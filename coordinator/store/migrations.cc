@@ -215,7 +215,7 @@ absl::Status MigrateTo(Database& database, int64_t version) {
       kMigrations[version - 1], version);
   if (database.dialect() == Dialect::kPostgres) step = PostgresSql(step);
   ATOLL_RETURN_IF_ERROR(database.Begin());
-  absl::Status status = database.Execute(step);
+  absl::Status status = database.ExecuteLong(step);
   if (status.ok()) status = database.Commit();
   if (!status.ok()) database.Rollback();
   return status;
@@ -282,7 +282,7 @@ absl::StatusOr<bool> EraseRemains(Database& database) {
   ATOLL_ASSIGN_OR_RETURN(const bool due, RemainsAreDue(database));
   if (!due) return false;
   if (database.dialect() == Dialect::kPostgres) {
-    ATOLL_RETURN_IF_ERROR(database.Execute("VACUUM FULL attempts"));
+    ATOLL_RETURN_IF_ERROR(database.ExecuteLong("VACUUM FULL attempts"));
   } else {
     ATOLL_RETURN_IF_ERROR(database.Execute("VACUUM"));
     ATOLL_RETURN_IF_ERROR(EmptyLog(database));

@@ -269,7 +269,8 @@ absl::Status PgDatabase::CheckServer() {
   }
   const std::string limit = Milliseconds(timeout_);
   ATOLL_RETURN_IF_ERROR(AskText(fmt::format("SET statement_timeout = {0}; SET lock_timeout = {0}; "
-                                            "SET idle_in_transaction_session_timeout = {0}",
+                                            "SET idle_in_transaction_session_timeout = {0}; "
+                                            "SET default_transaction_isolation = 'read committed'",
                                             limit))
                             .status());
   ATOLL_ASSIGN_OR_RETURN(const std::string recovering, AskText("SELECT pg_is_in_recovery()"));

@@ -91,7 +91,7 @@ absl::StatusOr<std::optional<TakenLease>> TakeLease(PgDatabase& database, const 
 }
 
 std::string FenceQuery(int64_t fencing) {
-  return fmt::format("SELECT 1 FROM coordinator_lease WHERE fencing = {} FOR UPDATE", fencing);
+  return fmt::format("SELECT 1 FROM coordinator_lease WHERE fencing = {} FOR KEY SHARE", fencing);
 }
 
 absl::Status SettleLease(PgDatabase& database) {

@@ -47,7 +47,7 @@ absl::StatusOr<LeaseState> ReadLease(PgDatabase& database);
 // Unset while another has it.
 absl::StatusOr<std::optional<TakenLease>> TakeLease(PgDatabase& database, const std::string& holder,
                                                     absl::Duration duration);
-// The query that PgDatabase::SetFence wants.
+// The query that PgDatabase::SetFence wants. Its lock keeps others from taking the lease, and lets it be renewed.
 std::string FenceQuery(int64_t fencing);
 // Within a transaction: the holder has its epoch, and the row belongs to this database.
 absl::Status SettleLease(PgDatabase& database);

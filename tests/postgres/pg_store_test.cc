@@ -188,6 +188,33 @@ TEST_F(PgStoreTest, ATransactionThatIsUnderWayEndsBeforeAnotherTakesOver) {
   EXPECT_EQ(ErrorReason(Insert(*first, "j-2")), "STORE_SUPERSEDED");
 }
 
+TEST_F(PgStoreTest, ATransactionThatIsUnderWayDoesNotHoldUpTheRenewal) {
+  const auto store = OpenOrDie("host-a");
+  const absl::Status status = store->Write("insert", [&](Transaction& t) {
+    EXPECT_THAT(
+        server().Ask(uri_,
+                     "SET lock_timeout = '30s'; UPDATE coordinator_lease SET expires = expires + 1 WHERE holder "
+                     "= 'host-a' RETURNING id"),
+        ElementsAre("1"));
+    return t.InsertJob(SmallJob("j-1"));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(Insert(*store, "j-2").ok());
+}
+
+TEST_F(PgStoreTest, TheServersIsolationDoesNotMatter) {
+  server().Ask(
+      uri_, "ALTER DATABASE " + PgServer::DatabaseOf(uri_) + " SET default_transaction_isolation = 'repeatable read'");
+  const auto store = OpenOrDie("host-a");
+  const absl::Status status = store->Write("insert", [&](Transaction& t) {
+    server().Ask(uri_, "UPDATE meta SET value = '41' WHERE key = 'revision'");
+    const absl::StatusOr<int64_t> revision = t.NextRevision();
+    EXPECT_TRUE(revision.ok()) << revision.status();
+    return t.InsertJob(SmallJob("j-1"));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(PgStoreTest, TheRenewalFindsOutThatAnotherHasTheLease) {
   absl::Notification lost;
   std::string reason;
@@ -381,12 +408,21 @@ TEST_F(PgStoreTest, SecretsThatAnEarlierBuildWroteBecomeHashes) {
       uri_,
       "ALTER TABLE attempts RENAME COLUMN secret_sha256 TO secret; UPDATE attempts SET secret = "
       "'\\x730063726574'; DELETE FROM meta WHERE key = 'remains'; DELETE FROM schema_version WHERE version > 6");
+  // A large table's takes longer than the lease lasts.
+  server().Ask(
+      uri_,
+      "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(5); RETURN NULL; END $$; "
+      "CREATE TRIGGER slow BEFORE UPDATE ON attempts FOR EACH STATEMENT EXECUTE FUNCTION slow()");
   const char* where = "SELECT pg_relation_filenode('attempts')";
   const auto before = server().Ask(uri_, where);
   {
-    const auto store = OpenOrDie("host-a");
-    EXPECT_THAT(store->ActiveAttempts().value(), ElementsAre(attempt));
-    EXPECT_TRUE(store->Write("check", [&](Transaction& t) { return t.CheckFence(TokenOf(attempt)); }).ok());
+    absl::StatusOr<std::unique_ptr<PgStore>> store = absl::UnknownError("not yet");
+    ASSERT_TRUE(testing_cluster::Await(absl::Seconds(60), [&] {
+      store = PgStore::Open({.uri = uri_, .holder = "host-a", .lease_duration = absl::Seconds(2)});
+      return store.ok();
+    })) << store.status();
+    EXPECT_THAT((*store)->ActiveAttempts().value(), ElementsAre(attempt));
+    EXPECT_TRUE((*store)->Write("check", [&](Transaction& t) { return t.CheckFence(TokenOf(attempt)); }).ok());
   }
   const auto after = server().Ask(uri_, where);
   EXPECT_NE(after, before) << "the table is another file, without the rows of before";
