@@ -281,11 +281,12 @@ absl::Status PgDatabase::CheckServer() {
   }
   for (const char* setting : {"synchronous_commit", "fsync"}) {
     ATOLL_ASSIGN_OR_RETURN(const std::string value, AskText(fmt::format("SHOW {}", setting)));
-    if (value != "off") continue;
+    // "local" and "remote_write" do not wait until synchronous replicas have it on their disks.
+    if (value == "on" || value == "remote_apply") continue;
     return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_NOT_DURABLE",
-                     fmt::format("{} is off: the server would acknowledge what a crash loses; turn it on for this "
-                                 "database or role",
-                                 setting));
+                     fmt::format("{} is {}: the server would acknowledge what a crash or a failover loses; turn it on "
+                                 "for this database or role",
+                                 setting, value));
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string encoding, AskText("SHOW server_encoding"));
   if (encoding != "UTF8") {

@@ -358,11 +358,18 @@ TEST_F(PgStoreTest, ACopyOfADatabaseIsARestoredStore) {
 }
 
 TEST_F(PgStoreTest, AServerThatLosesWhatItAcknowledgesIsRefused) {
-  server().Ask(uri_, "ALTER DATABASE " + PgServer::DatabaseOf(uri_) + " SET synchronous_commit = off");
-  const absl::Status status = OpenStatus("host-a");
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(status), "STORE_NOT_DURABLE") << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("synchronous_commit is off"));
+  const std::string set = "ALTER DATABASE " + PgServer::DatabaseOf(uri_) + " SET synchronous_commit = ";
+  for (const char* value : {"off", "local", "remote_write"}) {
+    server().Ask(uri_, set + value);
+    const absl::Status status = OpenStatus("host-a");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ErrorReason(status), "STORE_NOT_DURABLE") << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("synchronous_commit is ") + value));
+  }
+  for (const char* value : {"on", "remote_apply"}) {
+    server().Ask(uri_, set + value);
+    EXPECT_TRUE(OpenStatus("host-a").ok()) << value;
+  }
 }
 
 TEST_F(PgStoreTest, AServerThatWasRefusedIsNotWrittenToByTheNextCall) {
