@@ -164,9 +164,13 @@ class PgCursor : public Cursor {
 };
 
 absl::StatusOr<std::unique_ptr<PgDatabase>> PgDatabase::Connect(const PgTarget& target, absl::Duration timeout) {
-  std::unique_ptr<PgDatabase> database(new PgDatabase(target, timeout));
+  std::unique_ptr<PgDatabase> database = Unconnected(target, timeout);
   ATOLL_RETURN_IF_ERROR(database->Open());
   return database;
+}
+
+std::unique_ptr<PgDatabase> PgDatabase::Unconnected(const PgTarget& target, absl::Duration timeout) {
+  return std::unique_ptr<PgDatabase>(new PgDatabase(target, timeout));
 }
 
 PgDatabase::PgDatabase(PgTarget target, absl::Duration timeout)
@@ -297,11 +301,11 @@ absl::Status PgDatabase::CheckServer() {
       std::string origin,
       AskText("SELECT (SELECT system_identifier FROM pg_control_system()) || '/' || (SELECT oid FROM pg_database WHERE "
               "datname = current_database()) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"));
-  if (!origin_.empty() && origin != origin_) {
+  if (!expected_origin_.empty() && origin != expected_origin_) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
                      fmt::format("the server is not the one of before (expected {}, found {}): a replica was promoted "
                                  "or a copy took its place",
-                                 origin_, origin));
+                                 expected_origin_, origin));
   }
   origin_ = std::move(origin);
   return absl::OkStatus();

@@ -40,6 +40,8 @@ class PgDatabase : public Database {
   // `timeout`, and the server ends a transaction that is left alone for as long. A server that does not answer for
   // twice `timeout` is given up: STORE_UNREACHABLE.
   static absl::StatusOr<std::unique_ptr<PgDatabase>> Connect(const PgTarget& target, absl::Duration timeout);
+  // The same, connected and checked when it is first asked something.
+  static std::unique_ptr<PgDatabase> Unconnected(const PgTarget& target, absl::Duration timeout);
   ~PgDatabase() override;
 
   Dialect dialect() const override { return Dialect::kPostgres; }
@@ -54,8 +56,11 @@ class PgDatabase : public Database {
   // From now on a transaction begins with this query, which locks what it reads; FAILED_PRECONDITION
   // (STORE_SUPERSEDED) when it answers no row.
   void SetFence(std::string query) { fence_ = std::move(query); }
-  // What the server and the database are: another one after a copy, a restore or the promotion of a replica.
+  // What the server and the database are: another one after a copy, a restore or the promotion of a replica. Empty
+  // before the first connection.
   const std::string& origin() const { return origin_; }
+  // From now on a connection to what is of another origin fails: FAILED_PRECONDITION (STORE_SUPERSEDED).
+  void ExpectOrigin(std::string origin) { expected_origin_ = std::move(origin); }
 
  private:
   friend class PgCursor;
@@ -93,6 +98,7 @@ class PgDatabase : public Database {
   std::unordered_map<std::string, std::string> statements_;  // by SQL: the name it has in this connection
   std::string fence_;
   std::string origin_;
+  std::string expected_origin_;  // empty: any
   bool in_transaction_ = false;
   int64_t changes_ = 0;
 };

@@ -26,7 +26,9 @@ absl::StatusOr<TakenLease> AwaitLease(PgDatabase& database, const std::string& n
       status = taken.status();
     }
     if (status.ok() && taken->has_value()) return **taken;
-    if (!status.ok() && (status.code() != absl::StatusCode::kUnavailable || !options.keep_waiting)) return status;
+    // While the database fails over, a replica answers until it is promoted.
+    const bool away = status.code() == absl::StatusCode::kUnavailable || ErrorReason(status) == "STORE_READ_ONLY";
+    if (!status.ok() && (!away || !options.keep_waiting)) return status;
     std::string holder;
     if (status.ok()) {
       const absl::StatusOr<LeaseState> state = ReadLease(database);
@@ -44,12 +46,13 @@ absl::StatusOr<TakenLease> AwaitLease(PgDatabase& database, const std::string& n
 absl::StatusOr<std::unique_ptr<PgStore>> PgStore::Open(PgStoreOptions options) {
   ATOLL_ASSIGN_OR_RETURN(const PgTarget target, ParsePgUri(options.uri));
   ATOLL_ASSIGN_OR_RETURN(auto database, PgDatabase::Connect(target, options.lease_duration));
-  ATOLL_ASSIGN_OR_RETURN(auto renewing, PgDatabase::Connect(target, options.lease_duration));
   // Before anything is made: the database may be another program's.
   absl::Status status = CheckNotNewer(*database);
   if (status.ok()) status = MakeLease(*database);
   if (!status.ok()) return WithContext(status, fmt::format("store {}", target.name));
   ATOLL_ASSIGN_OR_RETURN(const TakenLease taken, AwaitLease(*database, target.name, options));
+  auto renewing = PgDatabase::Unconnected(target, options.lease_duration);
+  for (PgDatabase* one : {database.get(), renewing.get()}) one->ExpectOrigin(database->origin());
 
   std::unique_ptr<PgStore> store(new PgStore(target, options.on_lost));
   // Already now: migrating may take longer than the lease lasts.

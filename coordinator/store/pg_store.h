@@ -19,14 +19,15 @@ struct PgStoreOptions {
   absl::Duration lease_duration = absl::Seconds(10);
   // As SqlStore, and when the lease could not be renewed in time.
   OnStoreLost on_lost;
-  // Called again and again while another has the lease (`holder`) or the server is away (empty), and waits for a
-  // moment; false gives up. Empty: does not wait.
+  // Called again and again while another has the lease (`holder`), or the server that was there is away or a replica
+  // (empty), and waits for a moment; false gives up. Empty: does not wait.
   std::function<bool(const std::string& holder)> keep_waiting;
 };
 
 class PgStore : public SqlStore {
  public:
-  // Connects, waits for the lease, takes it and migrates. UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up,
+  // Connects, at once or not at all; waits for the lease, takes it and migrates. Whoever waits may see the server
+  // replaced by another; whoever has the lease may not. UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up,
   // FAILED_PRECONDITION (STORE_IN_USE) when there is none; else as PgDatabase::Connect, Store and Migrate.
   static absl::StatusOr<std::unique_ptr<PgStore>> Open(PgStoreOptions options);
   // Lets go of the lease, unless it was lost.

@@ -268,6 +268,56 @@ TEST_F(PgStoreTest, AStandbyWaitsAndTakesOver) {
   EXPECT_EQ(ErrorReason(given_up.status()), "COORDINATOR_STOPPING");
 }
 
+TEST_F(PgStoreTest, AStandbyWaitsUntilTheDatabaseHasFailedOver) {
+  auto first = OpenOrDie("host-a");
+  ASSERT_TRUE(first->AdoptEpoch(1).ok());
+  std::atomic<int> waits{0};
+  std::atomic<int> away{0};
+  absl::StatusOr<std::unique_ptr<PgStore>> second = absl::UnknownError("not yet");
+  std::thread standby([&] {
+    second =
+        PgStore::Open({.uri = uri_, .holder = "host-b", .lease_duration = kLong, .keep_waiting = [&](const auto& who) {
+                         if (who.empty()) ++away;
+                         absl::SleepFor(absl::Milliseconds(10));
+                         return ++waits < 3'000;
+                       }});
+  });
+  EXPECT_TRUE(testing_cluster::Await(absl::Seconds(30), [&] { return waits > 2; }));
+  // As a replica answers: whoever looks may, whoever takes the lease may not.
+  const std::string other = server().NewDatabase();
+  const std::string alter = "ALTER DATABASE " + PgServer::DatabaseOf(uri_);
+  const std::string cut =
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'atoll-coordinator' AND datname "
+      "= '" +
+      PgServer::DatabaseOf(uri_) + "'";
+  server().Ask(other, alter + " SET default_transaction_read_only = on");
+  server().Ask(other, cut);
+  server().Ask(uri_, "BEGIN READ WRITE; UPDATE coordinator_lease SET expires = 0; COMMIT");
+  EXPECT_TRUE(testing_cluster::Await(absl::Seconds(30), [&] { return away > 2; }));
+  server().Ask(other, alter + " RESET default_transaction_read_only");
+  server().Ask(other, cut);
+  standby.join();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(Insert(**second, "j-1").ok());
+}
+
+TEST(PgDatabaseTest, AnotherServerThanTheExpectedOneIsRefused) {
+  const std::string missing = testing_postgres::MissingPgServer();
+  ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
+  const auto target = ParsePgUri(PgServer::Shared().NewDatabase());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const auto database = PgDatabase::Unconnected(*target, kLong);
+  EXPECT_EQ(database->origin(), "");
+  EXPECT_TRUE(database->Execute("SELECT 1").ok());
+  EXPECT_NE(database->origin(), "");
+  const auto other = PgDatabase::Unconnected(*target, kLong);
+  other->ExpectOrigin(database->origin());
+  EXPECT_TRUE(other->Execute("SELECT 1").ok());
+  const auto replaced = PgDatabase::Unconnected(*target, kLong);
+  replaced->ExpectOrigin("1/2/00000003");
+  EXPECT_EQ(ErrorReason(replaced->Execute("SELECT 1")), "STORE_SUPERSEDED");
+}
+
 TEST_F(PgStoreTest, APromotedStoreStaysSoUntilItHasItsEpoch) {
   { ASSERT_TRUE(OpenOrDie("host-a")->AdoptEpoch(1).ok()); }
   server().Ask(uri_, "UPDATE coordinator_lease SET holder = 'host-x'");
