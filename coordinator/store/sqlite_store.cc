@@ -102,8 +102,20 @@ void CloseToOthers(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Database>> OpenChecked(const SqliteStoreOptions& options) {
   ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<SqliteDatabase> database,
                          SqliteDatabase::Open(options.path, options.busy_timeout));
+  // EXTRA is FULL, and where SQLite cannot have its log it also syncs the folder of the journal: else a journal that
+  // was deleted could be back after a power cut, and take back the last commit.
   ATOLL_RETURN_IF_ERROR(
-      database->Execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON"));
+      database->Execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = EXTRA; PRAGMA foreign_keys = ON"));
+  {
+    Statement mode = database->Prepare("PRAGMA journal_mode");
+    ATOLL_ASSIGN_OR_RETURN(const bool known, mode.Step());
+    if (const std::string name = known ? mode.Text() : "unknown"; name != "wal") {
+      spdlog::warn(
+          "store {}: SQLite cannot keep a log here (journal_mode {}), as on file systems of the network: writes are "
+          "slower, and wait for backups; a disk of this machine is better",
+          options.path, name);
+    }
+  }
   Statement check = database->Prepare("PRAGMA quick_check(1)");
   ATOLL_ASSIGN_OR_RETURN(const bool row, check.Step());
   if (const std::string result = row ? check.Text() : "no answer"; result != "ok") {

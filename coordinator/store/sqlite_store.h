@@ -1,4 +1,5 @@
-// Store in one SQLite file (WAL, synchronous FULL). One process at a time: a lock file beside it refuses a second.
+// Store in one SQLite file (WAL where the file system has it, synchronous EXTRA). One process at a time: a lock file
+// beside it refuses a second.
 #pragma once
 
 #include <memory>
