@@ -1,6 +1,7 @@
 // What an island does with an attempt: progress, commits, and its end.
 #include <algorithm>
 
+#include "absl/strings/str_split.h"
 #include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -23,9 +24,12 @@ bool StartsWith(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-// Whether `uri` stays below `prefix`, with nothing that a store could take as "up".
+// Whether `uri` stays below `prefix`, with nothing that a store could take as "up" or as another name of a file.
 bool LiesBelow(std::string_view uri, const std::string& prefix) {
-  return StartsWith(uri, prefix + "/") && uri.find("/../") == std::string_view::npos && uri.size() > prefix.size() + 1;
+  if (!StartsWith(uri, prefix + "/")) return false;
+  const std::vector<std::string_view> names = absl::StrSplit(uri.substr(prefix.size() + 1), '/');
+  return std::none_of(names.begin(), names.end(),
+                      [](std::string_view name) { return name.empty() || name == "." || name == ".."; });
 }
 
 // Marks what is no longer kept of a task's committed checkpoints for deletion; returns their steps.

@@ -137,7 +137,8 @@ TEST_F(IslandServiceTest, ResultsOutsideTheWritePrefixAreRefused) {
   const auto claim = Claim("a");
   ASSERT_TRUE(claim.ok() && claim->has_grant());
   const std::string prefix = claim->grant().storage().write_prefix();
-  for (const std::string& uri : {blobs_->UriOf("datasets/digits/manifest.json"), prefix + "/../x", prefix}) {
+  for (const std::string& uri : {blobs_->UriOf("datasets/digits/manifest.json"), prefix + "/../x", prefix, prefix + "/",
+                                 prefix + "//x", prefix + "/./x", prefix + "/x/..", prefix + "/x/."}) {
     const absl::Status status = Complete(claim->grant(), "pca", {uri, 1, std::string(64, 'a')});
     EXPECT_EQ(ErrorReason(status), "OUTSIDE_WRITE_PREFIX") << uri;
     EXPECT_THAT(std::string(status.message()), HasSubstr(prefix));
