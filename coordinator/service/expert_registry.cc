@@ -1,6 +1,7 @@
 #include "coordinator/service/expert_registry.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 
 #include "common/base/errors.h"
@@ -13,6 +14,8 @@ namespace {
 
 // An answer that does not come in so long never will.
 constexpr absl::Duration kReadPatience = absl::Minutes(1);
+// Failures that are remembered of one server: more than it can have of what it was told to host.
+constexpr ptrdiff_t kMostFailures = 1'000;
 
 size_t CountAssigned(const serving::HostingPlan& plan) {
   size_t assigned = 0;
@@ -128,14 +131,21 @@ absl::StatusOr<ServerHeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::E
 }
 
 void ExpertRegistry::NoteFailures(const serving::ExpertServer& server) {
+  auto noted = std::count_if(failures_.begin(), failures_.end(),
+                             [&](const auto& failure) { return failure.first.first == server.server_id; });
   for (const serving::HostedNetwork& hosted : server.networks) {
     const std::pair key{server.server_id, hosted.network};
-    if (hosted.state == serving::NetworkState::kReady) failures_.erase(key);
+    if (hosted.state == serving::NetworkState::kReady) noted -= static_cast<ptrdiff_t>(failures_.erase(key));
     if (hosted.state != serving::NetworkState::kFailed) continue;
-    if (failures_.insert_or_assign(key, Now() + options_.failure_memory).second) {
-      spdlog::warn("expert server '{}' cannot host expert {} of model '{}' version '{}': {}", server.server_id,
-                   hosted.network.expert, hosted.network.model, hosted.network.version, hosted.error.ToString());
-    }
+    // What is wanted is not known before the first decision.
+    if (!uris_.empty() && !uris_.contains(hosted.network.digest)) continue;
+    const auto known = failures_.find(key);
+    if (known == failures_.end() && noted >= kMostFailures) continue;
+    failures_[key] = Now() + options_.failure_memory;
+    if (known != failures_.end()) continue;
+    ++noted;
+    spdlog::warn("expert server '{}' cannot host expert {} of model '{}' version '{}': {}", server.server_id,
+                 hosted.network.expert, hosted.network.model, hosted.network.version, hosted.error.ToString());
   }
 }
 
@@ -226,7 +236,9 @@ void ExpertRegistry::Refresh() {
   for (const auto& [digest, weights] : weights_) {
     if (weights.asked) facts.weights.emplace(digest, weights.known);
   }
-  std::erase_if(failures_, [&](const auto& failure) { return failure.second <= now; });
+  std::erase_if(failures_, [&](const auto& failure) {
+    return failure.second <= now || !uris_.contains(failure.first.second.digest);
+  });
   for (const auto& [failure, until] : failures_) {
     facts.failing.insert(failure);
     look_again_ = std::min(look_again_, until);

@@ -317,6 +317,24 @@ TEST_F(ExpertRegistryTest, WhatAServerCannotLoadGoesToAnother) {
   EXPECT_EQ(Beat("a"), Experts{});
 }
 
+TEST_F(ExpertRegistryTest, WhatAServerCannotLoadAndNobodyWantsIsNotRemembered) {
+  Start(false, {.placement = {.replicas = 1}});
+  Serve("v1");
+  Beat("a");
+  Read();
+  EXPECT_EQ(Beat("a"), (Experts{"v1/0", "v1/1"}));
+  std::vector<serving::Network> told;
+  for (int32_t expert = 0; expert < 2'000; ++expert) {
+    told.push_back({.model = "m", .version = "none", .digest = "none", .expert = expert});
+  }
+  told.insert(told.end(), hosting_["a"].begin(), hosting_["a"].end());
+  hosting_["a"] = told;
+  EXPECT_EQ(Beat("a", 0, NetworkState::kFailed), (Experts{"v1/0", "v1/1"})) << "nobody else is there";
+  Beat("b");
+  EXPECT_EQ(Beat("b"), (Experts{"v1/0", "v1/1"})) << "those that were not invented are remembered";
+  EXPECT_EQ(Beat("a", 0, NetworkState::kFailed), Experts{});
+}
+
 TEST_F(ExpertRegistryTest, ManyChangesAtOnceAreOneDecision) {
   interval_ = absl::Milliseconds(100);
   Start(false);
