@@ -27,7 +27,7 @@ absl::StatusOr<TakenLease> AwaitLease(PgDatabase& database, const std::string& n
     }
     if (status.ok() && taken->has_value()) return **taken;
     // While the database fails over, a replica answers until it is promoted.
-    const bool away = status.code() == absl::StatusCode::kUnavailable || ErrorReason(status) == "STORE_READ_ONLY";
+    const bool away = absl::IsUnavailable(status) || ErrorReason(status) == "STORE_READ_ONLY";
     if (!status.ok() && (!away || !options.keep_waiting)) return status;
     std::string holder;
     if (status.ok()) {
