@@ -38,8 +38,11 @@ TEST_F(CommandLineTest, FsckNamesBadFilesAndEndsWithDataLoss) {
   EXPECT_EQ(json.at("files"), 2);
 
   // What the coordinator knows is asked too, and it must answer.
-  outcome = Run({"fsck", "--below", "models/"});
+  outcome = Run({"fsck", "--below", "datasets/d/manifest.json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  outcome = Run({"fsck", "--offline", "--below", "dataset/"});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("expected files below 'dataset/', found none [NOTHING_BELOW]"));
   EXPECT_EQ(Run({"fsck", "--coordinator", "127.0.0.1:1"}).code, 6);
   EXPECT_EQ(Run({"fsck", "--threads", "0"}).code, 2);
 }

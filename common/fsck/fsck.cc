@@ -70,10 +70,16 @@ absl::Status ReadManifest(Kind kind, std::string_view text, const std::string& u
 
 class Run {
  public:
-  Run(storage::BlobStore* store, const FsckOptions& options) : store_(store), options_(options) {}
+  Run(storage::BlobStore* store, const FsckOptions& options) : store_(store), options_(options) {
+    for (const std::string& folder : options.below) {
+      const bool whole = folder == store->root() || folder.starts_with(store->root() + "/");
+      below_.emplace_back(whole ? PathOf(folder) : folder);
+    }
+  }
 
   absl::StatusOr<FsckReport> Check() {
     ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> files, store_->List(store_->root()));
+    ATOLL_RETURN_IF_ERROR(CheckFolders(files));
     for (const NamedFile& known : options_.known) Want(known);
     std::vector<std::string> manifests;
     for (const storage::FileInfo& file : files) {
@@ -109,10 +115,26 @@ class Run {
     return uri.substr(std::min(uri.size(), store_->root().size() + 1));
   }
 
+  bool LiesBelow(std::string_view uri, const std::string& folder) const {
+    return uri.starts_with(store_->root()) && PathOf(uri).starts_with(folder);
+  }
+
   bool Chosen(std::string_view uri) const {
     if (!uri.starts_with(store_->root())) return false;
-    const auto below = [&](const std::string& folder) { return PathOf(uri).starts_with(folder); };
-    return options_.below.empty() || std::any_of(options_.below.begin(), options_.below.end(), below);
+    const auto below = [&](const std::string& folder) { return LiesBelow(uri, folder); };
+    return below_.empty() || std::any_of(below_.begin(), below_.end(), below);
+  }
+
+  // A folder with a typo must not look like one that is whole.
+  absl::Status CheckFolders(const std::vector<storage::FileInfo>& files) const {
+    for (const std::string& folder : below_) {
+      const auto below = [&](const auto& file) { return LiesBelow(file.uri, folder); };
+      if (std::any_of(files.begin(), files.end(), below)) continue;
+      if (std::any_of(options_.known.begin(), options_.known.end(), below)) continue;
+      return MakeError(absl::StatusCode::kNotFound, "NOTHING_BELOW",
+                       fmt::format("{}: expected files below '{}', found none", store_->root(), folder));
+    }
+    return absl::OkStatus();
   }
 
   void Want(const NamedFile& file) {
@@ -209,6 +231,7 @@ class Run {
 
   storage::BlobStore* const store_;
   const FsckOptions& options_;
+  std::vector<std::string> below_;        // paths below the root
   std::map<std::string, int64_t> sizes_;  // of every file that was listed
   absl::Mutex mutex_;
   std::map<std::string, NamedFile> wanted_ ABSL_GUARDED_BY(mutex_);

@@ -42,7 +42,7 @@ struct FsckOptions {
   // What the coordinator knows; without it only what lies in the store is asked: a file that nothing there names, such
   // as a task's features, is not checked.
   std::vector<NamedFile> known;
-  // Below which folders of the root to look ("datasets/digits/"); empty: everything.
+  // Below which folders of the root to look ("datasets/digits/", or with the root before it); empty: everything.
   std::vector<std::string> below;
   int threads = 4;
 };
@@ -50,7 +50,7 @@ struct FsckOptions {
 // Reads the whole store, in pieces. Manifests of datasets, checkpoints and models, profiles and plans carry their own
 // hashes, and the first three those of the files beside them; kept outputs of frozen components have theirs in their
 // names. A file that is deleted meanwhile together with its manifest is not bad. Blocks; an error only where the store
-// cannot be listed.
+// cannot be listed, or where nothing lies, or is known, below one of the folders: NOT_FOUND (NOTHING_BELOW).
 absl::StatusOr<FsckReport> CheckBlobStore(storage::BlobStore* store, const FsckOptions& options);
 
 }  // namespace atl::fsck

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/errors.h"
 #include "common/dataset/dataset.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/hashed_bytes.h"
@@ -132,6 +133,21 @@ TEST_F(FsckTest, OnlyTheChosenFoldersAreChecked) {
   EXPECT_EQ(Check().files, 3);
   options_.below = {"models/m/"};
   EXPECT_THAT(Bad(), ::testing::ElementsAre("damaged models/m/v/expert_0/w.safetensors"));
+  options_.below = {store_->UriOf("models/m/")};
+  EXPECT_THAT(Bad(), ::testing::ElementsAre("damaged models/m/v/expert_0/w.safetensors"));
+}
+
+TEST_F(FsckTest, AFolderWithNothingInItIsAnError) {
+  for (const std::string& folder : {std::string("modles/"), store_->UriOf("modles/"), std::string("s3://b/models/")}) {
+    options_.below = {"datasets/", folder};
+    const absl::Status status = CheckBlobStore(store_.get(), options_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << folder;
+    EXPECT_EQ(ErrorReason(status), "NOTHING_BELOW") << status;
+  }
+  // One whose files are all gone is not empty to those who name them.
+  options_.known.push_back({store_->UriOf("files/e.pt"), Sha256("e"), "job j: features.encoder_uri"});
+  options_.below = {"files/"};
+  EXPECT_THAT(Bad(), ::testing::ElementsAre("missing files/e.pt"));
 }
 
 TEST_F(FsckTest, AFileThatIsBadToSeveralIsNamedOnce) {
