@@ -52,7 +52,8 @@ class FakeJobs : public atlpb::job::v1::JobService::Service {
     if (request->job_id() != "j1") return Error(absl::StatusCode::kNotFound, "JOB_UNKNOWN", "there is no job 'x'");
     absl::MutexLock lock(&mutex_);
     *response->mutable_job() = JobAt(1);
-    response->mutable_job()->MergeFrom(more_);
+    if (tells_more_ != 0) response->mutable_job()->MergeFrom(more_);
+    if (tells_more_ > 0) --tells_more_;
     return grpc::Status::OK;
   }
   grpc::Status ListJobs(grpc::ServerContext*, const atlpb::job::v1::ListJobsRequest* request,
@@ -101,7 +102,8 @@ class FakeJobs : public atlpb::job::v1::JobService::Service {
   absl::Mutex mutex_;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   Job::State outcome_ ABSL_GUARDED_BY(mutex_) = Job::STATE_SUCCEEDED;
-  Job more_ ABSL_GUARDED_BY(mutex_);  // that GetJob tells
+  Job more_ ABSL_GUARDED_BY(mutex_);             // that GetJob tells
+  int tells_more_ ABSL_GUARDED_BY(mutex_) = -1;  // how often; -1: always
   std::vector<atlpb::job::v1::SubmitJobRequest> submitted_ ABSL_GUARDED_BY(mutex_);
 };
 

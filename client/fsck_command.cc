@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "atoll/model/v1/model_service.grpc.pb.h"
@@ -94,6 +98,31 @@ absl::Status AddModels(const Session& session, std::vector<NamedFile>* known) {
   return absl::OkStatus();
 }
 
+absl::Status AskCoordinator(const Session& session, std::vector<NamedFile>* known) {
+  ATOLL_RETURN_IF_ERROR(AddOutputs(session, known));
+  return AddModels(session, known);
+}
+
+// Reading takes hours: what the coordinator named at the start and names no more was deleted meanwhile, and is not
+// missing.
+void DropDeleted(const Session& session, const std::vector<NamedFile>& known, FsckReport* report) {
+  const auto missing = [](const BadFile& file) { return file.problem == BadFile::Problem::kMissing; };
+  if (std::none_of(report->bad.begin(), report->bad.end(), missing)) return;
+  std::vector<NamedFile> now;
+  if (!AskCoordinator(session, &now).ok()) return;  // what was found is worth more than an error
+  const auto names = [](const std::vector<NamedFile>& files) {
+    std::set<std::pair<std::string, std::string>> all;
+    for (const NamedFile& file : files) all.emplace(file.uri, file.named_by);
+    return all;
+  };
+  const std::set<std::pair<std::string, std::string>> before = names(known);
+  const std::set<std::pair<std::string, std::string>> after = names(now);
+  std::erase_if(report->bad, [&](const BadFile& file) {
+    const std::pair name(file.uri, file.named_by);
+    return missing(file) && before.contains(name) && !after.contains(name);
+  });
+}
+
 void Print(const Session& session, const std::string& root, const FsckReport& report) {
   if (session.format == OutputFormat::kJson) {
     nlohmann::ordered_json bad = nlohmann::ordered_json::array();
@@ -124,11 +153,9 @@ void Print(const Session& session, const std::string& root, const FsckReport& re
 absl::Status Fsck(const Session& session, const FsckFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, OpenBlobStore(session));
   FsckOptions options = flags.options;
-  if (!flags.offline) {
-    ATOLL_RETURN_IF_ERROR(AddOutputs(session, &options.known));
-    ATOLL_RETURN_IF_ERROR(AddModels(session, &options.known));
-  }
-  ATOLL_ASSIGN_OR_RETURN(const FsckReport report, fsck::CheckBlobStore(store.get(), options));
+  if (!flags.offline) ATOLL_RETURN_IF_ERROR(AskCoordinator(session, &options.known));
+  ATOLL_ASSIGN_OR_RETURN(FsckReport report, fsck::CheckBlobStore(store.get(), options));
+  if (!flags.offline) DropDeleted(session, options.known, &report);
   Print(session, store->root(), report);
   if (report.bad.empty()) return absl::OkStatus();
   const bool lost = std::any_of(report.bad.begin(), report.bad.end(),

@@ -75,6 +75,20 @@ TEST_F(CommandLineTest, FsckChecksTheFilesThatUnfinishedJobsName) {
   EXPECT_THAT(outcome.out, HasSubstr("(named by job j1: features.encoder_uri)"));
   EXPECT_THAT(outcome.out, HasSubstr("missing " + latent->uri));
   EXPECT_THAT(outcome.out, HasSubstr("(named by job j1: frozen[0].torchscript[0])"));
+  // A job that is gone when everything has been read misses nothing; it is on both pages of the list.
+  {
+    absl::MutexLock lock(&jobs_.mutex_);
+    jobs_.tells_more_ = 2;
+  }
+  ASSERT_TRUE(store->Write(encoder->uri, "encoder").ok());
+  outcome = Run({"fsck", "--below", "files/"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("0 bad"));
+  {
+    absl::MutexLock lock(&jobs_.mutex_);
+    jobs_.tells_more_ = -1;
+  }
+  EXPECT_EQ(Run({"fsck", "--below", "files/"}).code, 8);
   // They are the user's, and a job that is over needs them no more.
   tell([](Job* job) { job->set_state(Job::STATE_SUCCEEDED); });
   EXPECT_EQ(Run({"fsck", "--below", "files/"}).code, 0);

@@ -27,9 +27,9 @@ bool StartsWith(std::string_view text, std::string_view prefix) {
 // Whether `uri` stays below `prefix`, with nothing that a store could take as "up" or as another name of a file.
 bool LiesBelow(std::string_view uri, const std::string& prefix) {
   if (!StartsWith(uri, prefix + "/")) return false;
-  const std::vector<std::string_view> names = absl::StrSplit(uri.substr(prefix.size() + 1), '/');
+  const std::vector<std::string> names = absl::StrSplit(std::string(uri.substr(prefix.size() + 1)), '/');
   return std::none_of(names.begin(), names.end(),
-                      [](std::string_view name) { return name.empty() || name == "." || name == ".."; });
+                      [](const std::string& name) { return name.empty() || name == "." || name == ".."; });
 }
 
 // Marks what is no longer kept of a task's committed checkpoints for deletion; returns their steps.
