@@ -252,9 +252,9 @@ bool PgDatabase::AwaitAnswer(absl::Duration patience) {
     const bool unsent = PQflush(connection_) == 1;
     if (!unsent && PQisBusy(connection_) == 0) return true;
     if (clock.Monotonic() >= deadline) return false;
-    pollfd socket = {PQsocket(connection_), static_cast<int16_t>(unsent ? POLLIN | POLLOUT : POLLIN), 0};
+    pollfd answer = {PQsocket(connection_), static_cast<int16_t>(unsent ? POLLIN | POLLOUT : POLLIN), 0};
     // Its errors are found by reading.
-    (void)poll(&socket, 1, static_cast<int>(absl::ToInt64Milliseconds(kLookInterval)));
+    (void)poll(&answer, 1, static_cast<int>(absl::ToInt64Milliseconds(kLookInterval)));
     // Still connected after an error, it has no memory for the answer.
     if (PQconsumeInput(connection_) == 0) return !Connected();
   }
