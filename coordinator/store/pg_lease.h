@@ -58,7 +58,8 @@ absl::Status ReleaseLease(PgDatabase& database, int64_t fencing);
 class LeaseRenewal {
  public:
   // Renews five times per `duration`. Calls `on_lost` once, on its thread, when another has the lease, or when it could
-  // not be renewed for as long as it lasts: UNAVAILABLE (STORE_UNREACHABLE).
+  // not be renewed for as long as it lasts: UNAVAILABLE (STORE_UNREACHABLE). Of a server that does not answer it is
+  // known, and the destructor returns, only when the database gives it up.
   LeaseRenewal(std::unique_ptr<PgDatabase> database, int64_t fencing, absl::Duration duration,
                std::function<void(const absl::Status&)> on_lost);
   ~LeaseRenewal();
