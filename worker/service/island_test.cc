@@ -286,6 +286,16 @@ TEST_F(IslandTest, AStoreThatStaysFullFailsTheTask) {
   EXPECT_TRUE(coordinator_.Copy().released.empty());
 }
 
+TEST_F(IslandTest, AStoreThatStaysFullFailsOneTaskPerPatience) {
+  store_patience_ = absl::Milliseconds(500);
+  const spec::TaskGrant grant = FullStoreGrant();
+  for (int i = 0; i < 3; ++i) Grant(grant);
+  const absl::Time begun = absl::Now();
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.failed.size() == 3; }));
+  EXPECT_GE(absl::Now() - begun, 3 * store_patience_);
+}
+
 TEST_F(IslandTest, ARankThatHangsIsLeftBehindAndItsProcessEnds) {
   HangInTraining(1);
   StartLeader(2, /*rejoin_timeout=*/absl::Seconds(2));

@@ -333,7 +333,10 @@ AttemptEnd Leader::AwaitStore(const spec::TaskGrant& grant, AttemptEnd end) {
   } while (!ends && failing() < options_.store_patience && !works());
   if (const absl::Status status = store.Delete(uri); !status.ok()) spdlog::warn("{} stays behind", uri);
   if (Revoked()) return {.disposition = Disposition::kNothing, .reason = std::move(end.reason)};
-  return DecideStoreEnd(std::move(end), !ends && failing() >= options_.store_patience);
+  end = DecideStoreEnd(std::move(end), !ends && failing() >= options_.store_patience);
+  // The next one is kept as long: else an outage a little above the patience would use up every task's budget at once.
+  if (end.disposition == Disposition::kFail) store_failing_since_.reset();
+  return end;
 }
 
 absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint,

@@ -52,8 +52,8 @@ struct LeaderOptions {
   absl::Duration claim_wait = absl::Seconds(10);
   // For checkpoints that are complete when an attempt ends early.
   absl::Duration commit_grace = absl::Seconds(5);
-  // How long the blob store may fail, with nothing done since, before that is held against tasks; and how often it is
-  // tried meanwhile.
+  // How long the blob store may fail, with nothing done since, before that is held against the task that is kept, and
+  // as long again before it is held against another; and how often it is tried meanwhile.
   absl::Duration store_patience = absl::Minutes(10);
   absl::Duration store_interval = absl::Seconds(5);
   // Called, on another thread, when the leader's own rank hangs: see IslandEvents.
@@ -148,7 +148,7 @@ class Leader {
   size_t settled_ranks_ = 0;     // the leader has waited for more than these, and goes on with them
   size_t registered_ranks_ = 0;  // 0: not registered
   std::string epoch_uri_;        // of the coordinator's blob store
-  std::optional<absl::Duration> store_failing_since_;  // with nothing done since; unset: it works
+  std::optional<absl::Duration> store_failing_since_;  // with nothing done or failed since; unset: it works
   std::set<std::string> unmet_;
   absl::Status unfit_;  // why no task can be done here
 
