@@ -771,6 +771,28 @@ TEST_F(IslandTest, AStopLeavesACheckpointOfTheStepItStoppedAfterAndGivesTheLease
   EXPECT_EQ(state.released[0], fmt::format("stopped after step {} of 1000000", state.commits.back().second));
 }
 
+TEST_F(IslandTest, AStopWhoseCheckpointIsRefusedSaysSo) {
+  const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(2);
+  const Follower* const follower = AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  ASSERT_TRUE(SetFailpoints("manifest.before_write=error:PERMISSION_DENIED").ok());
+  leader_->Stop({.reason = "SIGTERM"});
+  ASSERT_TRUE(follower->AwaitStopAfter());
+  training_.pause_at_step = 0;
+  leader_thread_.join();
+  EXPECT_TRUE(leader_status_.ok()) << leader_status_;
+  const auto state = coordinator_.Copy();
+  EXPECT_TRUE(state.failed.empty()) << state.failed.front();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_EQ(state.released[0].find("stopped after step "), 0u) << state.released[0];
+  EXPECT_NE(state.released[0].find(" of 1000000, but its checkpoint is not committed: failpoint manifest.before_write"),
+            std::string::npos)
+      << state.released[0];
+}
+
 TEST_F(IslandTest, ATaskThatTheCoordinatorAsksForIsGivenBackWellAndTheIslandGoesOn) {
   training_.pause_at_step = 15;
   Grant(TrainingGrant(1, 1'000'000));

@@ -61,6 +61,13 @@ absl::Status LastNotCommitted(const spec::LeaseToken& token, int64_t step, const
                    refused.ok() ? what : fmt::format("{}: {}", what, std::string(refused.message())));
 }
 
+// That the ranks stopped well after `step`, and the next attempt will not go on from it.
+absl::Status StoppedWithoutCheckpoint(int64_t step, int64_t total_steps, const absl::Status& refused) {
+  return MakeError(absl::StatusCode::kCancelled, "DRAINED",
+                   fmt::format("stopped after step {} of {}, but its checkpoint is not committed: {}", step,
+                               total_steps, std::string(refused.message())));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Leader>> Leader::Start(LeaderOptions options) {
@@ -490,6 +497,8 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
     outputs->push_back(last->artifact);
   } else if (outcome.status.ok() && outcome.step >= training.steps) {
     outcome.status = LastNotCommitted(grant.token, outcome.step, commits.refused());
+  } else if (outcome.status.ok() && (!last.has_value() || last->step < outcome.step) && !commits.refused().ok()) {
+    outcome.status = StoppedWithoutCheckpoint(outcome.step, training.steps, commits.refused());
   }
   return outcome;
 }
