@@ -63,7 +63,8 @@ AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store) {
 bool IsTheIslandsFault(const AttemptEnd& end) {
   if (end.disposition != Disposition::kFail) return false;
   const std::string reason = ErrorReason(end.reason);
-  return reason == "GRANTS_UNSUPPORTED" || reason == "STORAGE_NOT_GRANTED";
+  // Where the leader's own store is another one the task is not failed but given back (BlameTheStore).
+  return reason == "GRANTS_UNSUPPORTED" || reason == "STORAGE_NOT_GRANTED" || reason == "BLOB_STORE_OTHER";
 }
 
 bool IsTheStoresFault(const AttemptEnd& end) {

@@ -44,7 +44,7 @@ AttemptEnd DecideTaskEnd(const absl::Status& status, bool revoked, bool stopping
 AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store);
 
 // Whether the attempt ended by how the island is set up, which no task survives: its blob store takes no keys, and
-// tasks bring some; or it needs keys, and they bring none.
+// tasks bring some; it needs keys, and they bring none; or a rank has another blob store than the leader.
 bool IsTheIslandsFault(const AttemptEnd& end);
 
 // Whether the blob store ended the attempt, being full, away or another one.

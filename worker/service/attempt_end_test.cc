@@ -86,12 +86,14 @@ TEST(AttemptEnd, AStoreThatFailsCostsTheTaskNothingForAWhile) {
       << "the island ends then, and others may do it";
 }
 
-TEST(AttemptEnd, AnIslandWithoutUsableKeysFailsNoTask) {
-  for (const char* reason : {"GRANTS_UNSUPPORTED", "STORAGE_NOT_GRANTED"}) {
+TEST(AttemptEnd, AnIslandThatIsSetUpWrongFailsNoTask) {
+  for (const char* reason : {"GRANTS_UNSUPPORTED", "STORAGE_NOT_GRANTED", "BLOB_STORE_OTHER"}) {
     const absl::Status unfit = MakeError(absl::StatusCode::kFailedPrecondition, reason, "x");
     EXPECT_TRUE(IsTheIslandsFault(DecideTaskEnd(unfit, false, false))) << reason;
     EXPECT_TRUE(IsTheIslandsFault(DecideTrainingEnd(unfit, 3, 40, false))) << reason;
     EXPECT_FALSE(IsTheIslandsFault(DecideTrainingEnd(unfit, 3, 40, /*revoked=*/true))) << reason;
+    EXPECT_FALSE(IsTheIslandsFault(BlameTheStore(DecideTaskEnd(absl::NotFoundError("x"), false, false), unfit)))
+        << "the leader waits for its own store";
   }
   EXPECT_FALSE(IsTheIslandsFault(DecideTaskEnd(absl::FailedPreconditionError("x"), false, false)));
 }

@@ -119,8 +119,9 @@ class IslandTest : public testing::Test {
             .hung_timeout = absl::Milliseconds(200),
             .hung = [this](const absl::Status& why) { TakeHung(why); }};
   }
-  Follower* AddFollower(int32_t rank) {
-    followers_.push_back(std::make_unique<Follower>(&training_, store_.get(), &metrics_, FollowerOptions(rank)));
+  Follower* AddFollower(int32_t rank, storage::BlobStore* store = nullptr) {
+    followers_.push_back(std::make_unique<Follower>(&training_, store != nullptr ? store : store_.get(), &metrics_,
+                                                    FollowerOptions(rank)));
     return followers_.back().get();
   }
 
@@ -191,6 +192,7 @@ class IslandTest : public testing::Test {
   std::unique_ptr<metrics::Registry> registry_ = metrics::Registry::Create("test");
   WorkerMetrics metrics_{registry_.get()};
   std::unique_ptr<storage::BlobStore> store_;
+  std::unique_ptr<storage::BlobStore> other_store_;  // of a rank that is set up wrong
   FakeIslandService coordinator_;
   std::unique_ptr<rpc::Server> coordinator_server_;
   std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task_;
@@ -234,6 +236,27 @@ TEST_F(IslandTest, ABlobStoreThatGoesAwayIsNotTheTasksFault) {
   EXPECT_TRUE(state.failed.empty()) << state.failed.front();
   ASSERT_EQ(state.released.size(), 1u);
   EXPECT_NE(state.released[0].find("expected the coordinator's blob store"), std::string::npos) << state.released[0];
+  EXPECT_EQ(state.store_failures, 1);
+}
+
+TEST_F(IslandTest, ARankWithAnotherBlobStoreFailsNoTaskAndTheIslandEnds) {
+  const std::string uri = store_->UriOf("coordinator/epochs/000000000001");
+  ASSERT_TRUE(store_->Write(uri, "store").ok());
+  coordinator_.Change([&](auto* state) { state->epoch_uri = uri; });
+  other_store_ = *storage::BlobStore::Open("file://" + folder_ + "/elsewhere");
+  StartLeader(2);
+  AddFollower(1, other_store_.get());
+  ASSERT_TRUE(coordinator_.Await(RegisteredWith(2)));
+  Grant(TrainingGrant(1, 25));
+  Grant(TrainingGrant(2, 25));
+  leader_thread_.join();
+  EXPECT_EQ(ErrorReason(leader_status_), "BLOB_STORE_OTHER") << leader_status_;
+  EXPECT_NE(leader_status_.message().find("rank 1: expected the coordinator's blob store"), std::string::npos)
+      << leader_status_;
+  const FakeIslandService::State state = coordinator_.Copy();
+  EXPECT_EQ(state.granted.size(), 1u) << "it claims nothing more";
+  EXPECT_TRUE(state.failed.empty()) << state.failed.front();
+  EXPECT_EQ(state.released.size(), 1u);
   EXPECT_EQ(state.store_failures, 1);
 }
 

@@ -392,6 +392,7 @@ absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& g
                          MakeTrainingPlan(inputs, pipeline, {.ranks = static_cast<int32_t>(ranks.size())}, counted));
   atlpb::island::v1::StartAttempt start;
   start.set_incarnation(coordinator_->incarnation());
+  start.set_epoch_uri(epoch_uri_);
   *start.mutable_grant() = wire::ToProto(grant);
   *start.mutable_plan() = wire::ToProto(plan);
   start.mutable_profile()->set_key(key);
@@ -457,6 +458,7 @@ absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::
                plan.stages.size(), fmt::join(*ranks, ","), plan.reason);
   atlpb::island::v1::StartAttempt start;
   start.set_incarnation(coordinator_->incarnation());
+  start.set_epoch_uri(epoch_uri_);
   *start.mutable_grant() = wire::ToProto(grant);
   *start.mutable_plan() = wire::ToProto(plan);
   start.set_checkpoint_nonce(RandomName());

@@ -86,6 +86,7 @@ void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
                                                              .plan = *std::move(plan),
                                                              .plan_rank = start.plan_rank(),
                                                              .checkpoint_nonce = start.checkpoint_nonce(),
+                                                             .epoch_uri = start.epoch_uri(),
                                                              .profile_sizes = {sizes.begin(), sizes.end()},
                                                              .profile_key = start.profile().key(),
                                                              .profile_calibration = start.profile().calibration()},

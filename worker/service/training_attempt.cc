@@ -14,6 +14,7 @@
 #include "common/storage/checkpoint.h"
 #include "common/storage/step_trace.h"
 #include "worker/service/frozen_identity.h"
+#include "worker/service/same_store.h"
 
 namespace atl::worker {
 namespace {
@@ -89,6 +90,8 @@ absl::Status TrainingAttempt::Measure() {
 }
 
 absl::StatusOr<TrainingInputs> TrainingAttempt::ReadInputs() const {
+  // Without the folder that the leader has mounted every file is missing, which says nothing of the task.
+  ATOLL_RETURN_IF_ERROR(CheckSameStore(*parts_.store, start_.epoch_uri));
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadTrainingInputs(parts_.store, start_.grant));
   inputs.options.threads = parts_.threads;
   inputs.options.device = parts_.device;

@@ -39,6 +39,7 @@ struct AttemptStart {
   planner::Plan plan;
   int32_t plan_rank = 0;
   std::string checkpoint_nonce;
+  std::string epoch_uri;  // of the coordinator's blob store; empty: not said
   // Not empty: the attempt measures these instead of training (a profile).
   std::vector<int32_t> profile_sizes;
   std::string profile_key;
@@ -90,7 +91,8 @@ class TrainingAttempt {
 
   // A profile is measured and reported; otherwise: until the last step, or the step of StopAfter, is done and its
   // checkpoint written; or the first error. After an error the checkpoints that are being written are still finished
-  // and reported.
+  // and reported. FAILED_PRECONDITION (BLOB_STORE_OTHER), before anything is read, where this rank's blob store is not
+  // the coordinator's.
   absl::Status Run();
 
   // Every rank's transport address, by plan rank. Only the first call counts.
