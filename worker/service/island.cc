@@ -179,11 +179,13 @@ void Island::StopOrAbort(const StopRequest& request) {
   }
 }
 
-void Island::ShutDownRanks(const std::string& reason) {
-  Post([this, reason] {
+void Island::ShutDownRanks(const absl::Status& status) {
+  Post([this, status] {
+    ending_ = true;
     for (auto& [rank, stream] : streams_) {
       JoinResponse message;
-      message.mutable_shutdown()->set_reason(reason);
+      message.mutable_shutdown()->set_reason(status.ok() ? "the leader ends" : std::string(status.message()));
+      message.mutable_shutdown()->set_failed(!status.ok());
       stream->Send(std::move(message));
       stream->Close(absl::OkStatus(), /*at_once=*/false);
     }
@@ -309,10 +311,14 @@ void Island::Drop(int32_t rank, const absl::Status& reason) {
   const StreamPtr stream = it->second;
   streams_.erase(it);
   const IslandPhase phase = state_.phase();
-  spdlog::warn("lost rank {}: {}; the island was {}", rank, std::string(reason.message()), ToString(phase));
-  metrics_->lost_ranks->Increment();
-  stream->Close(reason, /*at_once=*/true);
   const std::vector<IslandCommand> commands = state_.Left(rank, reason, clock_->Monotonic());
+  if (ending_ || state_.LeftWell(rank)) {
+    spdlog::info("rank {} has left", rank);
+  } else {
+    spdlog::warn("lost rank {}: {}; the island was {}", rank, std::string(reason.message()), ToString(phase));
+    metrics_->lost_ranks->Increment();
+  }
+  stream->Close(reason, /*at_once=*/true);
   // First: whoever hears that the attempt is over plans the next one for those that are there.
   PublishPresent();
   Execute(commands);

@@ -82,8 +82,9 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   void StopSoon(StopRequest request);
   // New keys for the task's attempt: for its ranks, and for those that it begins on later.
   void RenewStorage(const spec::LeaseToken& token, const spec::StorageGrant& storage);
-  // Tells every rank to end its process.
-  void ShutDownRanks(const std::string& reason);
+  // Tells every rank to end its process, with an error unless `status`, the leader's end, is OK. Streams that close
+  // from now on are no lost ranks.
+  void ShutDownRanks(const absl::Status& status);
 
  private:
   using JoinRequest = atlpb::island::v1::JoinRequest;
@@ -124,6 +125,7 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   spec::LeaseToken renewed_;
   atlpb::island::v1::StorageGrant renewed_storage_;
   std::optional<absl::Duration> stop_deadline_;  // of the attempt that runs; unset: it was not asked to stop
+  bool ending_ = false;                          // every rank was told to end
   int64_t sequence_ = 0;
   absl::Duration next_beat_;
 

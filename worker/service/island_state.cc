@@ -85,8 +85,9 @@ std::vector<IslandCommand> IslandState::Left(int32_t rank, const absl::Status& r
   Rank& entry = ranks_[rank];
   if (rank == 0 || !entry.present) return commands;
   entry.present = false;
-  const bool working = entry.part == Part::kStarting || entry.part == Part::kReady;
-  if (phase_ == IslandPhase::kGathering || !working) return commands;
+  const bool working = Working(rank);
+  entry.left_well = entry.leaving && !working;
+  if (!working) return commands;
   entry.part = Part::kEnded;
   const absl::Status lost =
       MakeError(absl::StatusCode::kUnavailable, "LOST_RANK",

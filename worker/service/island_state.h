@@ -93,12 +93,15 @@ class IslandState {
   std::vector<int32_t> Present() const;
   // Whether `rank` still works on the current attempt.
   bool Working(int32_t rank) const { return Working(rank, attempt_); }
+  // Whether `rank`, which is gone, left as it had announced: with its work done.
+  bool LeftWell(int32_t rank) const { return ranks_[rank].left_well; }
 
  private:
   enum class Part : uint8_t { kNone, kStarting, kReady, kEnded };
   struct Rank {
     bool present = false;
     bool leaving = false;
+    bool left_well = false;  // when it was there last
     std::string where;
     absl::Duration heard;
     Part part = Part::kNone;

@@ -185,6 +185,21 @@ TEST(IslandState, ARankThatLeavesEndsItsAttemptWellAndIsNotCountedOnAgain) {
        IslandPhase::kStarting);
 }
 
+TEST(IslandState, OnlyARankWithoutWorkLeavesWell) {
+  IslandState island({.ranks = 4, .build = "b1"});
+  const absl::Duration now;
+  const absl::Status closed = absl::UnavailableError("stream closed");
+  for (const int32_t rank : {1, 2, 3}) ASSERT_TRUE(island.Join(rank, "b1", "host", now).ok());
+  std::vector<IslandCommand> commands;
+  ASSERT_TRUE(island.Begin(7, {0, 1, 2}, now, &commands).ok());
+  for (const int32_t rank : {1, 2}) island.Leaving(rank);
+  static_cast<void>(island.Ended(1, 7, absl::OkStatus(), 12, now));
+  for (const int32_t rank : {1, 2, 3}) static_cast<void>(island.Left(rank, closed, now));
+  EXPECT_TRUE(island.LeftWell(1));
+  EXPECT_FALSE(island.LeftWell(2)) << "it was at work";
+  EXPECT_FALSE(island.LeftWell(3)) << "it had not said so";
+}
+
 TEST(IslandState, ATasksOwnErrorTellsMoreThanThePeersItTookDown) {
   Play(2,
        {{0, "join 1", ""},

@@ -258,6 +258,7 @@ TEST_F(IslandTest, ARankWithAnotherBlobStoreFailsNoTaskAndTheIslandEnds) {
   EXPECT_TRUE(state.failed.empty()) << state.failed.front();
   EXPECT_EQ(state.released.size(), 1u);
   EXPECT_EQ(state.store_failures, 1);
+  EXPECT_EQ(ErrorReason(followers_[0]->Join()), "ISLAND_ENDED");
 }
 
 TEST_F(IslandTest, AnIslandWhoseStoreTakesNoKeysFailsNoTaskAndEnds) {
@@ -365,6 +366,7 @@ TEST_F(IslandTest, TwoRanksTrainToTheEndAndEveryCheckpointIsCommitted) {
   EXPECT_TRUE(StopLeader().ok());
   // The leader's end is the island's end.
   EXPECT_TRUE(followers_[0]->Join().ok());
+  EXPECT_EQ(metrics_.lost_ranks->Value(), 0);
 }
 
 TEST_F(IslandTest, EveryRankLeavesTracesOfAnEarlyStepAndOfTheLatestCheckpoints) {
@@ -633,6 +635,7 @@ TEST_F(IslandTest, ALostRankEndsTheAttemptAndTheNextPlanHasTheRanksThatAreThere)
   ASSERT_EQ(state.released.size(), 1u);
   EXPECT_NE(state.released[0].find("rank 1"), std::string::npos) << state.released[0];
   EXPECT_EQ(state.registered_ranks.back(), 1);
+  EXPECT_EQ(metrics_.lost_ranks->Value(), 1);
   absl::MutexLock lock(&training_.mutex);
   EXPECT_EQ(training_.plan_ranks, std::vector<int32_t>({2, 1}));
 }
@@ -906,6 +909,7 @@ TEST_F(IslandTest, ARankThatWantsToEndStopsTheAttemptWell) {
   const auto state = coordinator_.Copy();
   ASSERT_EQ(state.released.size(), 1u);
   EXPECT_EQ(state.released[0].find("stopped after step "), 0u) << state.released[0];
+  EXPECT_EQ(metrics_.lost_ranks->Value(), 0) << "it left as announced";
 }
 
 TEST_F(IslandTest, ATaskForTheLeaderAloneRunsAndIsCompleted) {
@@ -959,6 +963,19 @@ TEST_F(IslandTest, ALeaderWhoseIslandWasTakenOverEnds) {
   coordinator_.Change([](auto* state) { state->incarnation = 8; });
   leader_thread_.join();
   EXPECT_EQ(ErrorReason(leader_status_), "STALE_INCARNATION");
+}
+
+TEST_F(IslandTest, AnIslandThatEndsWithAnErrorEndsEveryRankWithOne) {
+  StartLeader(2);
+  Follower* const follower = AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(RegisteredWith(2)));
+  coordinator_.Change([](auto* state) { state->incarnation = 8; });
+  leader_thread_.join();
+  const absl::Status status = follower->Join();
+  EXPECT_EQ(ErrorReason(status), "ISLAND_ENDED") << status;
+  EXPECT_NE(status.message().find("another process"), std::string::npos) << status;
+  EXPECT_EQ(metrics_.lost_leader->Value(), 0);
+  EXPECT_EQ(metrics_.lost_ranks->Value(), 0);
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ absl::Status Leader::Run() {
     if (status.ok() && !Stopping()) status = ClaimAndRun();
   }
   if (Stopping() && absl::IsCancelled(status)) status = absl::OkStatus();
-  island_->ShutDownRanks(status.ok() ? "the leader ends" : std::string(status.message()));
+  island_->ShutDownRanks(status);
   server_->Shutdown(options_.farewell_grace);
   return status;
 }

@@ -84,6 +84,10 @@ bool RefusedForGood(const absl::Status& status) {
   return reason == "WRONG_ISLAND_SECRET" || reason == "WRONG_BUILD" || reason == "RANK_OUT_OF_RANGE";
 }
 
+bool IslandEnded(const absl::Status& status) {
+  return ErrorReason(status) == "ISLAND_ENDED";
+}
+
 }  // namespace
 
 RendezvousClient::RendezvousClient(RendezvousOptions options, Clock* clock, WorkerMetrics* metrics)
@@ -121,7 +125,7 @@ absl::Status RendezvousClient::Run(RankRunner* runner) {
     }
     const absl::Status status = ServeOnce(runner);
     runner->AbortAll(status.ok() ? absl::CancelledError("the process ends") : status);
-    if (status.ok() || RefusedForGood(status)) return status;
+    if (status.ok() || RefusedForGood(status) || IslandEnded(status)) return status;
     if (status.ToString() != last_error)
       spdlog::warn("not with the leader at {}: {}", options_.leader, status.ToString());
     last_error = status.ToString();
@@ -146,7 +150,7 @@ absl::Status RendezvousClient::ServeOnce(RankRunner* runner) {
   }
   const absl::Status status = Serve(&call, runner);
   absl::MutexLock lock(&mutex_);
-  if (joined_ && !status.ok()) {
+  if (joined_ && !status.ok() && !IslandEnded(status)) {
     spdlog::warn("lost the leader: {}", status.ToString());
     metrics_->lost_leader->Increment();
   }
@@ -162,7 +166,7 @@ absl::Status RendezvousClient::Serve(Call* call, RankRunner* runner) {
     const std::deque<JoinResponse> incoming = Exchange(call, *runner, &next_beat);
     if (!incoming.empty()) heard = clock_->Monotonic();
     for (const JoinResponse& message : incoming) runner->Handle(message);
-    if (StopDue(call, runner)) return absl::OkStatus();
+    if (StopDue(call, runner)) return HowItEnded();
     {
       absl::MutexLock lock(&mutex_);
       if (call->exhausted()) return call->final_status();
@@ -196,7 +200,7 @@ std::deque<JoinResponse> RendezvousClient::Exchange(Call* call, const RankRunner
       joined_ = true;
       spdlog::info("joined the leader at {} as rank {}", options_.leader, options_.rank);
     } else if (message.has_shutdown()) {
-      shut_down_ = true;
+      shut_down_ = message.shutdown();
       spdlog::info("the leader ends the island: {}", message.shutdown().reason());
     }
   }
@@ -218,7 +222,7 @@ void RendezvousClient::SendBeat(const std::optional<RankRunner::OverdueAttempt>&
 // Asks the leader, then lets the attempt end, for a while.
 bool RendezvousClient::StopDue(Call* call, RankRunner* runner) {
   absl::MutexLock lock(&mutex_);
-  if (shut_down_) return true;
+  if (shut_down_.has_value()) return true;
   if (!stopping_) return false;
   if (leave_due_) {
     leave_due_ = false;
@@ -237,6 +241,13 @@ bool RendezvousClient::StopDue(Call* call, RankRunner* runner) {
   call->EndWrites();
   clock_->AwaitUntil(&mutex_, absl::Condition(call, &Call::done), clock_->Monotonic() + options_.silence_timeout);
   return true;
+}
+
+absl::Status RendezvousClient::HowItEnded() {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || !shut_down_.has_value() || !shut_down_->failed()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kAborted, "ISLAND_ENDED",
+                   fmt::format("the leader ends the island: {}", shut_down_->reason()));
 }
 
 }  // namespace atl::worker

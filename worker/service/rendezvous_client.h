@@ -46,8 +46,8 @@ class RendezvousClient {
   ~RendezvousClient();
 
   // Joins, again and again, until Stop or the leader's Shutdown: then OK. An error when the leader refuses this rank
-  // for good: wrong secret, wrong build, rank out of range; DEADLINE_EXCEEDED (RANK_HUNG) when an aborted attempt does
-  // not end.
+  // for good: wrong secret, wrong build, rank out of range; ABORTED (ISLAND_ENDED) when the leader ended with an error
+  // and Stop was not called; DEADLINE_EXCEEDED (RANK_HUNG) when an aborted attempt does not end.
   absl::Status Run(RankRunner* runner);
   // What the runner reports; dropped while no stream is there. Never blocks.
   void Send(atlpb::island::v1::JoinRequest message);
@@ -64,6 +64,8 @@ class RendezvousClient {
   std::deque<atlpb::island::v1::JoinResponse> Exchange(Call* call, const RankRunner& runner, absl::Duration* next_beat);
   void SendBeat(const std::optional<RankRunner::OverdueAttempt>& overdue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool StopDue(Call* call, RankRunner* runner);
+  // Once StopDue: OK, or why the island ended.
+  absl::Status HowItEnded();
 
   const RendezvousOptions options_;
   Clock* const clock_;
@@ -75,7 +77,7 @@ class RendezvousClient {
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool leave_due_ ABSL_GUARDED_BY(mutex_) = false;
-  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<atlpb::island::v1::Shutdown> shut_down_ ABSL_GUARDED_BY(mutex_);
   StopRequest stop_ ABSL_GUARDED_BY(mutex_);
   int64_t sequence_ = 0;  // Run's thread only
 };
