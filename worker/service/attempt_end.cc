@@ -67,6 +67,10 @@ bool IsTheIslandsFault(const AttemptEnd& end) {
   return reason == "GRANTS_UNSUPPORTED" || reason == "STORAGE_NOT_GRANTED" || reason == "BLOB_STORE_OTHER";
 }
 
+bool MayBeTakenLater(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+}
+
 bool IsTheStoresFault(const AttemptEnd& end) {
   if (end.disposition != Disposition::kFail && end.disposition != Disposition::kRelease) return false;
   const std::string reason = ErrorReason(end.reason);

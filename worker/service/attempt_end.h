@@ -47,6 +47,10 @@ AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store);
 // tasks bring some; it needs keys, and they bring none; or a rank has another blob store than the leader.
 bool IsTheIslandsFault(const AttemptEnd& end);
 
+// Whether what the blob store or the coordinator refused with `status` may be taken later: it is away, too slow or
+// full.
+bool MayBeTakenLater(const absl::Status& status);
+
 // Whether the blob store ended the attempt, being full, away or another one.
 bool IsTheStoresFault(const AttemptEnd& end);
 // The task is given back, and its budget stays as it was; unless the store has failed for so long, `too_long`, that

@@ -86,6 +86,23 @@ TEST(AttemptEnd, AStoreThatFailsCostsTheTaskNothingForAWhile) {
       << "the island ends then, and others may do it";
 }
 
+TEST(AttemptEnd, AStoreThatIsAwayOrFullMayTakeItLater) {
+  const struct {
+    absl::Status status;
+    bool later;
+  } cases[] = {
+      {MakeError(absl::StatusCode::kResourceExhausted, "DISK_FULL", "x"), true},
+      {MakeError(absl::StatusCode::kUnavailable, "STORE_UNAVAILABLE", "x"), true},
+      {MakeError(absl::StatusCode::kUnavailable, "STORAGE_GRANT_EXPIRED", "x"), true},
+      {absl::DeadlineExceededError("5 s"), true},
+      {MakeError(absl::StatusCode::kPermissionDenied, "STORE_ACCESS_DENIED", "x"), false},
+      {MakeError(absl::StatusCode::kFailedPrecondition, "STORAGE_NOT_GRANTED", "x"), false},
+      {absl::NotFoundError("no such bucket"), false},
+      {absl::OkStatus(), false},
+  };
+  for (const auto& test : cases) EXPECT_EQ(MayBeTakenLater(test.status), test.later) << test.status;
+}
+
 TEST(AttemptEnd, AnIslandThatIsSetUpWrongFailsNoTask) {
   for (const char* reason : {"GRANTS_UNSUPPORTED", "STORAGE_NOT_GRANTED", "BLOB_STORE_OTHER"}) {
     const absl::Status unfit = MakeError(absl::StatusCode::kFailedPrecondition, reason, "x");

@@ -3,16 +3,22 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "common/base/errors.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
+#include "worker/service/attempt_end.h"
 
 namespace atl::worker {
 namespace {
 
 // More than ever wait unless the store stands still.
 constexpr size_t kWaitingTraces = 4;
+
+// One or two may be an accident of the store.
+constexpr int kMostRefusals = 3;
 
 absl::StatusOr<std::vector<storage::CheckpointFile>> WriteShard(trainer::Trainer::Snapshot* snapshot,
                                                                 storage::BlobStore* store, const std::string& folder) {
@@ -69,6 +75,12 @@ absl::Status CheckpointWriter::Drain() {
   return last_;
 }
 
+absl::Status CheckpointWriter::refused() const {
+  absl::MutexLock lock(&mutex_);
+  if (refusals_ < kMostRefusals) return absl::OkStatus();
+  return WithContext(refusal_, fmt::format("{} checkpoints in a row could not be written", refusals_));
+}
+
 void CheckpointWriter::Loop() {
   for (;;) {
     std::unique_ptr<trainer::Trainer::Snapshot> snapshot;
@@ -95,19 +107,26 @@ void CheckpointWriter::WriteOne(std::unique_ptr<trainer::Trainer::Snapshot> snap
   const absl::Duration start = clock_->Monotonic();
   const std::string folder = storage::CheckpointFolder(write_prefix_, snapshot->step(), nonce_);
   absl::StatusOr<std::vector<storage::CheckpointFile>> files = WriteShard(snapshot.get(), store_, folder);
-  absl::Status status = files.status();
-  if (files.ok()) {
+  const absl::Status wrote = files.status();
+  absl::Status status = wrote;
+  if (wrote.ok()) {
     WrittenStages stages{.manifest = snapshot->Manifest(), .took = clock_->Monotonic() - start};
     stages.manifest.files = *std::move(files);
     written_(stages);
     status = Failpoint("shard.after_report");
   } else {
-    written_(files.status());
+    written_(wrote);
   }
   // Its memory goes before the next snapshot is let in.
   snapshot.reset();
   absl::MutexLock lock(&mutex_);
   last_ = status;
+  if (wrote.ok()) {
+    refusals_ = 0;
+  } else if (!MayBeTakenLater(wrote)) {
+    ++refusals_;
+    refusal_ = wrote;
+  }
 }
 
 void CheckpointWriter::WriteTrace(const TraceFile& trace) {

@@ -50,6 +50,9 @@ class CheckpointWriter {
   // Blocks until everything handed over is written. The status of the last write: an earlier one that failed is made
   // good by a later one.
   absl::Status Drain();
+  // Why nothing more should be done that a checkpoint is to keep: three writes in a row were refused, by a store that
+  // was neither away nor full. OK: it may go on.
+  absl::Status refused() const;
 
  private:
   void Loop();
@@ -62,12 +65,14 @@ class CheckpointWriter {
   const std::string nonce_;
   const Written written_;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::unique_ptr<trainer::Trainer::Snapshot> waiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<TraceFile> traces_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status last_ ABSL_GUARDED_BY(mutex_);
+  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;      // since the last write that succeeded
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // the latest of them
   std::thread thread_;
 };
 

@@ -610,6 +610,31 @@ TEST_F(IslandTest, ALastCheckpointThatIsRefusedFailsTheTaskAndSaysWhy) {
             "manifest.before_write");
 }
 
+TEST_F(IslandTest, TrainingWhoseCheckpointsAreRefusedEnds) {
+  const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
+  ASSERT_TRUE(SetFailpoints("shard.before_write=error:PERMISSION_DENIED").ok());
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.failed.empty(); }));
+  const auto state = coordinator_.Copy();
+  EXPECT_EQ(state.failed[0].find("PERMISSION_DENIED: rank 0: "), 0u) << state.failed[0];
+  EXPECT_NE(state.failed[0].find("checkpoints in a row could not be written: failpoint shard.before_write"),
+            std::string::npos)
+      << state.failed[0];
+}
+
+TEST_F(IslandTest, TrainingGoesOnWhileTheStoreIsAway) {
+  const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
+  ASSERT_TRUE(SetFailpoints("shard.before_write=error:UNAVAILABLE").ok());
+  Grant(TrainingGrant(1, 80));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.released.empty() || !state.failed.empty(); }));
+  const auto state = coordinator_.Copy();
+  EXPECT_TRUE(state.failed.empty()) << state.failed.front();
+  ASSERT_EQ(state.released.size(), 1u);
+  EXPECT_EQ(state.released[0], "rank 0: failpoint shard.before_write");
+}
+
 // Joins, makes itself ready and goes away: what a killed process looks like to its leader.
 TEST_F(IslandTest, ALostRankEndsTheAttemptAndTheNextPlanHasTheRanksThatAreThere) {
   StartLeader(2, /*rejoin_timeout=*/absl::Milliseconds(100));

@@ -54,9 +54,7 @@ std::string RandomName() {
 absl::Status LastNotCommitted(const spec::LeaseToken& token, int64_t step, const absl::Status& refused) {
   const std::string what =
       fmt::format("task {}: step {} is done, but its checkpoint is not committed", token.task_id, step);
-  if (absl::IsUnavailable(refused) || absl::IsDeadlineExceeded(refused) || absl::IsResourceExhausted(refused)) {
-    return WithContext(refused, what);
-  }
+  if (MayBeTakenLater(refused)) return WithContext(refused, what);
   return MakeError(absl::StatusCode::kInternal, "NO_FINAL_CHECKPOINT",
                    refused.ok() ? what : fmt::format("{}: {}", what, std::string(refused.message())));
 }

@@ -188,6 +188,7 @@ absl::Status TrainingAttempt::TrainToTheEnd(CheckpointWriter* writer) {
   int64_t saved = first_step_ = trainer_->step();
   while (trainer_->step() < LastStep()) {
     ATOLL_RETURN_IF_ERROR(Interrupted(trainer_->step()));
+    ATOLL_RETURN_IF_ERROR(writer->refused());
     ATOLL_RETURN_IF_ERROR(OneStep(writer));
     const int64_t step = trainer_->step();
     if (step % checkpoint_every_ == 0 || step == LastStep()) {
