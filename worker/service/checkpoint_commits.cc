@@ -54,8 +54,11 @@ void CheckpointCommits::AwaitCommitted(absl::Duration timeout) {
 }
 
 void CheckpointCommits::GiveUp() {
-  absl::MutexLock lock(&mutex_);
-  given_up_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    given_up_ = true;
+  }
+  coordinator_->GiveUpCommits(context_.token);
 }
 
 std::optional<CommittedManifest> CheckpointCommits::last() const {
@@ -109,10 +112,7 @@ absl::Status CheckpointCommits::CommitOne(storage::CheckpointManifest checkpoint
       .manifest_uri = manifest.uri,
       .manifest_sha256 = manifest.sha256,
       .milestone = context_.milestone_every > 0 && checkpoint.step % context_.milestone_every == 0};
-  ATOLL_RETURN_IF_ERROR(coordinator_->Commit(context_.token, row, [this] {
-    absl::MutexLock lock(&mutex_);
-    return given_up_;
-  }));
+  ATOLL_RETURN_IF_ERROR(coordinator_->Commit(context_.token, row));
   spdlog::info("task {} attempt {}: checkpoint of step {} is committed", context_.token.task_id, context_.token.attempt,
                checkpoint.step);
   absl::MutexLock lock(&mutex_);

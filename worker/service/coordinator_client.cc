@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 
 #include "absl/random/random.h"
+#include "common/base/errors.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
@@ -23,12 +24,22 @@ namespace {
 // That the coordinator may take to make the keys of a grant, beside the call.
 constexpr absl::Duration kGrantTime = absl::Seconds(5);
 
+// For whoever renews the island's token.
+constexpr absl::Duration kLateToken = absl::Minutes(5);
+
 }  // namespace
 
 absl::Duration RetryDelay(int failures, double jitter) {
   const absl::Duration full =
       std::min(absl::Milliseconds(200) * (1 << std::clamp(failures - 1, 0, 10)), absl::Seconds(5));
   return full * (1 - jitter / 2);
+}
+
+bool IsTriedAgain(const absl::Status& status, bool let_in, absl::Duration shut_out) {
+  if (absl::IsUnauthenticated(status)) {
+    return let_in && ErrorReason(status) != "TOKEN_REVOKED" && shut_out < kLateToken;
+  }
+  return rpc::IsRetryable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
 }
 
 CoordinatorClient::CoordinatorClient(CoordinatorOptions options, Clock* clock, WorkerMetrics* metrics)
@@ -50,6 +61,12 @@ absl::Status CoordinatorClient::Once(const UnaryCall& call, absl::Duration timeo
   if (!status.ok()) metrics_->coordinator_errors->Increment();
   absl::MutexLock lock(&mutex_);
   running_.erase(std::find(running_.begin(), running_.end(), entry));
+  if (status.ok()) {
+    let_in_ = true;
+    shut_out_since_.reset();
+  } else if (absl::IsUnauthenticated(status) && !shut_out_since_.has_value()) {
+    shut_out_since_ = clock_->Monotonic();
+  }
   return status;
 }
 
@@ -60,8 +77,14 @@ absl::Status CoordinatorClient::Try(const char* what, const UnaryCall& call, abs
   return Failpoint(fmt::format("{}.after_call", what));
 }
 
+bool CoordinatorClient::TriesAgain(const absl::Status& status) const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = clock_->Monotonic();
+  return IsTriedAgain(status, let_in_, now - shut_out_since_.value_or(now));
+}
+
 absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
-                                      const std::function<bool()>& give_up) {
+                                      const spec::LeaseToken* committing) {
   absl::BitGen random;
   for (int failures = 1;; ++failures) {
     const absl::Status status = Try(what, call, timeout, until);
@@ -69,19 +92,19 @@ absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, a
       if (failures > 1) spdlog::info("{}: the coordinator answers again after {} failed calls", what, failures - 1);
       return status;
     }
-    // Away, too slow, or too busy.
-    const bool away = rpc::IsRetryable(status) || absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
-    if (!away || (give_up != nullptr && give_up())) return status;
+    if (!TriesAgain(status)) return status;
     if (failures == 1) {
       const absl::Status why = rpc::IsRetryable(status) && options_.explain ? options_.explain() : absl::OkStatus();
       spdlog::warn("{}: {}; trying on", what, (why.ok() ? status : why).ToString());
     }
     absl::MutexLock lock(&mutex_);
     const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return stopped_ || hurried_ || (drained_ && until == Until::kDrain);
+      const bool given_up = committing != nullptr && *committing == given_up_;
+      return stopped_ || hurried_ || given_up || (drained_ && until == Until::kDrain);
     };
     const absl::Duration delay = RetryDelay(failures, absl::Uniform(random, 0.0, 1.0));
     clock_->AwaitUntil(&mutex_, absl::Condition(&ended), clock_->Monotonic() + delay);
+    if (committing != nullptr && *committing == given_up_) return status;
     if (hurried_ && until == Until::kStop) return status;
   }
 }
@@ -120,15 +143,19 @@ absl::StatusOr<Claim> CoordinatorClient::ClaimTask(absl::Duration wait) {
   return claim;
 }
 
-absl::Status CoordinatorClient::Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint,
-                                       const std::function<bool()>& give_up) {
+absl::Status CoordinatorClient::Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint) {
   pb::CommitCheckpointRequest request;
   *request.mutable_token() = wire::ToProto(token);
   *request.mutable_checkpoint() = wire::ToProto(checkpoint);
   pb::CommitCheckpointResponse response;
   return Retry(
       "commit", [&](grpc::ClientContext* context) { return stub_->CommitCheckpoint(context, request, &response); },
-      options_.call_timeout, Until::kStop, give_up);
+      options_.call_timeout, Until::kStop, &token);
+}
+
+void CoordinatorClient::GiveUpCommits(const spec::LeaseToken& token) {
+  absl::MutexLock lock(&mutex_);
+  given_up_ = token;
 }
 
 absl::Status CoordinatorClient::Complete(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,

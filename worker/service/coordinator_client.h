@@ -28,6 +28,11 @@ namespace atl::worker {
 // away, so that a thousand leaders do not come back at once.
 absl::Duration RetryDelay(int failures, double jitter);
 
+// Whether a call that failed with `status` is made again. A coordinator that is away, too slow or too busy is waited
+// for without end. One that does not take the island's credential any more, though it did before (`let_in`), is asked
+// for five minutes, of which `shut_out` are over: a token may be replaced a moment late. One that is revoked stays so.
+bool IsTriedAgain(const absl::Status& status, bool let_in, absl::Duration shut_out);
+
 struct CoordinatorOptions {
   std::string address;  // "host:port"
   std::string island_id;
@@ -58,8 +63,9 @@ class CoordinatorClient {
   absl::StatusOr<Registration> Register(const atlpb::island::v1::Capabilities& capabilities,
                                         const std::string& request_id);
   absl::StatusOr<Claim> ClaimTask(absl::Duration wait);
-  absl::Status Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint,
-                      const std::function<bool()>& give_up);
+  absl::Status Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint);
+  // Commits of `token` are not tried again, and one that waits for its next try ends with the error of the last.
+  void GiveUpCommits(const spec::LeaseToken& token);
   absl::Status Complete(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
                         const spec::Progress& progress);
   // `permanent`: the same input would fail again.
@@ -90,9 +96,11 @@ class CoordinatorClient {
   using UnaryCall = std::function<grpc::Status(grpc::ClientContext*)>;
   enum class Until : uint8_t { kDrain, kStop };  // what ends a call early
 
-  // Until it succeeds, fails for good, or `give_up` or `until` say so.
+  // Until it succeeds, fails for good, or `until` says so, or GiveUpCommits of `committing` does (null: it is no
+  // commit).
   absl::Status Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
-                     const std::function<bool()>& give_up = nullptr);
+                     const spec::LeaseToken* committing = nullptr);
+  bool TriesAgain(const absl::Status& status) const;
   // Once, between failpoints.
   absl::Status Try(const char* what, const UnaryCall& call, absl::Duration timeout, Until until);
   absl::Status Once(const UnaryCall& call, absl::Duration timeout, Until until);
@@ -107,6 +115,10 @@ class CoordinatorClient {
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
   bool hurried_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  spec::LeaseToken given_up_ ABSL_GUARDED_BY(mutex_);  // whose commits are not tried again
+  bool let_in_ ABSL_GUARDED_BY(mutex_) = false;        // once
+  // When the coordinator first did not take the credential; unset: it did last time.
+  std::optional<absl::Duration> shut_out_since_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<grpc::ClientContext*, Until>> running_ ABSL_GUARDED_BY(mutex_);
 };
 

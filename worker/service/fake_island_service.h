@@ -40,7 +40,8 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     int store_failures = 0;         // of those that were released, by the blob store's fault
     int64_t beats = 0;              // heartbeats with a lease
     double step_seconds = 0;        // the newest that was reported
-    int commits_to_refuse = 0;      // with UNAVAILABLE
+    int commits_to_refuse = 0;      // with commit_refusal
+    absl::Status commit_refusal = absl::UnavailableError("away");
     int64_t incarnation = 7;
     bool knows_island = true;  // false: until it registers again, as after the loss of the store
     std::string epoch_uri;     // said to every island that registers
@@ -118,7 +119,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     absl::MutexLock lock(&mutex_);
     if (state_.commits_to_refuse > 0) {
       --state_.commits_to_refuse;
-      return {grpc::StatusCode::UNAVAILABLE, "away"};
+      return rpc::ToGrpc(state_.commit_refusal);
     }
     state_.commits.emplace_back(request->token().attempt(), request->checkpoint().step());
     state_.committed.push_back(wire::FromProto(request->checkpoint()));

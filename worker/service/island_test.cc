@@ -585,6 +585,18 @@ TEST_F(IslandTest, AnAbsentCoordinatorStopsNoStepAndChangesNoAttempt) {
   EXPECT_TRUE(state.released.empty());
 }
 
+TEST_F(IslandTest, ATokenThatIsReplacedLateDropsNoCommit) {
+  coordinator_.Change([](auto* state) {
+    state->commits_to_refuse = 2;
+    state->commit_refusal = MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_EXPIRED", "a minute ago");
+  });
+  Grant(TrainingGrant(5, 10));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  const std::vector<std::pair<int64_t, int64_t>> commits = {{5, 10}};
+  EXPECT_EQ(coordinator_.Copy().commits, commits);
+}
+
 TEST_F(IslandTest, ALastCheckpointThatTheStoreDidNotTakeIsNotTheTasksFault) {
   const absl::Cleanup mend = [] { ASSERT_TRUE(SetFailpoints("").ok()); };
   ASSERT_TRUE(SetFailpoints("manifest.before_write=error:UNAVAILABLE@1").ok());
