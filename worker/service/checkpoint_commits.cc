@@ -100,6 +100,7 @@ void CheckpointCommits::Loop() {
                    status.ToString());
       refused_ = status;
     }
+    first_parts_.erase(first_parts_.begin(), first_parts_.upper_bound(next->step));
     pending_.Done(next->step);
     metrics_->uncommitted_checkpoints->Set(pending_.waiting());
   }
@@ -119,7 +120,6 @@ absl::Status CheckpointCommits::CommitOne(storage::CheckpointManifest checkpoint
   if (const auto first = first_parts_.find(checkpoint.step); first != first_parts_.end()) {
     commit_times_.Add(clock_->Monotonic() - first->second);
   }
-  first_parts_.erase(first_parts_.begin(), first_parts_.upper_bound(checkpoint.step));
   last_ = CommittedManifest{
       .step = checkpoint.step,
       .artifact = {.name = "checkpoint", .uri = manifest.uri, .bytes = manifest.bytes, .sha256 = manifest.sha256}};
