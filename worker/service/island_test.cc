@@ -9,6 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/planner/frozen_flow.h"
 #include "common/rpc/channel.h"
@@ -595,6 +596,44 @@ TEST_F(IslandTest, ATokenThatIsReplacedLateDropsNoCommit) {
   ASSERT_TRUE(coordinator_.Await(Completed()));
   const std::vector<std::pair<int64_t, int64_t>> commits = {{5, 10}};
   EXPECT_EQ(coordinator_.Copy().commits, commits);
+}
+
+TEST_F(IslandTest, AnIslandThatIsShutOutTriesOnForFiveMinutes) {
+  FakeClock clock;
+  CoordinatorClient client({.address = coordinator_server_->address(), .island_id = "lagoon"}, &clock, &metrics_);
+  ASSERT_TRUE(client.Register({}, "r").ok());
+  coordinator_.Change([](auto* state) {
+    state->commits_to_refuse = 1'000'000;
+    state->commit_refusal = MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_EXPIRED", "a minute ago");
+  });
+  const spec::LeaseToken token = TrainingGrant(1, 25).token;
+  absl::Status status;
+  absl::Notification over;
+  std::thread committing([&] {
+    status = client.Commit(token, {.step = 10});
+    over.Notify();
+  });
+  while (!over.HasBeenNotified()) {
+    clock.Advance(absl::Seconds(1));
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  committing.join();
+  EXPECT_EQ(ErrorReason(status), "TOKEN_EXPIRED") << status;
+  EXPECT_GE(clock.Monotonic(), absl::Minutes(5));
+}
+
+TEST_F(IslandTest, ACommitThatIsGivenUpDoesNotWaitForItsNextTry) {
+  FakeClock clock;  // no delay ever passes
+  CoordinatorClient client({.address = coordinator_server_->address(), .island_id = "lagoon"}, &clock, &metrics_);
+  coordinator_.Change([](auto* state) { state->commits_to_refuse = 1; });
+  const spec::LeaseToken token = TrainingGrant(1, 25).token;
+  absl::Status status;
+  std::thread committing([&] { status = client.Commit(token, {.step = 10}); });
+  EXPECT_TRUE(coordinator_.Await([](const auto& state) { return state.commits_to_refuse == 0; }));
+  client.GiveUpCommits(token);
+  committing.join();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(coordinator_.Copy().commits.empty());
 }
 
 TEST_F(IslandTest, ALastCheckpointThatTheStoreDidNotTakeIsNotTheTasksFault) {
