@@ -51,7 +51,10 @@ class FileAuthenticator final : public Authenticator {
   }
 
   absl::Status Start() {
-    ATOLL_RETURN_IF_ERROR(Load());
+    Loaded first;
+    ATOLL_ASSIGN_OR_RETURN(first.known, ReadKnown());
+    ATOLL_ASSIGN_OR_RETURN(first.denied, ReadDenied());
+    Take(std::move(first));
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
   }
@@ -69,7 +72,8 @@ class FileAuthenticator final : public Authenticator {
         return found->second;
       }
     }
-    absl::StatusOr<Principal> principal = loaded->principals.Check(bearer, certificate_names, loaded->denied, now);
+    absl::StatusOr<Principal> principal =
+        loaded->known->principals.Check(bearer, certificate_names, loaded->denied->list, now);
     if (jwt && principal.ok()) {
       absl::MutexLock lock(&mutex_);
       if (loaded_ == loaded) {
@@ -87,72 +91,100 @@ class FileAuthenticator final : public Authenticator {
       absl::MutexLock lock(&mutex_);
       loaded = loaded_;
     }
-    return loaded->principals.Check(bearer, certificate_names, loaded->denied, time);
+    return loaded->known->principals.Check(bearer, certificate_names, loaded->denied->list, time);
   }
 
  private:
-  // What is in force, and the files that it was read from.
-  struct Loaded {
+  using Files = std::map<std::string, std::string>;  // contents, by path
+  // What is in force, and the files that it was read from. Each part is read by itself: whoever is shut out stays out
+  // while the other part cannot be read.
+  struct Known {
     Principals principals;
-    DenyList denied;
-    std::map<std::string, std::string> files;
+    Files files;
+  };
+  struct Denied {
+    DenyList list;
+    Files files;
+  };
+  struct Loaded {
+    std::shared_ptr<const Known> known;
+    std::shared_ptr<const Denied> denied;
   };
 
-  absl::StatusOr<std::shared_ptr<const Loaded>> ReadAll() const {
-    auto fresh = std::make_shared<Loaded>();
-    const auto read = [&fresh](const std::string& path) -> absl::StatusOr<std::string> {
-      ATOLL_ASSIGN_OR_RETURN(std::string text, Contents(path));
-      fresh->files[path] = text;
-      return text;
-    };
+  static absl::StatusOr<std::string> Read(const std::string& path, Files* files) {
+    ATOLL_ASSIGN_OR_RETURN(std::string text, Contents(path));
+    (*files)[path] = text;
+    return text;
+  }
+
+  absl::StatusOr<std::shared_ptr<const Known>> ReadKnown() const {
+    auto fresh = std::make_shared<Known>();
     // Keys are named as seen from the file that names them.
     const std::filesystem::path folder = std::filesystem::path(options_.principals).parent_path();
-    ATOLL_ASSIGN_OR_RETURN(const std::string yaml, read(options_.principals));
+    ATOLL_ASSIGN_OR_RETURN(const std::string yaml, Read(options_.principals, &fresh->files));
     ATOLL_ASSIGN_OR_RETURN(fresh->principals,
-                           Principals::Parse(yaml, options_.principals,
-                                             [&](const std::string& path) { return read((folder / path).string()); }));
-    if (!options_.deny_list.empty()) {
-      ATOLL_ASSIGN_OR_RETURN(const std::string text, read(options_.deny_list));
-      ATOLL_ASSIGN_OR_RETURN(fresh->denied, DenyList::Parse(text, options_.deny_list));
-    }
+                           Principals::Parse(yaml, options_.principals, [&](const std::string& path) {
+                             return Read((folder / path).string(), &fresh->files);
+                           }));
     return fresh;
   }
 
-  absl::Status Load() {
-    ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const Loaded> fresh, ReadAll());
+  absl::StatusOr<std::shared_ptr<const Denied>> ReadDenied() const {
+    auto fresh = std::make_shared<Denied>();
+    if (options_.deny_list.empty()) return fresh;
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, Read(options_.deny_list, &fresh->files));
+    ATOLL_ASSIGN_OR_RETURN(fresh->list, DenyList::Parse(text, options_.deny_list));
+    return fresh;
+  }
+
+  void Take(Loaded fresh) {
     absl::MutexLock lock(&mutex_);
-    loaded_ = std::move(fresh);
+    loaded_ = std::make_shared<const Loaded>(std::move(fresh));
     checked_.clear();
-    return absl::OkStatus();
   }
 
   // By contents: a link that is swapped, or a second write within a clock's tick, shows in no time stamp.
-  bool Changed(const Loaded& loaded) const {
-    for (const auto& [path, text] : loaded.files) {
+  static bool Changed(const Files& files) {
+    for (const auto& [path, text] : files) {
       const absl::StatusOr<std::string> now = Contents(path);
       if (!now.ok() || *now != text) return true;
     }
     return false;
   }
 
+  // Whether `part` is another one now. `complaint` keeps what the log was told of files that cannot be read.
+  template <typename Part, typename ReadPart>
+  static bool Renew(std::string_view name, const ReadPart& read, std::shared_ptr<const Part>* part,
+                    std::string* complaint) {
+    if (!Changed((*part)->files)) {
+      complaint->clear();
+      return false;
+    }
+    absl::StatusOr<std::shared_ptr<const Part>> fresh = read();
+    if (!fresh.ok() && *complaint != fresh.status().message()) {
+      spdlog::error("the {} as it was stays in force: {}", name, std::string(fresh.status().message()));
+    }
+    *complaint = std::string(fresh.status().message());
+    if (!fresh.ok()) return false;
+    spdlog::info("the {} is read again", name);
+    *part = *std::move(fresh);
+    return true;
+  }
+
   void Run() {
-    std::string complaint;
+    std::string of_known;
+    std::string of_denied;
     absl::MutexLock lock(&mutex_);
     while (!clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + options_.reload)) {
-      const std::shared_ptr<const Loaded> loaded = loaded_;
+      Loaded fresh = *loaded_;
       mutex_.Unlock();
-      if (Changed(*loaded)) {
-        const absl::Status status = Load();
-        if (status.ok()) {
-          spdlog::info("principals are read again from {}", options_.principals);
-          if (options_.reloaded) options_.reloaded(*this);
-        }
-        if (!status.ok() && complaint != status.message()) {
-          spdlog::error("principals stay as they were: {}", std::string(status.message()));
-        }
-        complaint = std::string(status.message());
-      } else {
-        complaint.clear();
+      const bool known = Renew(
+          "principals file", [this] { return ReadKnown(); }, &fresh.known, &of_known);
+      const bool denied = Renew(
+          "deny list", [this] { return ReadDenied(); }, &fresh.denied, &of_denied);
+      if (known || denied) {
+        Take(std::move(fresh));
+        if (options_.reloaded) options_.reloaded(*this);
       }
       mutex_.Lock();
     }

@@ -19,7 +19,7 @@ struct AuthenticatorOptions {
   std::string deny_list;   // file; empty: none
   // How often the files are looked at.
   absl::Duration reload = absl::Seconds(2);
-  // Called after they were read again, on the thread that reads.
+  // Called after one of them was read again, on the thread that reads.
   std::function<void(const class Authenticator&)> reloaded;
 };
 
@@ -31,8 +31,8 @@ class Authenticator {
                                                                    Clock* clock = Clock::Real());
   virtual ~Authenticator() = default;
 
-  // As Principals::Check. A file that changed into one that cannot be read is said once in the log, and the last good
-  // one stays in force.
+  // As Principals::Check. A file that changed into one that cannot be read is said once in the log, and what it said
+  // last stays in force: principals with their keys by themselves, the deny list by itself.
   virtual absl::StatusOr<Principal> Check(std::string_view bearer,
                                           std::span<const std::string> certificate_names) const = 0;
 

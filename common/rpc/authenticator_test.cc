@@ -1,5 +1,6 @@
 #include "common/rpc/authenticator.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -64,11 +65,43 @@ TEST_F(AuthenticatorTest, ABrokenFileLeavesWhatWasInForce) {
   const auto authenticator = Authenticator::Open(options_);
   ASSERT_TRUE(authenticator.ok()) << authenticator.status();
   Write("principals.yaml", "principals: 7\n");
-  Write("deny", "subject ann\n");  // not in force either: both files are taken together
   absl::SleepFor(10 * options_.reload);
   EXPECT_TRUE((*authenticator)->Check("one", {}).ok());
-  Write("principals.yaml", OneToken("one"));
+  Write("principals.yaml", OneToken("two"));
+  Await(**authenticator, "two", "");
+}
+
+// A principals file that is half written, or an issuer's keys that are gone, let nobody in who was shut out.
+TEST_F(AuthenticatorTest, RevocationsWaitForNoOtherFile) {
+  const std::string issuer = "jwt: [{issuer: i, audience: a, roles: [reader], keys: issuer.pem}]\n";
+  Write("issuer.pem", testing::MakeEcSigningKey().public_pem);
+  Write("principals.yaml", OneToken("one") + issuer);
+  std::atomic<int> reloads = 0;
+  options_.reloaded = [&reloads](const Authenticator&) { ++reloads; };
+  const auto authenticator = Authenticator::Open(options_);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  EXPECT_TRUE((*authenticator)->Check("one", {}).ok());
+  std::filesystem::remove(folder_ + "/issuer.pem");
+  Write("deny", "subject ann\n");
   Await(**authenticator, "one", "TOKEN_REVOKED");
+  Write("deny", "");
+  Await(**authenticator, "one", "");
+  Write("principals.yaml", "principals: 7\n");
+  Write("deny", "subject ann\n");
+  Await(**authenticator, "one", "TOKEN_REVOKED");
+  // The list may be read before it is whole; who holds open streams hears of each.
+  for (int i = 0; i < 20'000 && reloads.load() < 3; ++i) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_GE(reloads.load(), 3);
+}
+
+TEST_F(AuthenticatorTest, PrincipalsWaitForNoDenyList) {
+  Write("principals.yaml", OneToken("one"));
+  const auto authenticator = Authenticator::Open(options_);
+  ASSERT_TRUE(authenticator.ok()) << authenticator.status();
+  std::filesystem::remove(options_.deny_list);
+  Write("principals.yaml", OneToken("two"));
+  Await(**authenticator, "two", "");
+  EXPECT_EQ(ErrorReason((*authenticator)->Check("one", {}).status()), "TOKEN_UNKNOWN");
 }
 
 TEST_F(AuthenticatorTest, ADenyListThatCouldMatchNobodyLeavesWhatWasInForce) {
