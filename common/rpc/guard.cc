@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
@@ -39,6 +40,21 @@ absl::StatusOr<std::string_view> BearerOf(const std::multimap<grpc::string_ref, 
   }
   value.remove_prefix(7);
   return value;
+}
+
+CallStart StartOf(std::string method, const grpc::ServerContextBase& call) {
+  // The guard has let it in: its header is well formed.
+  return {.method = std::move(method),
+          .bearer = std::string(BearerOf(call.client_metadata()).value_or("")),
+          .certificate_names = CertificateNames(*call.auth_context()),
+          .began = absl::Now()};
+}
+
+absl::StatusOr<Principal> WhoStill(const Authenticator& authenticator, const CallStart& start) {
+  ATOLL_ASSIGN_OR_RETURN(Principal principal,
+                         authenticator.CheckAsOf(start.bearer, start.certificate_names, start.began));
+  ATOLL_RETURN_IF_ERROR(CheckAccess(start.method, principal.subject, principal.roles));
+  return principal;
 }
 
 grpc::Status Guard::Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/rpc/authenticator.h"
 #include "common/rpc/principals.h"
 #include "grpcpp/security/auth_context.h"
@@ -28,6 +29,20 @@ struct RefusedCall {
   absl::Status status;
 };
 
+// What a call began with: enough to ask again, while it goes on, who its caller is. Keep it out of logs.
+struct CallStart {
+  std::string method;  // "/package.Service/Method"
+  std::string bearer;  // token; "" without one
+  std::vector<std::string> certificate_names;
+  absl::Time began;
+};
+
+// Of a call that was let in; keeps no reference to it.
+CallStart StartOf(std::string method, const grpc::ServerContextBase& call);
+
+// The caller of a call that goes on, by today's files. Errors as in Authenticator::CheckAsOf and CheckAccess.
+absl::StatusOr<Principal> WhoStill(const Authenticator& authenticator, const CallStart& start);
+
 // A gRPC authentication context belongs to a connection, which calls of several users may share: nothing is written
 // into it, and handlers ask Who again. A credential is checked when a call starts; a stream that is open goes on after
 // its token has expired, but not after its caller was shut out (open_streams.h). Thread-safe.
@@ -43,6 +58,8 @@ class Guard final : public grpc::AuthMetadataProcessor {
 
   // The caller of a call that was let in. An error where its credential has expired or was revoked since.
   absl::StatusOr<Principal> Who(const grpc::ServerContextBase& call) const;
+  // As rpc::WhoStill.
+  absl::StatusOr<Principal> WhoStill(const CallStart& start) const { return rpc::WhoStill(*authenticator_, start); }
 
   // Who hears of every call that is refused from now on; null: nobody. Called from serving threads; must not block, nor
   // call this. When it returns, the one before is not being called any more.

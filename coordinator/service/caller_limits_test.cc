@@ -1,7 +1,10 @@
 // What callers may do with the islands and expert servers of others, and how much they may leave behind.
 #include <fstream>
+#include <functional>
+#include <future>
 #include <map>
 
+#include "absl/time/clock.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "common/base/errors.h"
 #include "common/rpc/principals.h"
@@ -31,12 +34,17 @@ class CallerLimitsTest : public CoordinatorFixture {
       principals << fmt::format("- {{subject: {}, {}, token_sha256: {}}}\n", name, more, token.sha256);
     }
     principals.close();
-    const auto security = rpc::Security::Make({.principals = folder_.File("principals.yaml")});
+    Deny("");
+    const auto security = rpc::Security::Make({.principals = folder_.File("principals.yaml"),
+                                               .deny_list = folder_.File("deny"),
+                                               .reload = absl::Milliseconds(5)});
     ASSERT_TRUE(security.ok()) << security.status();
     coordinator_.reset();
     StartCoordinator(/*restored=*/false, /*adopt=*/false, *security);
     serving_ = ServingService::NewStub(rpc::MakeChannel(coordinator_->address()));
   }
+
+  void Deny(const std::string& lines) { std::ofstream(folder_.File("deny")) << lines; }
 
   template <typename Stub, typename Request, typename Response>
   absl::Status As(const std::string& name, Stub& stub,
@@ -132,6 +140,38 @@ TEST_F(CallerLimitsTest, WhatAHeartbeatAndAClaimBringHasLimits) {
   const absl::Status many = As("us", *islands_, &IslandService::Stub::ClaimTask, claim, &claimed);
   EXPECT_EQ(ErrorReason(many), "TOO_MANY_CACHED_URIS") << many;
   EXPECT_EQ(ErrorField(many), "cached_uris");
+}
+
+TEST_F(CallerLimitsTest, AClaimWhoseCallerIsShutOutWhileItWaitsIsGrantedNothing) {
+  ASSERT_TRUE(RegisterAs("us", "us-1").ok());
+  ASSERT_TRUE(RegisterAs("eu", "eu-1").ok());
+  atlpb::island::v1::ClaimTaskResponse claimed;
+  auto claim = std::async(std::launch::async, [&] {
+    return As("us", *islands_, &IslandService::Stub::ClaimTask, ClaimRequestOf("us-1", absl::Seconds(15)), &claimed);
+  });
+  const auto becomes = [](const std::function<bool()>& so) {
+    for (int tries = 0; tries < 2000 && !so(); ++tries) absl::SleepFor(absl::Milliseconds(5));
+    return so();
+  };
+  ASSERT_TRUE(becomes([&] {
+    size_t waiting = 0;
+    coordinator_->WithCore([&](Core& core) { waiting = core.waiting_claims(); });
+    return waiting == 1;
+  }));
+  Deny("subject us\n");
+  ASSERT_TRUE(becomes([&] {
+    atlpb::job::v1::ListJobsResponse none;
+    const absl::Status status = As("us", *jobs_, &JobService::Stub::ListJobs, atlpb::job::v1::ListJobsRequest(), &none);
+    return ErrorReason(status) == "TOKEN_REVOKED";
+  }));
+  atlpb::job::v1::SubmitJobResponse submitted;
+  ASSERT_TRUE(As("root", *jobs_, &JobService::Stub::SubmitJob, SubmitRequest(), &submitted).ok());
+  EXPECT_EQ(ErrorReason(claim.get()), "TOKEN_REVOKED");
+  EXPECT_FALSE(claimed.has_grant());
+  ASSERT_TRUE(
+      As("eu", *islands_, &IslandService::Stub::ClaimTask, ClaimRequestOf("eu-1", absl::ZeroDuration()), &claimed).ok());
+  ASSERT_TRUE(claimed.has_grant());
+  EXPECT_EQ(claimed.grant().token().attempt(), 1) << "no attempt was spent on who was shut out";
 }
 
 TEST_F(CallerLimitsTest, WhatAJobShowsOfItsTasksAndItsEndHasLimits) {

@@ -84,6 +84,9 @@ struct ClaimRequest {
   int64_t incarnation = 0;
   absl::Duration wait = absl::ZeroDuration();
   std::set<std::string> cached_uris;
+  // Asked before a task is granted, on the core's thread: whoever waits may have been shut out. Its error is the
+  // answer. Empty: whoever claims is let in.
+  std::function<absl::Status()> still_let_in;
 };
 
 struct ClaimAnswer {

@@ -16,6 +16,10 @@ namespace {
 
 constexpr size_t kSecretBytes = 16;
 
+absl::Status StillLetIn(const ClaimRequest& request) {
+  return request.still_let_in ? request.still_let_in() : absl::OkStatus();
+}
+
 }  // namespace
 
 std::string Core::WritePrefix(std::string_view task_id, int64_t attempt) const {
@@ -183,6 +187,7 @@ absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& re
       leases::CheckIncarnation(it == islands_.end() ? nullptr : &it->second, request.island_id, request.incarnation));
   it->second.last_seen = Now();
   if (const leases::Lease* held = leases_.HeldBy(request.island_id)) {
+    ATOLL_RETURN_IF_ERROR(StillLetIn(request));
     RenewLease(held->task_id);
     if (held->secret.empty()) ATOLL_RETURN_IF_ERROR(ReplaceSecret(*held));
     ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*held));
@@ -200,6 +205,7 @@ absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& re
       *unmet = decision.unmet;
       return std::optional<ClaimAnswer>();
     }
+    ATOLL_RETURN_IF_ERROR(StillLetIn(request));
     const std::string task_id = decision.candidate->task_id;
     spdlog::debug("claim of island {}: {}", request.island_id, decision.reason);
     ATOLL_ASSIGN_OR_RETURN(std::optional<spec::TaskGrant> grant, GrantTask(it->second, task_id));

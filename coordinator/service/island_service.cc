@@ -1,5 +1,6 @@
 #include "coordinator/service/island_service.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -73,6 +74,17 @@ void WithKeys(const ServiceContext& context, const spec::TaskGrant& grant,
   context.storage_grants->Make(grant, take);
 }
 
+// Asks whether the caller of a claim may still act for its island.
+std::function<absl::Status()> StillLetInOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                                           const std::string& island_id) {
+  if (context.guard == nullptr) return {};
+  const std::string method = fmt::format("/{}/ClaimTask", pb::IslandService::service_full_name());
+  return [guard = context.guard, start = rpc::StartOf(method, call), island_id]() -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, guard->WhoStill(start));
+    return rpc::CheckIsland(caller, island_id);
+  };
+}
+
 // A long poll. The core answers it from its own thread, or the caller gives up, whichever comes first; only then does
 // gRPC let go of request and response.
 class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
@@ -80,9 +92,10 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
   ClaimReactor(const ServiceContext& context, const grpc::CallbackServerContext& call, pb::ClaimTaskResponse* response)
       : context_(context), timer_(context, call, "ClaimTask"), response_(response) {}
 
-  // `own`: whether the island is the caller's.
-  void Start(const pb::ClaimTaskRequest& request, const absl::Status& own) {
+  // `own`: whether the island is the caller's; `still_let_in`: whether it still is, empty where that does not change.
+  void Start(const pb::ClaimTaskRequest& request, const absl::Status& own, std::function<absl::Status()> still_let_in) {
     self_ = shared_from_this();
+    still_let_in_ = std::move(still_let_in);
     if (!own.ok()) {
       timer_.Changes(request.island_id());
       return FinishOnce(own);
@@ -93,6 +106,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
     claim.incarnation = request.incarnation();
     claim.wait = wire::FromProto(request.wait());
     claim.cached_uris = {request.cached_uris().begin(), request.cached_uris().end()};
+    claim.still_let_in = still_let_in_;
     const auto self = self_;
     const bool posted = context_.core_thread->Post([self, claim = std::move(claim)] {
       // Cancelled before its turn: nothing must be granted to a caller that is gone.
@@ -123,7 +137,10 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
     const auto self = shared_from_this();
     WithKeys(context_, *answer->grant,
              [self, task_id = answer->grant->token.task_id](const absl::StatusOr<spec::TaskGrant>& grant) {
-               self->FinishOnce(grant.status(), task_id, {}, grant.ok() ? &*grant : nullptr);
+               absl::Status status = grant.status();
+               // Keys may have taken seconds to make.
+               if (status.ok() && self->still_let_in_) status = self->still_let_in_();
+               self->FinishOnce(status, task_id, {}, status.ok() ? &*grant : nullptr);
              });
   }
 
@@ -144,6 +161,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
   CallTimer timer_;
   pb::ClaimTaskResponse* const response_;
   std::shared_ptr<ClaimReactor> self_;
+  std::function<absl::Status()> still_let_in_;
   int64_t ticket_ = 0;  // used on the core's thread only
   absl::Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -199,7 +217,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerConte
                                                        const pb::ClaimTaskRequest* request,
                                                        pb::ClaimTaskResponse* response) {
   const auto reactor = std::make_shared<ClaimReactor>(context_, *call, response);
-  reactor->Start(*request, CheckIsland(context_, *call, request->island_id()));
+  reactor->Start(*request, CheckIsland(context_, *call, request->island_id()),
+                 StillLetInOf(context_, *call, request->island_id()));
   return reactor.get();
 }
 
