@@ -1,10 +1,8 @@
 #include "common/rpc/open_streams.h"
 
 #include <utility>
+#include <vector>
 
-#include "absl/time/clock.h"
-
-#include "common/rpc/guard.h"
 #include "grpcpp/support/interceptor.h"
 #include "spdlog/spdlog.h"
 
@@ -32,14 +30,14 @@ class OpenStreams::Entry final : public grpc::experimental::Interceptor {
 
  private:
   void Enter() {
-    grpc::ServerContextBase* const context = info_->server_context();
-    // The guard has let it in: its header is well formed.
-    Caller caller{.method = info_->method(),
-                  .bearer = std::string(BearerOf(context->client_metadata()).value_or("")),
-                  .certificate_names = CertificateNames(*context->auth_context()),
-                  .began = absl::Now()};
-    const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
-    streams_->open_.emplace(this, std::move(caller));
+    const auto start = std::make_shared<const CallStart>(StartOf(info_->method(), *info_->server_context()));
+    {
+      const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
+      streams_->open_.emplace(this, start);
+    }
+    // After it entered: files that change from here on are those of a Cut that finds it.
+    const absl::Status status = streams_->judge_ ? streams_->judge_(*start) : absl::OkStatus();
+    if (!status.ok()) streams_->CutOne(this, start, status);
   }
 
   const std::shared_ptr<OpenStreams> streams_;
@@ -63,18 +61,23 @@ std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> OpenStrea
   return std::make_unique<Factory>(shared_from_this());
 }
 
-void OpenStreams::Cut(const std::function<absl::Status(const Caller&)>& judge) {
+void OpenStreams::Cut(const Judge& judge) {
+  std::vector<std::pair<const Entry*, std::shared_ptr<const CallStart>>> open;
+  {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    open.assign(open_.begin(), open_.end());
+  }
+  for (const auto& [entry, start] : open) {
+    if (const absl::Status status = judge(*start); !status.ok()) CutOne(entry, start, status);
+  }
+}
+
+void OpenStreams::CutOne(const Entry* entry, const std::shared_ptr<const CallStart>& start, const absl::Status& why) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  std::vector<std::pair<const Entry*, absl::Status>> refused;
-  for (const auto& [entry, caller] : open_) {
-    if (absl::Status status = judge(caller); !status.ok()) refused.emplace_back(entry, std::move(status));
-  }
-  for (const auto& [entry, status] : refused) {
-    const auto found = open_.find(entry);
-    if (found == open_.end()) continue;  // it ended with one before
-    spdlog::warn("{}: an open stream is cut: {}", found->second.method, std::string(status.message()));
-    entry->Cancel();
-  }
+  const auto found = open_.find(entry);
+  if (found == open_.end() || found->second != start) return;  // it has ended
+  spdlog::warn("{}: an open stream is cut: {}", start->method, std::string(why.message()));
+  entry->Cancel();
 }
 
 size_t OpenStreams::size() const {

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "common/rpc/guard.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_interceptor.h"
 
@@ -19,20 +19,18 @@ namespace atl::rpc {
 // Thread-safe.
 class OpenStreams : public std::enable_shared_from_this<OpenStreams> {
  public:
-  // What a stream began with.
-  struct Caller {
-    std::string method;  // "/package.Service/Method"
-    std::string bearer;  // token; "" without one
-    std::vector<std::string> certificate_names;
-    absl::Time began;
-  };
+  using Judge = std::function<absl::Status(const CallStart&)>;
+
+  // Who judges streams when they enter, by the files of that time: a guard may have let them in by those before. Before
+  // the first stream. Called from serving threads; must not block.
+  void JudgeNew(Judge judge) { judge_ = std::move(judge); }
 
   // For a server's builder; what it makes keeps this object.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptors();
 
   // Cancels the streams whose callers `judge` refuses, and says so in the log. Their ends may run on this thread
-  // before it returns.
-  void Cut(const std::function<absl::Status(const Caller&)>& judge);
+  // before it returns. No stream waits while `judge` runs.
+  void Cut(const Judge& judge);
 
   size_t size() const;
 
@@ -40,9 +38,13 @@ class OpenStreams : public std::enable_shared_from_this<OpenStreams> {
   class Entry;
   class Factory;
 
+  // Where it is still open: another stream may have taken the place of its entry in memory, but not of its start.
+  void CutOne(const Entry* entry, const std::shared_ptr<const CallStart>& start, const absl::Status& why);
+
+  Judge judge_;  // null: none
   // Recursive: a stream that is cancelled may end, and leave, within the cancelling call.
   mutable std::recursive_mutex mutex_;
-  std::unordered_map<const Entry*, Caller> open_;
+  std::unordered_map<const Entry*, std::shared_ptr<const CallStart>> open_;
 };
 
 }  // namespace atl::rpc

@@ -173,11 +173,9 @@ std::shared_ptr<FileWatcher> WatchFiles(const std::string& folder, const std::st
                                        authorities, seconds);
 }
 
-absl::Status StillLetIn(const Authenticator& authenticator, const OpenStreams::Caller& caller) {
-  if (const Access* const row = FindAccess(caller.method); row != nullptr && row->open) return absl::OkStatus();
-  ATOLL_ASSIGN_OR_RETURN(const Principal principal,
-                         authenticator.CheckAsOf(caller.bearer, caller.certificate_names, caller.began));
-  return CheckAccess(caller.method, principal.subject, principal.roles);
+absl::Status StillLetIn(const Authenticator& authenticator, const CallStart& start) {
+  if (const Access* const row = FindAccess(start.method); row != nullptr && row->open) return absl::OkStatus();
+  return WhoStill(authenticator, start).status();
 }
 
 }  // namespace
@@ -211,9 +209,15 @@ absl::StatusOr<std::shared_ptr<const Security>> Security::Make(const SecurityOpt
       .principals = options.principals, .deny_list = options.deny_list, .reload = options.reload};
   security->open_streams_ = std::make_shared<OpenStreams>();
   authenticator.reloaded = [streams = security->open_streams_](const Authenticator& now) {
-    streams->Cut([&now](const OpenStreams::Caller& caller) { return StillLetIn(now, caller); });
+    streams->Cut([&now](const CallStart& start) { return StillLetIn(now, start); });
   };
   ATOLL_ASSIGN_OR_RETURN(security->authenticator_, Authenticator::Open(authenticator, clock));
+  // Weak: the authenticator keeps the streams.
+  security->open_streams_->JudgeNew(
+      [weak = std::weak_ptr<const Authenticator>(security->authenticator_)](const CallStart& start) {
+        const std::shared_ptr<const Authenticator> now = weak.lock();
+        return now == nullptr ? absl::OkStatus() : StillLetIn(*now, start);
+      });
   security->guard_ = std::make_shared<Guard>(security->authenticator_);
   return security;
 }

@@ -419,6 +419,25 @@ principals:
   EXPECT_EQ(open_streams_->size(), 0u);
 }
 
+// As where the deny list changes after the guard let it in.
+TEST_F(SecurityTest, AStreamThatEntersAfterItsCallerWasShutOutIsCut) {
+  server_.principals = WritePrincipals();
+  Start();
+  open_streams_->JudgeNew([](const CallStart& start) {
+    EXPECT_EQ(start.bearer, "ann's");
+    return MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_REVOKED", "'ann' is on the deny list");
+  });
+  const auto stub = pb::JobService::NewStub(MakeChannel(running_->address()));
+  grpc::ClientContext context;
+  SetTimeout(&context, absl::Minutes(2));
+  context.AddMetadata("authorization", "Bearer ann's");
+  const auto reader = stub->WatchJob(&context, {});
+  pb::WatchJobResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(SecurityTest, ATokenThatIsReplacedIsShownOnTheSameChannel) {
   server_.principals = WritePrincipals();
   Start();
