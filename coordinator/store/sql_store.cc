@@ -16,6 +16,10 @@
 namespace atl::store {
 namespace {
 
+// Of the specs on a page of jobs. A message takes at most four bytes for a letter of their JSON: the page is far
+// smaller than the largest message (common/rpc/channel.h), with specs of any size that a coordinator takes.
+constexpr int64_t kMaxPageLetters = int64_t{8} << 20;
+
 absl::StatusOr<std::string> Meta(Database& database, std::string_view key) {
   Statement row = database.Prepare("SELECT value FROM meta WHERE key = ?");
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(key).Step());
@@ -170,9 +174,11 @@ absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> SqlStore::Fin
 absl::StatusOr<Store::JobPage> SqlStore::ListJobs(int64_t before, int32_t limit) {
   JobPage page;
   Statement row = database_->Prepare(fmt::format(
-      "SELECT {}, sequence FROM jobs WHERE ? = 0 OR sequence < ? ORDER BY sequence DESC LIMIT ?", kJobColumns));
+      "SELECT {}, sequence, LENGTH(spec_yaml) FROM jobs WHERE ? = 0 OR sequence < ? ORDER BY sequence DESC LIMIT ?",
+      kJobColumns));
   row.Bind(before).Bind(before).Bind(int64_t{limit} + 1);
   int64_t last = 0;
+  int64_t letters = 0;
   while (true) {
     ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
     if (!found) return page;
@@ -181,8 +187,14 @@ absl::StatusOr<Store::JobPage> SqlStore::ListJobs(int64_t before, int32_t limit)
       return page;
     }
     ATOLL_ASSIGN_OR_RETURN(jobs::Job job, ReadJob(row));
+    const int64_t sequence = row.Int();
+    letters += row.Int();
+    if (letters > kMaxPageLetters && !page.jobs.empty()) {
+      page.next = last;
+      return page;
+    }
     page.jobs.push_back(std::move(job));
-    last = row.Int();
+    last = sequence;
   }
 }
 

@@ -193,7 +193,8 @@ class Store {
     std::vector<jobs::Job> jobs;
     int64_t next = 0;  // pass as `before` for the next page; 0 at the end
   };
-  // Newest first; `before` 0 starts at the newest.
+  // Newest first; `before` 0 starts at the newest. Fewer than `limit`, and at least one, where specs are so long that a
+  // message would not hold them.
   virtual absl::StatusOr<JobPage> ListJobs(int64_t before, int32_t limit) = 0;
 
   virtual absl::StatusOr<std::vector<AttemptRow>> ActiveAttempts() = 0;

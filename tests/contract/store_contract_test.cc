@@ -83,6 +83,26 @@ TEST_P(StoreContract, PagesOfJobsAreNewestFirstAndEnd) {
   EXPECT_THAT(ids, ElementsAre("j-5", "j-4", "j-3", "j-2", "j-1"));
 }
 
+TEST_P(StoreContract, PagesOfLongSpecsEndEarlier) {
+  // Two fit a page, and one that fits none has its own.
+  const size_t letters[] = {3 << 20, 9 << 20, 3 << 20, 3 << 20, 3 << 20};
+  for (size_t i = 0; i < std::size(letters); ++i) {
+    jobs::JobRecord record = SmallJob("j-" + std::to_string(i + 1));
+    record.job.spec.model_name = std::string(letters[i], 'm');
+    ASSERT_TRUE(Insert(record).ok());
+  }
+  std::vector<std::string> pages;
+  int64_t before = 0;
+  do {
+    const auto page = store_->ListJobs(before, 1000);
+    ASSERT_TRUE(page.ok()) << page.status();
+    std::string& ids = pages.emplace_back();
+    for (const jobs::Job& job : page->jobs) ids += job.job_id + " ";
+    before = page->next;
+  } while (before != 0 && pages.size() < 10);
+  EXPECT_THAT(pages, ElementsAre("j-5 j-4 ", "j-3 ", "j-2 ", "j-1 "));
+}
+
 TEST_P(StoreContract, AFailedBodyLeavesNothing) {
   const absl::Status status = store_->Write("insert", [&](Transaction& t) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(t.InsertJob(SmallJob("j-1")));
