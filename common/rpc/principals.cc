@@ -36,6 +36,28 @@ bool IsTokenHash(std::string_view text) {
          });
 }
 
+std::string_view Stripped(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r");
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
+}
+
+// What a name has that none on a line of the deny list can have; empty: nothing.
+std::string_view Undeniable(std::string_view name) {
+  if (std::ranges::any_of(name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); })) {
+    return "a control character in it";
+  }
+  if (name.starts_with('"') || name.starts_with('\'')) return "a quote before it";
+  if (name.starts_with('#') || name.find(" #") != std::string_view::npos) {
+    return "a '#' behind it: a comment has a line of its own";
+  }
+  return "";
+}
+
+// Whether the deny list can name this subject: nobody may be called what could not be shut out.
+bool CanBeDenied(std::string_view subject) {
+  return !subject.empty() && subject.size() <= kMaxName && Stripped(subject) == subject && Undeniable(subject).empty();
+}
+
 }  // namespace
 
 // Reads the file's tree, field by field.
@@ -193,6 +215,11 @@ class PrincipalsReader {
                                        "models", "quota", "expires"}));
     Principal principal;
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject", true, &principal.subject));
+    if (!CanBeDenied(principal.subject)) {
+      return Wrong(
+          path + ".subject", *node.Find("subject"),
+          "a name that the deny list can have: no quote and no # before it, no ' #' in it, no blank at its ends");
+    }
     const bool taken = std::ranges::any_of(principals_->principals_,
                                            [&](const Principal& other) { return other.subject == principal.subject; });
     if (taken) return Wrong(path + ".subject", *node.Find("subject"), "every subject once");
@@ -266,11 +293,6 @@ absl::Status Refused(std::string_view reason, std::string_view message) {
   return MakeError(absl::StatusCode::kUnauthenticated, reason, message);
 }
 
-std::string_view Stripped(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r");
-  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
-}
-
 // A JWT under both texts that it may have.
 bool IsTokenDenied(const DenyList& denied, std::string_view bearer) {
   if (denied.tokens.empty()) return false;
@@ -297,14 +319,8 @@ std::string Unmatchable(std::string_view kind, std::string_view value) {
         : value.size() == 64 ? "upper-case hex"
                              : fmt::format("{} digits", value.size()));
   }
-  std::string_view found;
-  if (std::ranges::any_of(value, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); })) {
-    found = "a control character in it";
-  } else if (value.front() == '"' || value.front() == '\'') {
-    found = "a quote before it";
-  } else if (value.front() == '#' || value.find(" #") != std::string_view::npos) {
-    found = "a '#' behind it: a comment has a line of its own";
-  } else if (value.size() > kMaxName) {
+  const std::string_view found = Undeniable(value);
+  if (found.empty() && value.size() > kMaxName) {
     return fmt::format("expected '{}' and a name of at most {} bytes, found {}", kind, kMaxName, value.size());
   }
   if (found.empty()) return "";
@@ -396,6 +412,13 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
   ATOLL_ASSIGN_OR_RETURN(JwtClaims claims, VerifyJwt(bearer, issuers_, now));
   Principal principal;
   principal.subject = issued_to_[claims.issuer].subject_prefix + claims.subject;
+  if (!CanBeDenied(principal.subject)) {
+    return Refused(
+        "TOKEN_MALFORMED",
+        fmt::format("expected a claim sub that makes a name of at most {} bytes which the deny list can have, "
+                    "found another",
+                    kMaxName));
+  }
   principal.quota = issued_to_[claims.issuer].quota;
   principal.roles = claims.roles;
   principal.islands = std::move(claims.islands);

@@ -119,6 +119,18 @@ jwt:
   EXPECT_EQ(ErrorReason(principals->Check(twin, {}, {.tokens = {TokenHash(token)}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.subjects = {"corp/ann"}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_TRUE(principals->Check(token, {}, {.subjects = {"ann"}, .jtis = {"8"}}, kNow).ok());
+  // What a subject is made of counts as a whole.
+  const auto check = [&](const std::string& subject) {
+    const std::string claims = fmt::format(
+        R"({{"iss": "https://issuer", "aud": "atoll", "sub": "{}", "iat": 1700000000, "exp": 1700003600}})", subject);
+    return principals->Check(SignJwt(key, R"({"alg": "ES256"})", claims), {}, {}, kNow);
+  };
+  for (const char* subject : {"ann # left", "ann "}) {
+    EXPECT_EQ(ErrorReason(check(subject).status()), "TOKEN_MALFORMED") << subject;
+  }
+  const auto quoted = check("'ann'");
+  ASSERT_TRUE(quoted.ok()) << quoted.status();
+  EXPECT_TRUE(DenyList::Parse("subject " + quoted->subject, "deny").ok());
 }
 
 TEST(PrincipalsTest, WrongFilesSayWhere) {
@@ -155,6 +167,11 @@ TEST(PrincipalsTest, WrongFilesSayWhere) {
        "principals[1].certificate", "once"},
       {"principals: [{subject: a, roles: [admin], certificate: [c, [d]]}]", "principals[0].certificate", "texts"},
       {"jwt: [{issuer: i, audience: a, roles: [admin]}]", "jwt[0].keys", "expected a text"},
+      {"principals: [{subject: 'bob # left', roles: [admin], certificate: c}]", "principals[0].subject",
+       "a name that the deny list can have"},
+      {"principals: [{subject: '#bob', roles: [admin], certificate: c}]", "principals[0].subject", "the deny list"},
+      {"principals: [{subject: \"'bob'\", roles: [admin], certificate: c}]", "principals[0].subject", "the deny list"},
+      {"principals: [{subject: ' bob', roles: [admin], certificate: c}]", "principals[0].subject", "the deny list"},
   };
   for (const Case& one : cases) {
     const absl::Status status = Parse(one.yaml).status();
