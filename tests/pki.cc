@@ -143,6 +143,7 @@ Certificate CertificateAuthority::Issue(const CertificateRequest& request) const
   std::string names;
   for (const std::string& name : request.dns_names) names += (names.empty() ? "DNS:" : ",DNS:") + name;
   for (const std::string& address : request.addresses) names += (names.empty() ? "IP:" : ",IP:") + address;
+  for (const std::string& email : request.emails) names += (names.empty() ? "email:" : ",email:") + email;
   if (!names.empty()) AddExtension(certificate.get(), issuer, NID_subject_alt_name, names);
   Must(X509_sign(certificate.get(), state_->key.get(), EVP_sha256()) > 0, "X509_sign");
   return {CertificatePem(certificate.get()), PrivatePem(key.get())};

@@ -20,6 +20,7 @@ struct CertificateRequest {
   std::string common_name;
   std::vector<std::string> dns_names;
   std::vector<std::string> addresses;  // IP addresses
+  std::vector<std::string> emails;
   absl::Time not_before = absl::Now() - absl::Hours(1);
   absl::Time not_after = absl::Now() + absl::Hours(24);
 };

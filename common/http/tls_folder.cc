@@ -1,5 +1,7 @@
 #include "common/http/tls_folder.h"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -134,6 +136,13 @@ std::vector<std::string> NamesOf(X509* certificate) {
     // A name with a zero byte in it is one name to a C program and another one to the authority that signed it.
     if (!name.empty() && name.find('\0') == std::string::npos) names.push_back(std::move(name));
   };
+  const auto add_address = [&names](const ASN1_OCTET_STRING* bytes) {
+    const int size = ASN1_STRING_length(bytes);
+    if (size != 4 && size != 16) return;
+    char text[INET6_ADDRSTRLEN];
+    const int family = size == 4 ? AF_INET : AF_INET6;
+    if (inet_ntop(family, ASN1_STRING_get0_data(bytes), text, sizeof(text)) != nullptr) names.emplace_back(text);
+  };
   X509_NAME* const subject = X509_get_subject_name(certificate);
   const int common = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
   if (common >= 0) add(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, common)));
@@ -143,7 +152,9 @@ std::vector<std::string> NamesOf(X509* certificate) {
   for (int i = 0; others != nullptr && i < sk_GENERAL_NAME_num(others.get()); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(others.get(), i);
     if (name->type == GEN_DNS) add(name->d.dNSName);
+    if (name->type == GEN_EMAIL) add(name->d.rfc822Name);
     if (name->type == GEN_URI) add(name->d.uniformResourceIdentifier);
+    if (name->type == GEN_IPADD) add_address(name->d.iPAddress);
   }
   return names;
 }

@@ -9,12 +9,17 @@
 #include "common/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "openssl/bio.h"
+#include "openssl/pem.h"
+#include "openssl/x509.h"
 #include "tests/pki.h"
 
 namespace atl::http {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 class TlsFolderTest : public ::testing::Test {
  protected:
@@ -111,6 +116,24 @@ TEST_F(TlsFolderTest, ChangedFilesThatCouldNotBeReadAreReadLater) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(without, first);
   EXPECT_NE((*folder)->Current(), first);
+}
+
+TEST(NamesOfTest, AllNamesOfACertificateAreThere) {
+  EXPECT_THAT(NamesOf(nullptr), IsEmpty());
+  const testing::CertificateAuthority authority;
+  const std::string pem = authority
+                              .Issue({.common_name = "node-a",
+                                      .dns_names = {"node-a.example.org"},
+                                      .addresses = {"10.0.0.1", "2001:db8::1"},
+                                      .emails = {"ann@example.org"}})
+                              .certificate;
+  BIO* const bio = BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()));
+  X509* const certificate = PEM_read_bio_X509(bio, nullptr, nullptr, nullptr);
+  BIO_free(bio);
+  ASSERT_NE(certificate, nullptr);
+  EXPECT_THAT(NamesOf(certificate),
+              UnorderedElementsAre("node-a", "node-a.example.org", "10.0.0.1", "2001:db8::1", "ann@example.org"));
+  X509_free(certificate);
 }
 
 }  // namespace
