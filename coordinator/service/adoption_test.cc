@@ -241,6 +241,30 @@ TEST_F(AdoptionTest, OneThatIsToldToEndMeanwhileGoesOnAtTheNextStart) {
   EXPECT_EQ(ClaimAgain().resume_from().manifest_uri(), thirty);
 }
 
+// As for one that waits for the store of another: whoever waits for signals has taken the one that says so.
+TEST_F(AdoptionTest, AnAuditLogThatIsMovedAwayMeanwhileIsOpenedAgain) {
+  CommitSince(30);
+  coordinator_.reset();
+  std::filesystem::copy_file(folder_.File("copy.db"), folder_.File("store.db"),
+                             std::filesystem::copy_options::overwrite_existing);
+  CoordinatorOptions options;
+  options.store = folder_.File("store.db");
+  options.blob_store = "file://" + folder_.File("blobs");
+  options.restored = true;
+  options.adopt = true;
+  options.audit_log = folder_.File("moved.log");
+  const std::string path = options.audit_log;
+  int asked = 0;
+  options.keep_waiting = [&](absl::Duration) {
+    if (asked++ == 0) std::filesystem::rename(path, path + ".1");
+    return true;
+  };
+  const auto coordinator = Coordinator::Start(options);
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  EXPECT_GT(asked, 0);
+  EXPECT_TRUE(std::filesystem::exists(path));
+}
+
 TEST_F(AdoptionTest, AProcessThatDiesBeforeItHasItsEpochIsARestoredOneAtItsNextStart) {
   CommitSince(20);
   coordinator_.reset();

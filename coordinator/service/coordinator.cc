@@ -113,7 +113,7 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   core.random_bytes = RandomBytes;
   ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
   if (options.adopt) {
-    const auto go_on = [&options] { return !options.keep_waiting || options.keep_waiting(absl::ZeroDuration()); };
+    const auto go_on = [&] { return !options.keep_waiting || KeepWaiting(options, absl::ZeroDuration()); };
     ATOLL_RETURN_IF_ERROR(AdoptCheckpoints(*blobs_, *core_, clock, go_on).status());
   }
   return OpenExperts(options, clock);
@@ -134,7 +134,7 @@ absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
   if (options.keep_waiting) {
     store.keep_waiting = [&](const std::string& holder) {
       standby = StandBy(options, holder);
-      return standby.ok() && options.keep_waiting(std::min(options.store_lease / 5, absl::Seconds(1)));
+      return standby.ok() && KeepWaiting(options, std::min(options.store_lease / 5, absl::Seconds(1)));
     };
   }
   absl::StatusOr<std::unique_ptr<store::PgStore>> opened = store::PgStore::Open(std::move(store));
@@ -142,6 +142,14 @@ absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
   ATOLL_RETURN_IF_ERROR(opened.status());
   store_ = *std::move(opened);
   return absl::OkStatus();
+}
+
+bool Coordinator::KeepWaiting(const CoordinatorOptions& options, absl::Duration poll) {
+  if (!options.keep_waiting(poll)) return false;
+  const absl::Status reopened = ReopenAuditLog();
+  if (!reopened.ok() && audit_complaint_ != reopened.message()) spdlog::error("{}", std::string(reopened.message()));
+  audit_complaint_ = std::string(reopened.message());
+  return true;
 }
 
 absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::string& holder) {

@@ -106,6 +106,8 @@ class Coordinator {
   absl::Status Open(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenStore(const CoordinatorOptions& options);
   absl::Status StandBy(const CoordinatorOptions& options, const std::string& holder);
+  // options.keep_waiting, which takes a SIGHUP that was meant for the audit log: that is opened again after it.
+  bool KeepWaiting(const CoordinatorOptions& options, absl::Duration poll);
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
   absl::Status StartStorageGrants(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
@@ -122,6 +124,7 @@ class Coordinator {
   std::unique_ptr<ExpertRegistryMetrics> experts_metrics_;
   std::unique_ptr<ExpertRegistry> experts_;
   std::unique_ptr<AuditLog> audit_;
+  std::string audit_complaint_;  // why it could not be opened again; empty: it could
   std::unique_ptr<OpenWatches> watches_;
   std::unique_ptr<Executor> core_thread_;
   std::unique_ptr<Executor> blob_thread_;
