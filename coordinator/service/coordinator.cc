@@ -81,10 +81,14 @@ absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckListen(const CoordinatorOptions& options) {
+  ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
+  return rpc::ProbeListen(options.listen);
+}
+
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
   // First: a second coordinator on a port that is taken must leave no store behind.
-  ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
-  ATOLL_RETURN_IF_ERROR(rpc::ProbeListen(options.listen));
+  ATOLL_RETURN_IF_ERROR(CheckListen(options));
   std::unique_ptr<Coordinator> coordinator(new Coordinator);
   ATOLL_RETURN_IF_ERROR(coordinator->Open(options, clock));
   ATOLL_RETURN_IF_ERROR(coordinator->Serve(options, clock));

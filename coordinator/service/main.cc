@@ -177,6 +177,18 @@ void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
   };
 }
 
+// After the other flags were checked: with a bad one the same command, mended, would find a store already.
+absl::Status Restore(const Flags& flags, const sigset_t& stop_signals) {
+  if (const absl::Status listens = atl::coordinator::CheckListen(flags.options); !listens.ok()) return listens;
+  // It may take long, and nobody waits for a signal yet: one ends the process.
+  pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
+  const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store);
+  pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
+  if (!facts.ok()) return facts.status();
+  Say("restored", flags.restore, flags.options.store, *facts);
+  return absl::OkStatus();
+}
+
 int RefuseCopies(const Flags& flags) {
   std::fprintf(stderr,
                "%s copies SQLite stores; a PostgreSQL store is copied with pg_dump and pg_restore, and a coordinator "
@@ -213,11 +225,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "--blob-store is required\n");
     return 2;
   }
-  if (!flags.restore.empty()) {
-    const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store);
-    if (!facts.ok()) return Fail(facts.status());
-    Say("restored", flags.restore, flags.options.store, *facts);
-  }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("coordinator"));
   spdlog::set_level(spdlog::level::from_str(flags.log_level));
   signal(SIGPIPE, SIG_IGN);
@@ -228,6 +235,10 @@ int main(int argc, char** argv) {
   flags.options.security = *std::move(security);
   if (const absl::Status grants = atl::coordinator::CheckStorageGrants(flags.options); !grants.ok()) {
     return Fail(grants);
+  }
+  if (!flags.restore.empty()) {
+    const absl::Status restored = Restore(flags, stop_signals);
+    if (!restored.ok()) return Fail(restored);
   }
   WaitAsStandby(flags, stop_signals);
   auto coordinator = atl::coordinator::Coordinator::Start(flags.options);

@@ -268,5 +268,15 @@ TEST_F(CoordinatorKillTest, ASecondCoordinatorOnTheSameStoreIsRefused) {
   EXPECT_THAT(process_->log(), HasSubstr("belongs to a running coordinator"));
 }
 
+// Else the same command, mended, would find a store already.
+TEST_F(CoordinatorKillTest, ARestoreWithABadFlagMakesNoStore) {
+  process_->Start("", {"--restore", folder_->File("backup.db"), "--listen", "0.0.0.0:0"});
+  const std::optional<int> status = process_->AwaitEnd(kPatience);
+  ASSERT_TRUE(status.has_value());
+  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 1) << *status;
+  EXPECT_THAT(process_->log(), HasSubstr("TLS_REQUIRED")) << "before the backup, which is not there, is looked at";
+  EXPECT_FALSE(std::filesystem::exists(folder_->File("store.db")));
+}
+
 }  // namespace
 }  // namespace atl::multiproc
