@@ -6,17 +6,14 @@
 
 #include "common/base/errors.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::rpc {
 
-IdentityWatch::IdentityWatch(std::string certificate, std::string key, std::function<absl::Status()> check,
+IdentityWatch::IdentityWatch(std::vector<std::string> files, std::function<absl::Status()> check,
                              absl::Duration interval)
-    : certificate_(std::move(certificate)),
-      key_(std::move(key)),
-      check_(std::move(check)),
-      interval_(interval),
-      thread_([this] { Run(); }) {}
+    : files_(std::move(files)), check_(std::move(check)), interval_(interval), thread_([this] { Run(); }) {}
 
 IdentityWatch::~IdentityWatch() {
   {
@@ -47,7 +44,7 @@ void IdentityWatch::Run() {
 
 std::string IdentityWatch::Stamp() const {
   std::string stamp;
-  for (const std::string& file : {certificate_, key_}) {
+  for (const std::string& file : files_) {
     struct stat info {};
     if (stat(file.c_str(), &info) != 0) info = {};
     stamp += fmt::format("{}:{}:{}.{} ", info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
@@ -57,14 +54,13 @@ std::string IdentityWatch::Stamp() const {
 
 void IdentityWatch::Tell(const absl::Status& status) const {
   if (status.ok()) {
-    spdlog::info("{} and its key are good again: new connections use them", certificate_);
+    spdlog::info("{} are good again: new connections use them", fmt::join(files_, ", "));
   } else if (ErrorReason(status) == "FILE_ERROR") {
     // gRPC goes on with what it read before.
-    spdlog::error("{} or its key is not used: {}", certificate_, std::string(status.message()));
+    spdlog::error("what was read before of {} goes on: {}", fmt::join(files_, ", "), std::string(status.message()));
   } else {
-    spdlog::error(
-        "gRPC ports take no new connections, and none is made to others, until {} and its key are good again: {}",
-        certificate_, std::string(status.message()));
+    spdlog::error("gRPC ports take no new connections, and none may be made to others, until {} are good again: {}",
+                  fmt::join(files_, ", "), std::string(status.message()));
   }
 }
 

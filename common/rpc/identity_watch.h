@@ -1,9 +1,10 @@
-// A look after a process's certificate and key while it runs.
+// A look after a process's certificate, its key and its authorities while it runs.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -12,13 +13,13 @@
 
 namespace atl::rpc {
 
-// gRPC reads both files again when they change and believes them: where they do not fit each other, every new
-// connection ends, and nothing says why. This says it in the log, once per change. One thread of its own, joined by the
-// destructor.
+// gRPC reads these files again when they change and believes them: where certificate and key do not fit each other, or
+// authorities are none, every new connection ends, and nothing says why. This says it in the log, once per change. One
+// thread of its own, joined by the destructor.
 class IdentityWatch {
  public:
   // `check` says what is wrong with the files as they are; called on the thread, when one of them has changed.
-  IdentityWatch(std::string certificate, std::string key, std::function<absl::Status()> check, absl::Duration interval);
+  IdentityWatch(std::vector<std::string> files, std::function<absl::Status()> check, absl::Duration interval);
   ~IdentityWatch();
   IdentityWatch(const IdentityWatch&) = delete;
   IdentityWatch& operator=(const IdentityWatch&) = delete;
@@ -29,8 +30,7 @@ class IdentityWatch {
   std::string Stamp() const;
   void Tell(const absl::Status& status) const;
 
-  const std::string certificate_;
-  const std::string key_;
+  const std::vector<std::string> files_;
   const std::function<absl::Status()> check_;
   const absl::Duration interval_;
   absl::Mutex mutex_;

@@ -97,6 +97,13 @@ absl::Status CheckAuthorities(const std::string& path) {
   return wrong;
 }
 
+// OK where the file has a certificate, in its time or not: one that is past keeps no port shut.
+absl::Status CheckAuthoritiesFormat(const std::string& path) {
+  const absl::Status status = CheckAuthorities(path);
+  const std::string reason = ErrorReason(status);
+  return reason == "FILE_ERROR" || reason == "INVALID_CERTIFICATE" ? status : absl::OkStatus();
+}
+
 // The first of a chain is the process's own.
 absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path) {
   ATOLL_ASSIGN_OR_RETURN(const std::string chain, Contents(certificate_path));
@@ -185,7 +192,7 @@ struct Security::Tls {
   std::string authorities;                // of servers that are called: ca.crt, or --ca; empty: the system's
   std::string of_clients;                 // of those who call: ca.crt, whatever --ca says; empty: none
   std::shared_ptr<FileWatcher> provider;  // of the identity and of `authorities`
-  std::unique_ptr<IdentityWatch> watch;   // of the identity
+  std::unique_ptr<IdentityWatch> watch;   // of all these files where there is an identity; else null
 };
 
 Security::Security() = default;
@@ -235,8 +242,20 @@ absl::Status Security::LoadTls() {
   if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->authorities));
   tls_->provider = WatchFiles(folder, tls_->authorities, options_.reload);
   if (tls_->identity) {
-    const auto check = [certificate, key] { return CheckIdentity(certificate, key); };
-    tls_->watch = std::make_unique<IdentityWatch>(certificate, key, check, options_.reload);
+    std::vector<std::string> files = {certificate, key};
+    std::vector<std::string> authorities;
+    for (const std::string& file : {tls_->authorities, tls_->of_clients}) {
+      if (!file.empty() && (authorities.empty() || authorities.front() != file)) authorities.push_back(file);
+    }
+    files.insert(files.end(), authorities.begin(), authorities.end());
+    const auto check = [certificate, key, authorities] {
+      absl::Status status = CheckIdentity(certificate, key);
+      for (const std::string& file : authorities) {
+        if (status.ok()) status = CheckAuthoritiesFormat(file);
+      }
+      return status;
+    };
+    tls_->watch = std::make_unique<IdentityWatch>(std::move(files), check, options_.reload);
   }
   return absl::OkStatus();
 }

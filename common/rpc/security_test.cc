@@ -381,6 +381,8 @@ TEST_F(SecurityTest, AKeyThatDoesNotFitItsCertificateIsToldOncePerChange) {
   const std::string after = await_line("are good again");
   EXPECT_THAT(after, HasSubstr("are good again"));
   EXPECT_EQ(after.find("found another"), after.rfind("found another")) << after;
+  WriteTlsFolder(Path("server"), second, "no certificate");
+  EXPECT_THAT(await_line("ca.crt: expected a certificate"), HasSubstr("ca.crt: expected a certificate"));
 }
 
 TEST_F(SecurityTest, OpenStreamsOfCallersWhoAreShutOutAreCut) {
