@@ -8,6 +8,7 @@
 #include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/spec_io.h"
 #include "common/wire/spec_wire.h"
 #include "coordinator/service/dataset_lookup.h"
 #include "coordinator/service/job_files.h"
@@ -72,6 +73,8 @@ absl::StatusOr<DatasetInfo> LookUpInputs(storage::BlobStore& blobs, const std::f
   ATOLL_ASSIGN_OR_RETURN(DatasetInfo dataset, LookUpDataset(blobs, spec->dataset));
   ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, &dataset.facts));
   ATOLL_RETURN_IF_ERROR(FillFileHashes(blobs, go_on, spec));
+  // One that is too large to be read again would keep the coordinator from its next start.
+  ATOLL_RETURN_IF_ERROR(spec::ParseStoredJobSpec(spec::ToJson(*spec), "the spec, as JSON").status());
   return dataset;
 }
 

@@ -182,6 +182,31 @@ TEST_F(JobServiceTest, PagesEndAndBadTokensAreRefused) {
   EXPECT_EQ(ErrorReason(Call(*jobs_, &JobService::Stub::ListJobs, request, &none)), "INVALID_PAGE_SIZE");
 }
 
+TEST_F(JobServiceTest, LargeSpecsFillPagesAndThoseThatCouldNotBeReadAgainAreRefused) {
+  atlpb::job::v1::SubmitJobRequest large = SubmitRequest();
+  auto& labels = *large.mutable_spec()->mutable_requirements()->mutable_labels();
+  labels["zone"] = std::string(2 << 20, 'x');
+  const absl::Status refused = Submit(large).status();
+  EXPECT_EQ(ErrorReason(refused), "SPEC_TOO_LARGE") << refused;
+  labels["zone"] = std::string(1'000'000, 'x');
+  for (int i = 0; i < 10; ++i) {
+    const auto job = Submit(large);
+    ASSERT_TRUE(job.ok()) << job.status();
+  }
+  atlpb::job::v1::ListJobsRequest request;
+  atlpb::job::v1::ListJobsResponse first;
+  ASSERT_TRUE(Call(*jobs_, &JobService::Stub::ListJobs, request, &first).ok());
+  EXPECT_EQ(first.jobs_size(), 8);
+  request.set_page_token(first.next_page_token());
+  atlpb::job::v1::ListJobsResponse second;
+  ASSERT_TRUE(Call(*jobs_, &JobService::Stub::ListJobs, request, &second).ok());
+  EXPECT_EQ(second.jobs_size(), 2);
+  EXPECT_EQ(second.next_page_token(), "");
+  coordinator_.reset();
+  StartCoordinator();
+  EXPECT_EQ(CountJobs(), 8u) << "a page of those that were read at the start";
+}
+
 TEST_F(JobServiceTest, AWatchSendsEveryStateUntilTheJobEnds) {
   const auto job = Submit(SubmitRequest());
   ASSERT_TRUE(job.ok()) << job.status();
