@@ -169,7 +169,8 @@ TEST_F(CallerLimitsTest, AClaimWhoseCallerIsShutOutWhileItWaitsIsGrantedNothing)
   EXPECT_EQ(ErrorReason(claim.get()), "TOKEN_REVOKED");
   EXPECT_FALSE(claimed.has_grant());
   ASSERT_TRUE(
-      As("eu", *islands_, &IslandService::Stub::ClaimTask, ClaimRequestOf("eu-1", absl::ZeroDuration()), &claimed).ok());
+      As("eu", *islands_, &IslandService::Stub::ClaimTask, ClaimRequestOf("eu-1", absl::ZeroDuration()), &claimed)
+          .ok());
   ASSERT_TRUE(claimed.has_grant());
   EXPECT_EQ(claimed.grant().token().attempt(), 1) << "no attempt was spent on who was shut out";
 }
