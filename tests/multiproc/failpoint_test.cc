@@ -34,10 +34,12 @@ enum class Role { kCoordinator, kLeader, kRank };
 constexpr Role kRoles[] = {Role::kCoordinator, Role::kLeader, Role::kRank};
 constexpr const char* kActions[] = {"kill", "delay", "error"};
 constexpr size_t kHarmless = 2;  // of them: no result is another
-constexpr size_t kFaultsPerLife = 8;
+// What a process is started with. The first kill that strikes ends its life: of several, one that is reached soon.
+constexpr size_t kKillsPerLife = 4;
+constexpr size_t kOthersPerLife = 7;
 // A process none of whose faults strikes any more gets others; and what another does only when this one starts, such as
 // registering it, comes again.
-constexpr absl::Duration kLongestLife = absl::Seconds(15);
+constexpr absl::Duration kLongestLife = absl::Seconds(10);
 constexpr absl::Duration kPatience = absl::Minutes(3);
 
 const char* NameOf(Role role) {
@@ -65,24 +67,26 @@ class FaultList {
   // Places that are found from now on are those that only faults lead to: they are hit as often as they come.
   void Close() { required_ = places_; }
 
-  // The text for ATOLL_FAILPOINTS: one kill at most, and some others.
+  // The text for ATOLL_FAILPOINTS: some kills and some others, at random. Were those first that are left most often,
+  // the places that are seldom reached would keep the others waiting.
   std::string Next(Role role) {
-    std::vector<std::pair<int, const Fault*>> waiting;
+    std::vector<const Fault*> waiting;
+    // A role that is done goes on in the long form: others reach some places only when it fails.
+    const bool all = repeats_ > 0 && !HasLeft(role);
     for (const auto& [fault, left] : left_) {
-      if (fault.role == role && left > 0) waiting.emplace_back(left, &fault);
+      if (fault.role == role && (all || left > 0)) waiting.push_back(&fault);
     }
     std::shuffle(waiting.begin(), waiting.end(), random_);
-    std::stable_sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     std::string text;
-    size_t chosen = 0;
-    bool kills = false;
-    for (const auto& [left, fault] : waiting) {
+    size_t kills = 0;
+    size_t others = 0;
+    for (const Fault* fault : waiting) {
       const bool kill = fault->action == "kill";
-      if (chosen == kFaultsPerLife || (kill && kills)) continue;
-      kills |= kill;
-      ++chosen;
+      if (kill ? kills == kKillsPerLife : others == kOthersPerLife) continue;
+      ++(kill ? kills : others);
       const char* action = fault->action == "delay" ? "delay:300ms" : fault->action.c_str();
-      const uint64_t at = repeats_ == 0 ? 1 : 1 + random_() % 2;
+      // Seldom at the second time: some places are reached once in a life.
+      const int at = repeats_ > 0 && random_() % 4 == 0 ? 2 : 1;
       text += fmt::format("{}={}@{};", fault->place, action, at);
     }
     return text;
