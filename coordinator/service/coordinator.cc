@@ -109,6 +109,7 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   // A standby may have waited for days, in which the file was moved away.
   if (audit_ != nullptr) ATOLL_RETURN_IF_ERROR(audit_->Reopen());
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
+  if (options.adopt) ATOLL_RETURN_IF_ERROR(CheckRanHere(*blobs_, *store_));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
   CoreOptions core;
   core.lease = options.lease;

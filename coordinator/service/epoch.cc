@@ -37,6 +37,16 @@ absl::Status TakeEpoch(storage::BlobStore& blobs, store::Store& store, int64_t e
                    fmt::format("{} other stores took epochs before this one could", kMaxRaces));
 }
 
+absl::Status NotItsBlobStore(std::string_view root, int64_t epoch, const EpochHolder& newest) {
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "BLOB_STORE_UNKNOWN",
+      fmt::format("{}: expected the blob store in which this store took epoch {}, found {}; is --blob-store the one of "
+                  "before, and mounted? If its files were moved here without coordinator/, start with --restored and "
+                  "without --adopt",
+                  root, epoch,
+                  newest.epoch == 0 ? "none" : fmt::format("epoch {} of store {}", newest.epoch, newest.store_id)));
+}
+
 }  // namespace
 
 // Fixed width, so that names sort as numbers do.
@@ -84,12 +94,15 @@ absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool
   }
   if (newest.epoch == store.epoch() && newest.store_id == store.store_id()) return absl::OkStatus();
   // Its jobs' files are not here: islands would fail every one of them.
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, "BLOB_STORE_UNKNOWN",
-      fmt::format("{}: expected the blob store in which this store took epoch {}, found {}; is --blob-store the one of "
-                  "before, and mounted? If its files were moved here without coordinator/, start with --restored",
-                  blobs.root(), store.epoch(),
-                  newest.epoch == 0 ? "none" : fmt::format("epoch {} of store {}", newest.epoch, newest.store_id)));
+  return NotItsBlobStore(blobs.root(), store.epoch(), newest);
+}
+
+absl::Status CheckRanHere(storage::BlobStore& blobs, const store::Store& store) {
+  if (store.epoch() == 0) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const bool known, blobs.Exists(EpochUri(blobs.root(), store.epoch())));
+  if (known) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const EpochHolder newest, NewestEpoch(blobs));
+  return NotItsBlobStore(blobs.root(), store.epoch(), newest);
 }
 
 }  // namespace atl::coordinator

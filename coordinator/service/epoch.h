@@ -31,4 +31,8 @@ absl::StatusOr<EpochHolder> NewestEpoch(storage::BlobStore& blobs);
 // epoch was not taken in.
 absl::Status EstablishEpoch(storage::BlobStore& blobs, store::Store& store, bool restored);
 
+// Asked before adoption, which gives up every checkpoint that it does not find: FAILED_PRECONDITION
+// (BLOB_STORE_UNKNOWN) where the store's epoch was not taken in this blob store.
+absl::Status CheckRanHere(storage::BlobStore& blobs, const store::Store& store);
+
 }  // namespace atl::coordinator

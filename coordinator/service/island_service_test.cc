@@ -422,8 +422,12 @@ TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
   EXPECT_EQ(ErrorReason(unknown), "BLOB_STORE_UNKNOWN");
   EXPECT_THAT(std::string(unknown.message()), HasSubstr(other->root()));
   EXPECT_EQ(first->epoch(), 4);
+  EXPECT_EQ(ErrorReason(CheckRanHere(*other.get(), *first)), "BLOB_STORE_UNKNOWN") << "nothing is given up there";
+  EXPECT_TRUE(CheckRanHere(*blobs_, *first).ok());
+  EXPECT_TRUE(CheckRanHere(*other.get(), *open("new.db")).ok());
   ASSERT_TRUE(EstablishEpoch(*other.get(), *first, true).ok()) << "whoever says that they were moved is believed";
   EXPECT_EQ(first->epoch(), 5);
+  EXPECT_TRUE(CheckRanHere(*other.get(), *first).ok());
 }
 
 TEST_F(IslandServiceTest, EveryWriteThatTheStoreRefusesIsCounted) {

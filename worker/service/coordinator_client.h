@@ -90,6 +90,8 @@ class CoordinatorClient {
   void Hurry();
   void Stop();
   int64_t incarnation() const;
+  // IsTriedAgain of a call that failed just now.
+  bool TriesAgain(const absl::Status& status) const;
 
  private:
   using Stub = atlpb::island::v1::IslandService::Stub;
@@ -100,7 +102,6 @@ class CoordinatorClient {
   // commit).
   absl::Status Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
                      const spec::LeaseToken* committing = nullptr);
-  bool TriesAgain(const absl::Status& status) const;
   // Once, between failpoints.
   absl::Status Try(const char* what, const UnaryCall& call, absl::Duration timeout, Until until);
   absl::Status Once(const UnaryCall& call, absl::Duration timeout, Until until);

@@ -42,6 +42,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     double step_seconds = 0;        // the newest that was reported
     int commits_to_refuse = 0;      // with commit_refusal
     absl::Status commit_refusal = absl::UnavailableError("away");
+    absl::Status heartbeat_refusal;  // OK: none
     int64_t incarnation = 7;
     bool knows_island = true;  // false: until it registers again, as after the loss of the store
     std::string epoch_uri;     // said to every island that registers
@@ -78,6 +79,7 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
   grpc::Status Heartbeat(Context*, const atlpb::island::v1::HeartbeatRequest* request,
                          atlpb::island::v1::HeartbeatResponse* response) override {
     absl::MutexLock lock(&mutex_);
+    if (!state_.heartbeat_refusal.ok()) return rpc::ToGrpc(state_.heartbeat_refusal);
     if (!state_.knows_island) return {grpc::StatusCode::NOT_FOUND, "register first"};
     if (request->incarnation() != state_.incarnation) {
       return rpc::ToGrpc(MakeError(absl::StatusCode::kAborted, "STALE_INCARNATION", "another process"));

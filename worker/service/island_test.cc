@@ -740,6 +740,19 @@ TEST_F(IslandTest, ARevokedLeaseStopsEveryRankAtOnce) {
   EXPECT_TRUE(state.failed.empty());
 }
 
+TEST_F(IslandTest, AnIslandThatIsShutOutWhileItTrainsEnds) {
+  training_.pause_at_step = 15;
+  Grant(TrainingGrant(1, 1'000'000));
+  StartLeader(1);
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.commits.empty(); }));
+  coordinator_.Change([](auto* state) {
+    state->heartbeat_refusal = MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_REVOKED", "on the deny list");
+  });
+  training_.pause_at_step = 0;
+  leader_thread_.join();
+  EXPECT_EQ(ErrorReason(leader_status_), "TOKEN_REVOKED") << leader_status_;
+}
+
 TEST_F(IslandTest, CheckpointsOfALeaseThatIsLostAreNotCountedAnyMore) {
   absl::Notification begun;
   run_task_ = [&](const tasks::TaskContext&) -> absl::StatusOr<std::vector<spec::Artifact>> {

@@ -98,9 +98,12 @@ void LeaseKeeper::Beat() {
   const int64_t incarnation = coordinator_->incarnation();
   const auto answer = coordinator_->Heartbeat(++sequence_, leases, step_time);
   if (!answer.ok()) {
-    // A coordinator that is away stops nothing; one that knows a later incarnation ends this one.
+    // A coordinator that is away stops nothing; one that knows a later incarnation, or does not let the island in any
+    // more, ends this one: what it computed could not be committed.
     const absl::StatusCode code = answer.status().code();
-    if (code == absl::StatusCode::kAborted || code == absl::StatusCode::kNotFound ||
+    const bool shut_out = absl::IsPermissionDenied(answer.status()) ||
+                          (absl::IsUnauthenticated(answer.status()) && !coordinator_->TriesAgain(answer.status()));
+    if (shut_out || code == absl::StatusCode::kAborted || code == absl::StatusCode::kNotFound ||
         code == absl::StatusCode::kFailedPrecondition) {
       events_.superseded(answer.status(), incarnation);
     }

@@ -21,8 +21,8 @@ class LeaseKeeper {
  public:
   // `revoked` is called on the keeper's thread when the coordinator says that the lease that is held is not valid any
   // more, once per lease, with the reason; it must not block. `drain`, likewise, when the coordinator wants the lease
-  // back, with a checkpoint. `superseded` when this incarnation is not the island's any more; it was the client's when
-  // the heartbeat was sent.
+  // back, with a checkpoint. `superseded` when this incarnation is not the island's any more, or the island is let in
+  // no more; it was the client's when the heartbeat was sent.
   struct Events {
     std::function<void(const spec::LeaseToken&, const std::string& reason)> revoked;
     std::function<void(const spec::LeaseToken&, const std::string& reason)> drain;
