@@ -58,6 +58,7 @@ void Collector::Run() {
     if (!status.ok()) {
       metrics_.collection_failures->Increment();
       spdlog::warn("collection: {}", status.ToString());
+      if (options_.superseded && ErrorReason(status) == "STORE_SUPERSEDED") options_.superseded(status);
     }
     next = clock_.Monotonic() + options_.interval;
   }
@@ -94,9 +95,8 @@ absl::Status Collector::CollectOnce() {
 absl::Status Collector::CheckAllowed() {
   ATOLL_ASSIGN_OR_RETURN(const EpochHolder newest, NewestEpoch(blobs_));
   if (newest.store_id != store_id_) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
-        fmt::format("store {} took epoch {}; this store deletes nothing any more", newest.store_id, newest.epoch));
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
+                     fmt::format("store {} took epoch {} and this one's place", newest.store_id, newest.epoch));
   }
   bool held = false;
   if (!with_core_([&](Core& core) { held = core.collection_held(); })) return Stopped();

@@ -21,6 +21,8 @@ struct CollectorOptions {
   absl::Duration interval = absl::Minutes(10);
   // Files without a row are kept this long.
   absl::Duration min_age = absl::Hours(24);
+  // Told by the thread, with STORE_SUPERSEDED, when another store has taken this one's place. Null: nobody is.
+  std::function<void(const absl::Status&)> superseded;
 };
 
 // Collects from a thread of its own, joined by the destructor. Thread-safe.

@@ -253,9 +253,12 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
                      {atlpb::admin::v1::AdminService::service_full_name(), admin_service_.get()},
                      {atlpb::serving::v1::ServingService::service_full_name(), serving_service_.get()}};
   ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server));
+  CollectorOptions collector = options.collector;
+  // What it grants and publishes from now on, the other one does not know.
+  if (!collector.superseded) collector.superseded = options.on_store_lost ? options.on_store_lost : EndProcess;
   collector_ = std::make_unique<Collector>(
       blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },
-      store_->store_id(), metrics_.get(), options.collector);
+      store_->store_id(), metrics_.get(), std::move(collector));
   if (!options.metrics_listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(
         exposer_,

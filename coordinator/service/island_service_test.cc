@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/failpoint.h"
@@ -415,6 +416,21 @@ TEST_F(IslandServiceTest, EpochsGoToTheNewestStoreAndOldOnesFindOut) {
   ASSERT_TRUE(EstablishEpoch(*blobs_, *first, true).ok());
   EXPECT_EQ(first->epoch(), 4);
   EXPECT_EQ(ErrorReason(coordinator_->collector().CollectOnce()), "STORE_SUPERSEDED") << "epoch 1 deletes nothing";
+  {
+    const auto registry = metrics::Registry::Create("collection");
+    CoreMetrics core_metrics(registry.get());
+    absl::Notification told;
+    absl::Status why;
+    const auto take = [&](const absl::Status& status) {
+      if (told.HasBeenNotified()) return;
+      why = status;
+      told.Notify();
+    };
+    Collector collector(blobs_.get(), Clock::Real(), [](const auto&) { return false; }, second->store_id(),
+                        &core_metrics, {.interval = absl::Milliseconds(5), .superseded = take});
+    told.WaitForNotification();
+    EXPECT_EQ(ErrorReason(why), "STORE_SUPERSEDED");
+  }
 
   // A blob store that the files of its jobs do not lie in, as when --blob-store is mistyped or not mounted.
   storage::TemporaryStore other;
