@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -123,7 +125,8 @@ void DropDeleted(const Session& session, const std::vector<NamedFile>& known, Fs
   });
 }
 
-void Print(const Session& session, const std::string& root, const FsckReport& report) {
+// `empty`: whether nothing at all lies in the store.
+void Print(const Session& session, const std::string& root, const FsckReport& report, bool empty) {
   if (session.format == OutputFormat::kJson) {
     nlohmann::ordered_json bad = nlohmann::ordered_json::array();
     for (const BadFile& file : report.bad) {
@@ -145,18 +148,32 @@ void Print(const Session& session, const std::string& root, const FsckReport& re
     *session.out << fmt::format("{} {}: {}{}\n", ToString(file.problem), OneLine(file.uri), OneLine(file.detail),
                                 file.named_by.empty() ? "" : fmt::format(" (named by {})", OneLine(file.named_by)));
   }
-  *session.out << fmt::format("{}: {} files of {} bytes checked, {} bad; nothing names {} files of {} bytes\n", root,
-                              report.files, report.bytes, report.bad.size(), report.unnamed_files,
-                              report.unnamed_bytes);
+  *session.out << fmt::format("{}: {} files of {} bytes checked, {} bad; nothing names {} files of {} bytes{}\n", root,
+                              report.files, report.bytes, report.bad.size(), report.unnamed_files, report.unnamed_bytes,
+                              empty ? ": the store is empty" : "");
+}
+
+// Opening a local store would make its folder, and one that was mistyped or is not mounted would look whole.
+absl::Status CheckFolder(const std::string& uri) {
+  constexpr std::string_view kLocal = "file://";
+  if (!uri.starts_with("file:///")) return absl::OkStatus();
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(uri.substr(kLocal.size()), error);
+  if (status.type() != std::filesystem::file_type::not_found) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kNotFound, "BLOB_STORE_NOT_FOUND",
+                   fmt::format("expected a blob store, found no folder at {}", uri));
 }
 
 absl::Status Fsck(const Session& session, const FsckFlags& flags) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string uri, session.BlobStoreUri());
+  ATOLL_RETURN_IF_ERROR(CheckFolder(uri));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, OpenBlobStore(session));
   FsckOptions options = flags.options;
   if (!flags.offline) ATOLL_RETURN_IF_ERROR(AskCoordinator(session, &options.known));
   ATOLL_ASSIGN_OR_RETURN(FsckReport report, fsck::CheckBlobStore(store.get(), options));
   if (!flags.offline) DropDeleted(session, options.known, &report);
-  Print(session, store->root(), report);
+  const bool empty = options.below.empty() && report.files == 0 && report.unnamed_files == 0;
+  Print(session, store->root(), report, empty);
   if (report.bad.empty()) return absl::OkStatus();
   const bool lost = std::any_of(report.bad.begin(), report.bad.end(),
                                 [](const BadFile& file) { return file.problem != BadFile::Problem::kUnreadable; });

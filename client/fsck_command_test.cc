@@ -1,4 +1,5 @@
 // `atoll fsck`, over a store of the test and what its coordinator knows.
+#include <filesystem>
 #include <functional>
 
 #include "client/command_line_testing.h"
@@ -45,6 +46,26 @@ TEST_F(CommandLineTest, FsckNamesBadFilesAndEndsWithDataLoss) {
   EXPECT_THAT(outcome.err, HasSubstr("expected files below 'dataset/', found none [NOTHING_BELOW]"));
   EXPECT_EQ(Run({"fsck", "--coordinator", "127.0.0.1:1"}).code, 6);
   EXPECT_EQ(Run({"fsck", "--threads", "0"}).code, 2);
+}
+
+TEST_F(CommandLineTest, FsckDoesNotMakeTheStoreThatItChecks) {
+  const std::string blobs = folder_ + "/blobs";
+  for (const std::string& uri : {"file://" + blobs, "file://" + blobs + "/"}) {
+    const Outcome outcome = Run({"--blob-store", uri, "fsck", "--offline"});
+    EXPECT_EQ(outcome.code, 4);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err,
+              "atoll: error: expected a blob store, found no folder at " + uri + " [BLOB_STORE_NOT_FOUND]\n");
+    EXPECT_FALSE(std::filesystem::exists(blobs));
+  }
+  EXPECT_EQ(Run({"fsck"}).code, 4);
+  EXPECT_FALSE(std::filesystem::exists(blobs));
+
+  std::filesystem::create_directories(blobs);
+  const Outcome outcome = Run({"fsck", "--offline"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("0 files of 0 bytes checked, 0 bad"));
+  EXPECT_THAT(outcome.out, HasSubstr("0 files of 0 bytes: the store is empty\n"));
 }
 
 TEST_F(CommandLineTest, FsckChecksTheFilesThatUnfinishedJobsName) {
