@@ -196,8 +196,8 @@ void AddFsckCommand(CLI::App* app, Session* session) {
   command->add_flag("--offline", flags->offline,
                     "Do not ask the coordinator: check only what manifests in the store name");
   command->add_option("--below", flags->options.below,
-                      "Only files below this folder of the store, e.g. datasets/digits/; may be repeated; an error "
-                      "where there are none");
+                      "Only files below this folder of the store, e.g. datasets/digits/, or this file; may be "
+                      "repeated; an error where there are none");
   command->add_option("--threads", flags->options.threads, "Files that are read at a time")
       ->check(WholeNumber<int>(1, 64))
       ->capture_default_str();

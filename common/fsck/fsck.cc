@@ -115,8 +115,13 @@ class Run {
     return uri.substr(std::min(uri.size(), store_->root().size() + 1));
   }
 
-  bool LiesBelow(std::string_view uri, const std::string& folder) const {
-    return uri.starts_with(store_->root()) && PathOf(uri).starts_with(folder);
+  // By whole parts of the path, with or without a slash at the folder's end; a file lies below itself.
+  bool LiesBelow(std::string_view uri, std::string_view folder) const {
+    if (!uri.starts_with(store_->root() + "/")) return false;
+    while (folder.ends_with('/')) folder.remove_suffix(1);
+    const std::string_view path = PathOf(uri);
+    if (folder.empty() || path == folder) return true;
+    return path.starts_with(folder) && path[folder.size()] == '/';
   }
 
   bool Chosen(std::string_view uri) const {

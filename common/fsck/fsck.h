@@ -42,7 +42,8 @@ struct FsckOptions {
   // What the coordinator knows; without it only what lies in the store is asked: a file that nothing there names, such
   // as a task's features, is not checked.
   std::vector<NamedFile> known;
-  // Below which folders of the root to look ("datasets/digits/", or with the root before it); empty: everything.
+  // Below which folders of the root to look ("datasets/digits", also with a slash behind it or the root before it), or
+  // at which files; empty: everything.
   std::vector<std::string> below;
   int threads = 4;
 };

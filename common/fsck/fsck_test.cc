@@ -137,8 +137,26 @@ TEST_F(FsckTest, OnlyTheChosenFoldersAreChecked) {
   EXPECT_THAT(Bad(), ::testing::ElementsAre("damaged models/m/v/expert_0/w.safetensors"));
 }
 
+TEST_F(FsckTest, AFolderIsChosenByWholePartsOfThePath) {
+  Put("models/m-1/v/notes.txt", "nothing names it");
+  for (const std::string& folder :
+       {std::string("models/m"), std::string("models/m/"), store_->UriOf("models/m"), store_->UriOf("models/m/")}) {
+    options_.below = {folder};
+    const FsckReport report = Check();
+    EXPECT_EQ(report.files, 2) << folder;
+    EXPECT_EQ(report.unnamed_files, 0) << folder;
+  }
+  options_.below = {"models"};
+  EXPECT_EQ(Check().unnamed_files, 1);
+  options_.below = {"models/m-1/v/notes.txt"};
+  EXPECT_EQ(Check().unnamed_files, 1);
+  options_.below = {store_->root() + "/"};
+  EXPECT_EQ(Check().files, 9);
+}
+
 TEST_F(FsckTest, AFolderWithNothingInItIsAnError) {
-  for (const std::string& folder : {std::string("modles/"), store_->UriOf("modles/"), std::string("s3://b/models/")}) {
+  for (const std::string& folder : {std::string("modles/"), std::string("model"), store_->UriOf("modles/"),
+                                    store_->UriOf("mod"), std::string("s3://b/models/")}) {
     options_.below = {"datasets/", folder};
     const absl::Status status = CheckBlobStore(store_.get(), options_).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << folder;
