@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/commands.h"
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/principals.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -30,13 +33,40 @@ std::string Texts(const std::vector<std::string>& names) {
   return fmt::format("[{}]", fmt::join(texts, ", "));
 }
 
-absl::Status PrintNewToken(const Session& session, const NewTokenFlags& flags) {
-  const bool island = std::ranges::find(flags.roles, "island") != flags.roles.end();
-  if (island && flags.islands.empty()) {
+std::string EntryOf(const NewTokenFlags& flags, const rpc::NewToken& made) {
+  std::string entry = fmt::format("- subject: {}\n  roles: {}\n", Text(flags.subject), Texts(flags.roles));
+  if (!flags.islands.empty()) entry += fmt::format("  islands: {}\n", Texts(flags.islands));
+  if (!flags.models.empty()) entry += fmt::format("  models: {}\n", Texts(flags.models));
+  return entry + fmt::format("  token_sha256: {}\n", made.sha256);
+}
+
+absl::Status Usage(std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "USAGE", message);
+}
+
+// Flags that no role makes use of would look as if they limited something.
+absl::Status CheckFlags(const NewTokenFlags& flags) {
+  const auto has = [&](const std::string& role) { return std::ranges::find(flags.roles, role) != flags.roles.end(); };
+  if (has("island") && flags.islands.empty()) {
     return FieldError("--island", "FIELD_REQUIRED",
                       "expected names of islands beside --role island, as eu-*, found none");
   }
+  if (!has("island") && !flags.islands.empty()) return Usage("--island: expected --role island beside it, found none");
+  if (!has("submitter") && !has("admin") && !flags.models.empty()) {
+    return Usage("--model: expected --role submitter or admin beside it, found none");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrintNewToken(const Session& session, const NewTokenFlags& flags) {
+  ATOLL_RETURN_IF_ERROR(CheckFlags(flags));
   const rpc::NewToken made = rpc::MakeToken();
+  const std::string entry = EntryOf(flags, made);
+  // As the servers read it.
+  const auto parsed = rpc::Principals::Parse("principals:\n" + entry, "the entry", [](const std::string&) {
+    return absl::NotFoundError("an entry names no files");
+  });
+  if (!parsed.ok()) return Usage(fmt::format("servers would refuse it: {}", std::string(parsed.status().message())));
   if (session.format == OutputFormat::kJson) {
     nlohmann::ordered_json json = {
         {"token", made.token}, {"subject", flags.subject}, {"roles", flags.roles}, {"islands", flags.islands}};
@@ -46,10 +76,6 @@ absl::Status PrintNewToken(const Session& session, const NewTokenFlags& flags) {
     *session.out << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return absl::OkStatus();
   }
-  std::string entry = fmt::format("- subject: {}\n  roles: {}\n", Text(flags.subject), Texts(flags.roles));
-  if (!flags.islands.empty()) entry += fmt::format("  islands: {}\n", Texts(flags.islands));
-  if (!flags.models.empty()) entry += fmt::format("  models: {}\n", Texts(flags.models));
-  entry += fmt::format("  token_sha256: {}\n", made.sha256);
   *session.out << made.token << "\n";
   // Apart, so that `> alice.token` holds the token alone.
   *session.err << "The token is shown once. Under 'principals:' in the servers' file belongs:\n" << entry;

@@ -1,6 +1,8 @@
 // Credentials on the command line: tokens that are made, and flags that use them.
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/command_line_testing.h"
 #include "client/exit_code.h"
@@ -47,6 +49,27 @@ TEST_F(AuthCommandTest, WhatIsMissingIsSaid) {
   EXPECT_EQ(Run({"auth", "new-token", "--subject", "a", "--role", "root"}).code, kExitUsage);
   EXPECT_THAT(Run({"auth", "new-token", "--subject", "a", "--role", "island"}).err,
               HasSubstr("--island: expected names"));
+}
+
+TEST_F(AuthCommandTest, AnEntryThatServersRefuseOrThatLimitsNothingIsNotPrinted) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--subject", "#x", "--role", "reader"},
+       "servers would refuse it: principals[0].subject: expected a name that the deny list can have"},
+      {{"--subject", "", "--role", "reader"}, "principals[0].subject: expected a text"},
+      {{"--subject", "a", "--role", "submitter", "--model", ""}, "principals[0].models: expected a list of texts"},
+      {{"--subject", "a", "--role", "sampler", "--model", "m"},
+       "--model: expected --role submitter or admin beside it"},
+      {{"--subject", "a", "--role", "sampler", "--island", "x"}, "--island: expected --role island beside it"},
+  };
+  for (const auto& [flags, message] : cases) {
+    std::vector<std::string> arguments = {"auth", "new-token"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, kExitUsage) << message;
+    EXPECT_EQ(outcome.out, "") << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+  EXPECT_EQ(Run({"auth", "new-token", "--subject", "a", "--role", "admin", "--model", "m"}).code, kExitOk);
 }
 
 TEST_F(AuthCommandTest, ATokenIsShownToAServerThatAsksForOne) {
