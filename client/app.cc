@@ -8,6 +8,8 @@
 #include "client/table.h"
 #include "common/base/errors.h"
 #include "common/base/flag_checks.h"
+#include "common/base/quoted.h"
+#include "common/base/utf8.h"
 #include "common/base/version.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/status.h"
@@ -158,6 +160,13 @@ int RunAtoll(const std::vector<std::string>& arguments, Session session) {
   app.get_formatter()->column_width(34);
   AddGlobalFlags(&app, &session);
   AddCommands(&app, &session);
+  // Messages of the services carry no other bytes.
+  const auto other = std::ranges::find_if_not(arguments, IsPlainUtf8);
+  if (other != arguments.end()) {
+    *session.err << "atoll: error: expected arguments in UTF-8, found " << Quoted(*other) << "\nTry 'atoll --help'."
+                 << std::endl;
+    return kExitUsage;
+  }
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {

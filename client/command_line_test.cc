@@ -68,6 +68,8 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"sample", "--out", "x.png", "--temperature", "0"}, "--temperature"},
       {{"sample", "--out", "x.png", "--preview", "x.jpg"}, "--preview: expected FILE.png, and no --raw beside it"},
       {{"sample", "--out", "x", "--raw", "--preview", "x.png"}, "--preview: expected FILE.png, and no --raw beside it"},
+      {{"jobs", "cancel", "x\xff"}, "expected arguments in UTF-8, found 'x\\xff'\n"},
+      {{"jobs", "list", "--output", "j\xc3\x28"}, "expected arguments in UTF-8"},
       {{"bench"}, "A subcommand is required"},
       {{"bench", "sample", "--rate", "nan"}, "--rate: expected a number of at least 0, found nan"},
       {{"bench", "sample", "--images", "0"}, "--images"},

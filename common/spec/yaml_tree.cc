@@ -1,6 +1,5 @@
 #include "common/spec/yaml_tree.h"
 
-#include <cstdint>
 #include <istream>
 #include <map>
 #include <stdexcept>
@@ -9,6 +8,7 @@
 #include "common/base/errors.h"
 #include "common/base/one_line.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "fmt/format.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/exceptions.h"
@@ -26,28 +26,6 @@ struct TreeError : std::runtime_error {
   const char* reason;
 };
 
-// Whether `text` is UTF-8 of characters only: yaml-cpp reads other bytes as they are but writes them as replacement
-// characters, so that a spec would not read back equal.
-bool IsPlainUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
-    if (length == 0 || length > text.size() - i) return false;
-    uint32_t code = length == 1 ? lead : lead & (0x7F >> length);
-    for (size_t j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      if (next >> 6 != 2) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-    const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-    const bool unassigned = (code & 0xFFFE) == 0xFFFE || (code >= 0xFDD0 && code <= 0xFDEF);
-    if (code < kSmallest[length] || code > 0x10FFFF || surrogate || unassigned) return false;
-    i += length;
-  }
-  return true;
-}
-
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(std::string_view file_name, std::string_view where) : file_name_(file_name), where_(where) {}
@@ -62,6 +40,8 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    // yaml-cpp reads other bytes as they are but writes them as replacement characters, so that a spec would not read
+    // back equal.
     if (!IsPlainUtf8(value)) {
       throw TreeError("INVALID_YAML", fmt::format("expected UTF-8 text, found other bytes ({})", Where(mark)));
     }
