@@ -275,6 +275,21 @@ TEST_F(SecurityTest, AServerWithoutTlsIsNamedAsOne) {
   EXPECT_TRUE(ExplainConnection(client_, "127.0.0.1:1", absl::Seconds(5)).ok());
 }
 
+TEST_F(SecurityTest, AServerWhoseFilesAreBrokenIsNotTakenForOneWithoutTls) {
+  const testing::Certificate own = authority_.IssueServer("coordinator");
+  server_.tls_dir = Folder("server", own);
+  server_.principals = WritePrincipals();
+  Start();
+  client_.ca = Write("ca.crt", authority_.certificate());
+  WriteTlsFolder(Path("server"), own, "no certificate");
+  std::string message;
+  const auto told = [&] {
+    message = std::string(ExplainConnection(client_, running_->address(), absl::Seconds(5)).message());
+    return message.find("does not speak TLS, or its certificate files are broken") != std::string::npos;
+  };
+  EXPECT_TRUE(Becomes(told)) << message;
+}
+
 TEST_F(SecurityTest, OverTlsATokenOrACertificateSaysWhoItIs) {
   server_.tls_dir = Folder("server", authority_.IssueServer("coordinator"));
   server_.principals = WritePrincipals();

@@ -81,6 +81,12 @@ std::string TakeError() {
   return reason == nullptr ? "the connection was closed" : reason;
 }
 
+// Whether the server ended the connection instead of answering. `result`: of the last call over it.
+bool EndedByServer(const SSL* ssl, int result) {
+  return SSL_get_error(ssl, result) == SSL_ERROR_SYSCALL ||
+         ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+}
+
 ContextPtr MakeContext(const SecurityOptions& options) {
   ContextPtr context(SSL_CTX_new(TLS_client_method()));
   if (context == nullptr) return nullptr;
@@ -128,7 +134,8 @@ absl::Status ExplainConnection(const SecurityOptions& options, const std::string
   // The verdict is wanted, not an end before it.
   SSL_set_verify(ssl.get(), SSL_VERIFY_NONE, nullptr);
   ERR_clear_error();
-  const bool connected = SSL_connect(ssl.get()) == 1;
+  const int handshake = SSL_connect(ssl.get());
+  const bool connected = handshake == 1;
   // A server that cannot be served by this hello still answers it in TLS.
   const bool speaks_tls = connected || SSL_get0_peer_certificate(ssl.get()) != nullptr;
   if (!with_tls) {
@@ -136,7 +143,14 @@ absl::Status ExplainConnection(const SecurityOptions& options, const std::string
     if (!speaks_tls) return absl::OkStatus();
     return Broken("TLS_EXPECTED", address, "speaks TLS: give --tls-dir DIR or --ca FILE");
   }
-  if (!speaks_tls) return Broken("TLS_NOT_SPOKEN", address, fmt::format("does not speak TLS ({})", TakeError()));
+  if (!speaks_tls) {
+    // A gRPC port ends every connection, too, while its files are broken.
+    const bool ended = EndedByServer(ssl.get(), handshake);
+    return Broken(
+        "TLS_NOT_SPOKEN", address,
+        fmt::format("does not speak TLS{} ({})",
+                    ended ? ", or its certificate files are broken, which its log then says" : "", TakeError()));
+  }
   if (const long verdict = SSL_get_verify_result(ssl.get()); verdict != X509_V_OK) {
     ERR_clear_error();
     return Broken("SERVER_NOT_TRUSTED", address,
