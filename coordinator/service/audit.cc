@@ -20,10 +20,14 @@ namespace {
 
 absl::StatusOr<int> OpenFile(const std::string& path) {
   // Others than its owner and group learn nothing of who does what.
-  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+  // A pipe is waited for neither here, until somebody reads it, nor by a call, when it is full.
+  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
   if (file >= 0) return file;
+  const int error = errno;
   return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",
-                   fmt::format("--audit-log {}: cannot open it for writing: {}", path, std::strerror(errno)));
+                   fmt::format("--audit-log {}: cannot open it for writing: {}", path,
+                               error == ENXIO ? "expected a file, found a pipe that nobody reads, or a socket"
+                                              : std::strerror(error)));
 }
 
 bool IsSameFile(int one, int other) {

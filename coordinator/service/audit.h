@@ -41,10 +41,11 @@ bool IsRefusal(const absl::Status& status);
 // A file that only grows. A line is handed to the system before its call is answered; it is not synced, so that a crash
 // of the machine, but not of the process, may lose the last ones. A line that cannot be written (the disk is full) does
 // not stop its call: it is counted (atoll_coordinator_audit_failures_total), and the first of a row is logged.
-// Thread-safe.
+// No call waits for a pipe that is full: its line is one that cannot be written. Thread-safe.
 class AuditLog {
  public:
-  // FAILED_PRECONDITION, reason AUDIT_LOG_UNWRITABLE, when it cannot be opened for writing.
+  // FAILED_PRECONDITION, reason AUDIT_LOG_UNWRITABLE, when it cannot be opened for writing, as a pipe that nobody
+  // reads.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path, metrics::Registry* registry);
   ~AuditLog();
 

@@ -1,7 +1,9 @@
 #include "coordinator/service/audit.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -19,6 +21,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<std::string> Lines(const std::filesystem::path& path) {
   std::vector<std::string> lines;
@@ -106,6 +109,27 @@ TEST_F(AuditLogTest, AFolderThatIsNotThereIsAnError) {
   const auto log = AuditLog::Open(folder_ / "none" / "audit.log", registry_.get());
   EXPECT_EQ(ErrorReason(log.status()), "AUDIT_LOG_UNWRITABLE");
   EXPECT_THAT(std::string(log.status().message()), HasSubstr("audit.log"));
+}
+
+TEST_F(AuditLogTest, APipeThatNobodyReadsIsAnErrorAndIsNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const auto log = AuditLog::Open(path_, registry_.get());
+  EXPECT_EQ(ErrorReason(log.status()), "AUDIT_LOG_UNWRITABLE");
+  EXPECT_THAT(std::string(log.status().message()), HasSubstr("a pipe that nobody reads"));
+}
+
+TEST_F(AuditLogTest, APipeThatIsFullHoldsNoCallUp) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const int reader = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  const absl::Cleanup close_reader = [reader] { close(reader); };
+  auto log = Open();
+  ASSERT_NE(log, nullptr);
+  log->Write(Entry("a"));
+  EXPECT_THAT(registry_->Text(), HasSubstr("atoll_coordinator_audit_failures_total 0"));
+  // Of more than a hundred bytes each: far more than the pipe's 64 KiB.
+  for (int i = 0; i < 10'000; ++i) log->Write(Entry("b"));
+  EXPECT_THAT(registry_->Text(), Not(HasSubstr("atoll_coordinator_audit_failures_total 0")));
 }
 
 AuditEntry Refusal(const std::string& method) {
