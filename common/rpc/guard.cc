@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/refused_subject.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
 #include "grpc/grpc_security_constants.h"
@@ -66,13 +67,10 @@ grpc::Status Guard::Process(const InputMetadata& metadata, grpc::AuthContext* co
   const absl::StatusOr<Principal> caller = Find(*authenticator_, metadata, *context);
   const absl::Status status = caller.ok() ? CheckAccess(method, caller->subject, caller->roles) : caller.status();
   if (status.ok()) return grpc::Status::OK;
-  RefusedCall refused{.method = std::string(method), .status = status};
-  if (caller.ok()) {
-    refused.subject = caller->subject;
-  } else if (std::vector<std::string> names = CertificateNames(*context); !names.empty()) {
-    refused.subject = std::move(names.front());
-  }
-  Refused(refused);
+  Refused({.method = std::string(method),
+           .subject = SubjectOfRefused(caller, CertificateNames(*context)),
+           .peer = "",
+           .status = status});
   return {static_cast<grpc::StatusCode>(status.code()),
           fmt::format("[{}] {}", ErrorReason(status), std::string(status.message()))};
 }

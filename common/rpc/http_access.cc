@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "common/rpc/refused_subject.h"
 #include "common/rpc/roles.h"
 
 namespace atl::rpc {
@@ -29,13 +30,10 @@ http::HttpSecurity HttpSecurityOf(const Security* security) {
                                .images_in_flight = principal->quota.images_in_flight,
                                .images_per_minute = principal->quota.images_per_minute};
     }
-    RefusedCall refused{.method = std::string(route), .peer = caller.address, .status = status};
-    if (principal.ok()) {
-      refused.subject = principal->subject;
-    } else if (!caller.certificate_names.empty()) {
-      refused.subject = caller.certificate_names.front();
-    }
-    guard->Refused(refused);
+    guard->Refused({.method = std::string(route),
+                    .subject = SubjectOfRefused(principal, caller.certificate_names),
+                    .peer = caller.address,
+                    .status = status});
     return status;
   };
   return http;

@@ -23,7 +23,9 @@ class HttpAccessTest : public ::testing::Test {
         << "principals:\n- {subject: prometheus, roles: [reader], certificate: prometheus}\n"
         << "- {subject: alice, roles: [sampler], token_sha256: " << alice_.sha256
         << ", quota: {images_in_flight: 3, images_per_minute: 7}}\n"
-        << "- {subject: root, roles: [admin], token_sha256: " << root_.sha256 << "}\n";
+        << "- {subject: root, roles: [admin], token_sha256: " << root_.sha256 << "}\n"
+        << "- {subject: mallory, roles: [admin], token_sha256: " << mallory_.sha256 << ", certificate: m.example.org}\n"
+        << "- subject: old\n  roles: admin\n  certificate: old.example.org\n  expires: 2023-01-01T00:00:00Z\n";
     options_.principals = folder_ / "principals.yaml";
   }
   ~HttpAccessTest() override { std::filesystem::remove_all(folder_); }
@@ -42,6 +44,7 @@ class HttpAccessTest : public ::testing::Test {
   const testing::CertificateAuthority authority_;
   const NewToken alice_ = MakeToken();
   const NewToken root_ = MakeToken();
+  const NewToken mallory_ = MakeToken();
   const std::filesystem::path folder_;
   SecurityOptions options_;
 };
@@ -79,6 +82,23 @@ TEST_F(HttpAccessTest, RefusedCallersAreTold) {
   EXPECT_EQ(told, (std::vector<std::string>{"/metrics by '' at 10.0.0.1:5: CREDENTIAL_REQUIRED",
                                             "/metrics by 'alice' at 10.0.0.2:5: ROLE_REQUIRED",
                                             "/metrics by 'eve' at 10.0.0.3:5: CERTIFICATE_UNKNOWN"}));
+}
+
+TEST_F(HttpAccessTest, CallersWhoWereShutOutAreToldByTheirEntry) {
+  std::ofstream(folder_ / "deny.txt") << "subject mallory\ntoken " << alice_.sha256 << "\n";
+  options_.deny_list = folder_ / "deny.txt";
+  const auto security = Security::Make(options_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  std::vector<std::string> told;
+  (*security)->guard()->TellRefused(
+      [&](const RefusedCall& call) { told.push_back(call.subject + " " + ErrorReason(call.status)); });
+  const http::HttpSecurity http = HttpSecurityOf(security->get());
+  Outcome(http, {.bearer = mallory_.token}, "/metrics");
+  Outcome(http, {.certificate_names = {"m.example.org"}}, "/metrics");
+  Outcome(http, {.bearer = alice_.token, .certificate_names = {"prometheus"}}, "/metrics");
+  Outcome(http, {.certificate_names = {"old.example.org"}}, "/metrics");
+  EXPECT_EQ(told, (std::vector<std::string>{"mallory TOKEN_REVOKED", "mallory TOKEN_REVOKED", "alice TOKEN_REVOKED",
+                                            "old TOKEN_EXPIRED"}));
 }
 
 TEST_F(HttpAccessTest, TokensNeverTravelInTheClear) {

@@ -16,6 +16,7 @@
 #include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/name_pattern.h"
+#include "common/rpc/refused_subject.h"
 #include "common/spec/nearest_name.h"
 #include "common/spec/yaml_tree.h"
 #include "fmt/format.h"
@@ -303,7 +304,8 @@ bool IsTokenDenied(const DenyList& denied, std::string_view bearer) {
 
 absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
   if (!denied.subjects.contains(principal.subject)) return absl::OkStatus();
-  return Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject)));
+  return WithSubject(Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject))),
+                     principal.subject);
 }
 
 // Why the value of a line of the deny list could never match anything; empty where it could. Tokens may stand in any
@@ -404,8 +406,9 @@ absl::StatusOr<Principal> Principals::CheckToken(std::string_view bearer, const 
   const Principal& principal = principals_[found->second];
   ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
   if (now < principal.expires) return principal;
-  return Refused("TOKEN_EXPIRED", fmt::format("the token of {} expired at {}", Quoted(principal.subject),
-                                              absl::FormatTime(principal.expires, absl::UTCTimeZone())));
+  return WithSubject(Refused("TOKEN_EXPIRED", fmt::format("the token of {} expired at {}", Quoted(principal.subject),
+                                                          absl::FormatTime(principal.expires, absl::UTCTimeZone()))),
+                     principal.subject);
 }
 
 absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const DenyList& denied, absl::Time now) const {
@@ -425,7 +428,9 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
   principal.models = std::move(claims.models);
   principal.expires = claims.expires + kJwtLeeway;
   if (!claims.id.empty() && denied.jtis.contains(claims.id)) {
-    return Refused("TOKEN_REVOKED", fmt::format("the token of {} is on the deny list", Quoted(principal.subject)));
+    return WithSubject(
+        Refused("TOKEN_REVOKED", fmt::format("the token of {} is on the deny list", Quoted(principal.subject))),
+        principal.subject);
   }
   ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
   return principal;
@@ -434,7 +439,12 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
 absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<const std::string> certificate_names,
                                             const DenyList& denied, absl::Time now) const {
   if (!bearer.empty()) {
-    if (IsTokenDenied(denied, bearer)) return Refused("TOKEN_REVOKED", "the token is on the deny list");
+    if (IsTokenDenied(denied, bearer)) {
+      const absl::Status refused = Refused("TOKEN_REVOKED", "the token is on the deny list");
+      // A JWT's signature is not looked at: whose it is stays unknown.
+      const auto found = by_token_.find(TokenHash(bearer));
+      return found == by_token_.end() ? refused : WithSubject(refused, principals_[found->second].subject);
+    }
     return LooksLikeJwt(bearer) ? CheckJwt(bearer, denied, now) : CheckToken(bearer, denied, now);
   }
   for (const std::string& name : certificate_names) {
@@ -443,8 +453,9 @@ absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<c
     const Principal& principal = principals_[found->second];
     ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
     if (now < principal.expires) return principal;
-    return Refused("TOKEN_EXPIRED", fmt::format("the entry of {} expired at {}", Quoted(principal.subject),
-                                                absl::FormatTime(principal.expires, absl::UTCTimeZone())));
+    return WithSubject(Refused("TOKEN_EXPIRED", fmt::format("the entry of {} expired at {}", Quoted(principal.subject),
+                                                            absl::FormatTime(principal.expires, absl::UTCTimeZone()))),
+                       principal.subject);
   }
   if (!certificate_names.empty()) {
     return Refused("CERTIFICATE_UNKNOWN",
