@@ -103,6 +103,12 @@ TEST_F(JobOwnerTest, AdminsChangeEverybodysAlsoAfterARestart) {
 TEST_F(JobOwnerTest, SubmittersPublishTheModelsOfTheirEntryAlone) {
   EXPECT_EQ(ErrorReason(SubmitAs("carol").status()), "MODEL_NOT_YOURS");
   EXPECT_EQ(ServeAs("carol"), "MODEL_NOT_YOURS");
+  std::ifstream audited(audit_log());
+  for (const char* method : {"SubmitJob", "SetServingVersion"}) {
+    std::string line;
+    std::getline(audited, line);
+    EXPECT_NE(line.find(std::string("\"method\":\"") + method + R"(","resource":"digits")"), std::string::npos) << line;
+  }
   // They get as far as anybody: no job has published it yet.
   for (const char* name : {"dora", "bob", "root"}) {
     EXPECT_TRUE(SubmitAs(name).ok()) << name;

@@ -102,7 +102,10 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
   };
   const absl::StatusOr<CallKey> keyed = KeyOfSubmission(context_, *call, *request);
   if (!keyed.ok()) {
-    finish(keyed.status());
+    // There is no job: what its caller may not have is the model.
+    if (!request->validate_only()) timer->Changes(request->spec().model_name());
+    timer->End(keyed.status());
+    reactor->Finish(rpc::ToGrpc(keyed.status()));
     return reactor;
   }
   const CallKey key = *keyed;
