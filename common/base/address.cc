@@ -4,6 +4,17 @@
 #include <charconv>
 
 namespace atl {
+namespace {
+
+// What follows `colon`; -1 for what is no port.
+int PortAfter(std::string_view text, size_t colon) {
+  int port = -1;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);
+  return error == std::errc() && parsed == end && port >= 0 && port <= 65535 ? port : -1;
+}
+
+}  // namespace
 
 bool IsAddress(std::string_view text) {
   const size_t colon = text.rfind(':');
@@ -17,10 +28,12 @@ bool IsAddress(std::string_view text) {
            std::string_view("/[],").find(c) == std::string_view::npos;
   });
   if (!plain || (!bracketed && host.find(':') != std::string_view::npos)) return false;
-  int port = 0;
-  const char* const end = text.data() + text.size();
-  const auto [parsed, error] = std::from_chars(text.data() + colon + 1, end, port);
-  return error == std::errc() && parsed == end && port >= 1 && port <= 65535;
+  return PortAfter(text, colon) >= 1;
+}
+
+bool HasListenPort(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  return colon != std::string_view::npos && PortAfter(address, colon) >= 0;
 }
 
 std::vector<std::string> SplitAddresses(std::string_view list) {

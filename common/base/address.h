@@ -11,6 +11,10 @@ namespace atl {
 // modulo 65536, and ask the network for a name that has none.
 bool IsAddress(std::string_view text);
 
+// Whether an address to listen at ends in a port from 0, which takes a free one, to 65535. The system, too, would take
+// a port modulo 65536.
+bool HasListenPort(std::string_view address);
+
 // The addresses of a list "HOST:PORT,HOST:PORT": of servers of which one serves.
 std::vector<std::string> SplitAddresses(std::string_view list);
 // Whether every one is an address, or the whole is "dns:///HOST:PORT", a name of all servers.

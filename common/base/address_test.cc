@@ -15,6 +15,16 @@ TEST(AddressTest, OnlyThisMachinesOwnAddressesAreLoopback) {
   }
 }
 
+TEST(AddressTest, PortsToListenAtFitTheirNumber) {
+  for (const char* address : {"127.0.0.1:0", "[::]:65535", "localhost:7000", ":80"}) {
+    EXPECT_TRUE(HasListenPort(address)) << address;
+  }
+  for (const char* address : {"", "here", "8080", "a:", "a:65536", "a:84236", "a:99999999999999999999", "a:-1", "a:+1",
+                              "a:1s", "a: 1", "[::1]"}) {
+    EXPECT_FALSE(HasListenPort(address)) << address;
+  }
+}
+
 TEST(AddressTest, AListIsOneOfAddresses) {
   EXPECT_EQ(SplitAddresses("a:1"), std::vector<std::string>{"a:1"});
   EXPECT_EQ(SplitAddresses("a:1,[::1]:2"), (std::vector<std::string>{"a:1", "[::1]:2"}));

@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "civetweb.h"
+#include "common/base/address.h"
 #include "common/base/errors.h"
 #include "fmt/format.h"
 
@@ -28,12 +29,11 @@ void WakeListener(const std::string& address) {
 
 absl::Status CheckListenAddress(const std::string& listen, std::string_view what) {
   const size_t colon = listen.rfind(':');
-  const bool plain = colon != std::string::npos && colon > 0 && colon + 1 < listen.size() &&
-                     listen.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
-                     listen.find(',') == std::string::npos;
+  const bool plain =
+      colon != std::string::npos && colon > 0 && HasListenPort(listen) && listen.find(',') == std::string::npos;
   if (plain) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
-                   fmt::format("expected host:port for {}, found '{}'", what, listen));
+                   fmt::format("expected host:port for {}, with a port from 0 to 65535, found '{}'", what, listen));
 }
 
 void CloseListener(const std::string& address, const std::function<void()>& close) {

@@ -10,7 +10,7 @@
 namespace atl::http {
 
 // CivetWeb reads more into its text (lists, TLS suffixes) than an address. INVALID_ARGUMENT, reason INVALID_ADDRESS,
-// unless `listen` is "host:port"; `what` is served there, for the message.
+// unless `listen` is "host:port" with a port from 0 to 65535; `what` is served there, for the message.
 absl::Status CheckListenAddress(const std::string& listen, std::string_view what);
 
 // Runs `close`, which ends the server at `address` ("host:port"). CivetWeb looks at its stop flag only after a poll of

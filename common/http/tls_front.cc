@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -72,9 +73,10 @@ absl::StatusOr<std::unique_ptr<TlsFront>> TlsFront::Open(const TlsFrontOptions& 
 absl::Status TlsFront::Bind() {
   const std::string& listen_at = options_.listen;
   const size_t colon = listen_at.rfind(':');
-  if (colon == std::string::npos) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
-                     fmt::format("expected host:port to listen at, found '{}'", listen_at));
+  if (!HasListenPort(listen_at)) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
+        fmt::format("expected host:port to listen at, with a port from 0 to 65535, found '{}'", listen_at));
   }
   std::string host = listen_at.substr(0, colon);
   if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);

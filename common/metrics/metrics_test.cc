@@ -111,7 +111,8 @@ TEST(ExposerTest, AnAddressThatIsTakenOrMalformedIsAnError) {
   auto first = Exposer::Start(registry.get(), "127.0.0.1:0");
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(ErrorReason(Exposer::Start(registry.get(), (*first)->address()).status()), "CANNOT_LISTEN");
-  for (const char* bad : {"", "8080", "localhost:", ":80", "127.0.0.1:80,81", "127.0.0.1:80s"}) {
+  for (const char* bad :
+       {"", "8080", "localhost:", ":80", "127.0.0.1:80,81", "127.0.0.1:80s", "127.0.0.1:65536", "127.0.0.1:99999"}) {
     EXPECT_EQ(ErrorReason(Exposer::Start(registry.get(), bad).status()), "INVALID_ADDRESS") << bad;
   }
 }

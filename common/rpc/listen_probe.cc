@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/base/address.h"
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::rpc {
@@ -27,9 +29,16 @@ int TryBind(const addrinfo& at) {
 
 }  // namespace
 
+absl::Status CheckListenAddress(const std::string& address) {
+  if (HasListenPort(address)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
+                   fmt::format("expected host:port to listen at, with a port from 0 to 65535, found '{}'", address));
+}
+
 absl::Status ProbeListen(const std::string& address) {
+  ATOLL_RETURN_IF_ERROR(CheckListenAddress(address));
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || address.substr(colon + 1) == "0") return absl::OkStatus();
+  if (address.substr(colon + 1) == "0") return absl::OkStatus();
   std::string host = address.substr(0, colon);
   if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{};

@@ -7,9 +7,13 @@
 
 namespace atl::rpc {
 
+// INVALID_ARGUMENT, reason INVALID_ADDRESS, unless `address` is "host:port" with a port from 0 to 65535. The host is
+// not looked at.
+absl::Status CheckListenAddress(const std::string& address);
+
 // OK when "host:port" could be bound just now; nothing stays bound, so the server's own start may still fail. OK, too,
-// for port 0 and for what is not HOST:PORT: Server::Start says what is wrong with it. UNAVAILABLE, reason
-// CANNOT_LISTEN. Blocks while the host's name is looked up.
+// for port 0 and for a host that is not known: Server::Start says what is wrong with it. Errors of CheckListenAddress;
+// UNAVAILABLE, reason CANNOT_LISTEN. Blocks while the host's name is looked up.
 absl::Status ProbeListen(const std::string& address);
 
 }  // namespace atl::rpc

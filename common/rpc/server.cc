@@ -9,7 +9,9 @@
 #include <fstream>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/listen_probe.h"
 #include "common/rpc/open_files.h"
 #include "common/rpc/open_streams.h"
 #include "fmt/format.h"
@@ -75,11 +77,7 @@ absl::Status WritePortFile(const std::string& path, int port) {
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  const size_t colon = options.listen.rfind(':');
-  if (colon == std::string::npos) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_ADDRESS",
-                     fmt::format("expected host:port to listen at, found '{}'", options.listen));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

@@ -18,6 +18,7 @@
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/listen_probe.h"
 #include "common/rpc/status.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -268,7 +269,10 @@ TEST_F(ServerTest, APortThatIsTakenIsAnError) {
   const auto second = Server::Start({.listen = server_->address(), .services = {{"x", &jobs}}});
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(ErrorReason(second.status()), "CANNOT_LISTEN");
-  EXPECT_EQ(ErrorReason(Server::Start({.listen = "nonsense"}).status()), "INVALID_ADDRESS");
+  for (const char* listen : {"nonsense", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:84236"}) {
+    EXPECT_EQ(ErrorReason(Server::Start({.listen = listen}).status()), "INVALID_ADDRESS") << listen;
+    EXPECT_EQ(ErrorReason(ProbeListen(listen)), "INVALID_ADDRESS") << listen;
+  }
 }
 
 TEST_F(ServerTest, HealthSpeaksForProcessAndEachService) {

@@ -83,6 +83,7 @@ absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
 
 absl::Status CheckListen(const CoordinatorOptions& options) {
   ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
+  if (!options.metrics_listen.empty()) ATOLL_RETURN_IF_ERROR(rpc::CheckListenAddress(options.metrics_listen));
   return rpc::ProbeListen(options.listen);
 }
 

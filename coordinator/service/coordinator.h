@@ -75,8 +75,8 @@ inline constexpr int kExitStoreLost = 3;
 // would leave the machine in the clear (STORAGE_GRANT_NEEDS_TLS).
 absl::Status CheckStorageGrants(const CoordinatorOptions& options);
 
-// Whether options.listen can be served at: errors as in rpc::Security::ServerCredentials and rpc::ProbeListen. Blocks
-// while the host's name is looked up.
+// Whether options.listen can be served at, and options.metrics_listen is an address: errors as in
+// rpc::Security::ServerCredentials and rpc::ProbeListen. Blocks while the host's name is looked up.
 absl::Status CheckListen(const CoordinatorOptions& options);
 
 // Thread-safe.

@@ -714,8 +714,11 @@ TEST_F(RestServerTest, EndsWithoutWaitingForRequestsAndTellsTheObserver) {
 
 TEST_F(RestServerTest, AnAddressThatCannotBeServedIsNamed) {
   Start();
-  EXPECT_EQ(ErrorReason(RestServer::Start({.listen = "nonsense"}, engine_.get(), Clock::Real()).status()),
-            "INVALID_ADDRESS");
+  for (const char* listen : {"nonsense", "127.0.0.1:84237"}) {
+    EXPECT_EQ(ErrorReason(RestServer::Start({.listen = listen}, engine_.get(), Clock::Real()).status()),
+              "INVALID_ADDRESS")
+        << listen;
+  }
   EXPECT_EQ(ErrorReason(RestServer::Start({.listen = server_->address()}, engine_.get(), Clock::Real()).status()),
             "CANNOT_LISTEN");
 }
