@@ -278,5 +278,17 @@ TEST_F(CoordinatorKillTest, ARestoreWithABadFlagMakesNoStore) {
   EXPECT_FALSE(std::filesystem::exists(folder_->File("store.db")));
 }
 
+// A coordinator that serves is no backup.
+TEST_F(CoordinatorKillTest, AnEmptyPathOfABackupIsRefused) {
+  for (const std::string flag : {"--backup", "--restore"}) {
+    process_->Start("", {flag, ""});
+    const std::optional<int> status = process_->AwaitEnd(kPatience);
+    ASSERT_TRUE(status.has_value()) << flag;
+    EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 2) << *status;
+    EXPECT_THAT(process_->log(), HasSubstr(flag + ": expected the path of a backup"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_->File("store.db")));
+}
+
 }  // namespace
 }  // namespace atl::multiproc
