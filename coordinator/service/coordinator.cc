@@ -63,6 +63,12 @@ void AuditRefused(const rpc::RefusedCall& call, AuditLog* audit, Clock* clock) {
                       clock->Monotonic());
 }
 
+absl::Status CheckListen(const CoordinatorOptions& options) {
+  ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
+  if (!options.metrics_listen.empty()) ATOLL_RETURN_IF_ERROR(rpc::CheckListenAddress(options.metrics_listen));
+  return rpc::ProbeListen(options.listen);
+}
+
 }  // namespace
 
 absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
@@ -81,10 +87,13 @@ absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckListen(const CoordinatorOptions& options) {
-  ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
-  if (!options.metrics_listen.empty()) ATOLL_RETURN_IF_ERROR(rpc::CheckListenAddress(options.metrics_listen));
-  return rpc::ProbeListen(options.listen);
+absl::Status CheckBeforeRestore(const CoordinatorOptions& options) {
+  ATOLL_RETURN_IF_ERROR(CheckListen(options));
+  if (!options.audit_log.empty()) {
+    const std::unique_ptr<metrics::Registry> unused = metrics::Registry::Create("coordinator");
+    ATOLL_RETURN_IF_ERROR(AuditLog::Open(options.audit_log, unused.get()).status());
+  }
+  return storage::BlobStore::Open(options.blob_store).status();
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {

@@ -75,9 +75,9 @@ inline constexpr int kExitStoreLost = 3;
 // would leave the machine in the clear (STORAGE_GRANT_NEEDS_TLS).
 absl::Status CheckStorageGrants(const CoordinatorOptions& options);
 
-// Whether options.listen can be served at, and options.metrics_listen is an address: errors as in
-// rpc::Security::ServerCredentials and rpc::ProbeListen. Blocks while the host's name is looked up.
-absl::Status CheckListen(const CoordinatorOptions& options);
+// Before a restore makes a store: whether the addresses can be served at, and the audit log and the blob store opened,
+// which makes both where they are not there. Errors as in Coordinator::Start. Blocks on the network.
+absl::Status CheckBeforeRestore(const CoordinatorOptions& options);
 
 // Thread-safe.
 class Coordinator {

@@ -179,9 +179,10 @@ void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
 
 // After the other flags were checked: with a bad one the same command, mended, would find a store already.
 absl::Status Restore(const Flags& flags, const sigset_t& stop_signals) {
-  if (const absl::Status listens = atl::coordinator::CheckListen(flags.options); !listens.ok()) return listens;
-  // It may take long, and nobody waits for a signal yet: one ends the process.
+  // Both may take long, and nobody waits for a signal yet: one ends the process.
   pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
+  const absl::Status good = atl::coordinator::CheckBeforeRestore(flags.options);
+  if (!good.ok()) return good;
   const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store);
   pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
   if (!facts.ok()) return facts.status();

@@ -270,22 +270,30 @@ TEST_F(CoordinatorKillTest, ASecondCoordinatorOnTheSameStoreIsRefused) {
 
 // Else the same command, mended, would find a store already.
 TEST_F(CoordinatorKillTest, ARestoreWithABadFlagMakesNoStore) {
-  process_->Start("", {"--restore", folder_->File("backup.db"), "--listen", "0.0.0.0:0"});
-  const std::optional<int> status = process_->AwaitEnd(kPatience);
-  ASSERT_TRUE(status.has_value());
-  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 1) << *status;
-  EXPECT_THAT(process_->log(), HasSubstr("TLS_REQUIRED")) << "before the backup, which is not there, is looked at";
-  EXPECT_FALSE(std::filesystem::exists(folder_->File("store.db")));
+  const auto expect = [this](const std::string& flag, const std::string& value, const std::string& found) {
+    process_->Start("", {"--restore", folder_->File("backup.db"), flag, value});
+    const std::optional<int> status = process_->AwaitEnd(kPatience);
+    ASSERT_TRUE(status.has_value()) << value;
+    EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 1) << *status;
+    EXPECT_THAT(process_->log(), HasSubstr(found)) << "before the backup, which is not there, is looked at";
+    EXPECT_FALSE(std::filesystem::exists(folder_->File("store.db")));
+  };
+  expect("--listen", "0.0.0.0:0", "TLS_REQUIRED");
+  expect("--metrics-listen", "127.0.0.1:65536", "INVALID_ADDRESS");
+  expect("--audit-log", "/no/such/folder/audit.log", "AUDIT_LOG_UNWRITABLE");
+  std::filesystem::remove_all(folder_->File("blobs"));
+  std::ofstream(folder_->File("blobs")) << "no folder";
+  expect("--listen", "127.0.0.1:0", "INVALID_STORE_URI");
 }
 
 // A coordinator that serves is no backup.
 TEST_F(CoordinatorKillTest, AnEmptyPathOfABackupIsRefused) {
-  for (const std::string flag : {"--backup", "--restore"}) {
+  for (const char* flag : {"--backup", "--restore"}) {
     process_->Start("", {flag, ""});
     const std::optional<int> status = process_->AwaitEnd(kPatience);
     ASSERT_TRUE(status.has_value()) << flag;
     EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 2) << *status;
-    EXPECT_THAT(process_->log(), HasSubstr(flag + ": expected the path of a backup"));
+    EXPECT_THAT(process_->log(), HasSubstr(std::string(flag) + ": expected the path of a backup"));
   }
   EXPECT_FALSE(std::filesystem::exists(folder_->File("store.db")));
 }
