@@ -34,9 +34,9 @@ enum class Role { kCoordinator, kLeader, kRank };
 constexpr Role kRoles[] = {Role::kCoordinator, Role::kLeader, Role::kRank};
 constexpr const char* kActions[] = {"kill", "delay", "error"};
 constexpr size_t kHarmless = 2;  // of them: no result is another
-// What a process is started with. The first kill that strikes ends its life: of several, one that is reached soon.
-constexpr size_t kKillsPerLife = 2;
-constexpr size_t kOthersPerLife = 5;
+// What a process is started with: no more, or jobs never come to the places of their end.
+constexpr size_t kKillsPerLife = 1;
+constexpr size_t kOthersPerLife = 3;
 // A process none of whose faults strikes any more gets others; and what another does only when this one starts, such as
 // registering it, comes again.
 constexpr absl::Duration kLongestLife = absl::Seconds(10);
