@@ -44,8 +44,7 @@ class TlsFolder {
 };
 
 // Whom a certificate names, as gRPC has it: its common name, then its DNS names, e-mail addresses, URIs and IP
-// addresses
-// ("10.0.0.1", "::1"). Empty for null.
+// addresses ("10.0.0.1", "::1"). Empty for null.
 std::vector<std::string> NamesOf(X509* certificate);
 
 }  // namespace atl::http

@@ -4,7 +4,6 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,31 +38,6 @@ class Socket {
 
  private:
   const int descriptor_;
-};
-
-// Writing to a connection that the server has closed is an error while one of these is there, and no signal to this
-// thread: OpenSSL writes without MSG_NOSIGNAL, and `atoll` is to end by SIGPIPE where nobody reads its output.
-class WithoutPipeSignal {
- public:
-  WithoutPipeSignal() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~WithoutPipeSignal() {
-    // It may have come meanwhile.
-    constexpr timespec kNow = {};
-    if (sigismember(&before_, SIGPIPE) == 0) {
-      (void)sigtimedwait(&pipe_, nullptr, &kNow);
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  WithoutPipeSignal(const WithoutPipeSignal&) = delete;
-  WithoutPipeSignal& operator=(const WithoutPipeSignal&) = delete;
-
- private:
-  sigset_t pipe_;
-  sigset_t before_;
 };
 
 std::string HostOf(const std::string& address) {
@@ -151,7 +125,6 @@ absl::Status ExplainConnection(const SecurityOptions& options, const std::string
   const ContextPtr context = MakeContext(options);
   const SslPtr ssl(context == nullptr ? nullptr : SSL_new(context.get()));
   if (ssl == nullptr) return absl::OkStatus();
-  const WithoutPipeSignal quiet;
   const Socket socket(Dial(address, timeout));
   if (socket.descriptor() < 0) return absl::OkStatus();
   constexpr std::array<unsigned char, 3> kHttp2 = {2, 'h', '2'};

@@ -14,7 +14,7 @@ namespace atl::rpc {
 // TLS_EXPECTED (the server speaks TLS, and the options have none), TLS_NOT_SPOKEN (the other way round, or it
 // ends every connection since its certificate files are broken: the message then says both), SERVER_NOT_TRUSTED (its
 // certificate, and what is wrong with it) or CERTIFICATE_REFUSED (the server does not take ours). Blocks, for about
-// `timeout`.
+// `timeout`. The process ignores SIGPIPE: OpenSSL writes to servers that may have closed.
 absl::Status ExplainConnection(const SecurityOptions& options, const std::string& address, absl::Duration timeout);
 
 }  // namespace atl::rpc

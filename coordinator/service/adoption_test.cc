@@ -55,6 +55,21 @@ class AdoptionTest : public CoordinatorFixture {
     return manifest.ok() ? manifest->uri : "";
   }
 
+  // The attempt that the copy knows diverges at `step`; returns the one that its task goes back to, -1 after an error.
+  int64_t DivergeFrom(int64_t step) {
+    atlpb::island::v1::RollbackTaskRequest request;
+    *request.mutable_token() = grant_.token();
+    request.set_before_step(step);
+    request.set_through_step(step + 10);
+    request.set_reason("LOSS_EXPLODED");
+    request.set_message("training diverged: script");
+    atlpb::island::v1::RollbackTaskResponse response;
+    const absl::Status status =
+        Call(*islands_, &atlpb::island::v1::IslandService::Stub::RollbackTask, request, &response);
+    EXPECT_TRUE(status.ok()) << status;
+    return status.ok() ? response.rollback().to_step() : -1;
+  }
+
   absl::Status Collect() { return coordinator_->collector().CollectOnce(); }
   bool Exists(const std::string& uri) { return blobs_->Exists(uri).value(); }
   std::string TensorsOf(const std::string& manifest) const { return jobs::FolderOf(manifest) + "stage-0.safetensors"; }
@@ -184,15 +199,7 @@ TEST_F(AdoptionTest, WhatTheTaskDivergedInIsNotTakenBack) {
   auto stranger = grant_;
   stranger.mutable_token()->set_attempt_secret("another");
   EXPECT_EQ(ErrorReason(Commit(stranger, 20).status()), "STALE_ATTEMPT");
-  atlpb::island::v1::RollbackTaskRequest request;
-  *request.mutable_token() = grant_.token();
-  request.set_before_step(15);
-  request.set_through_step(25);
-  request.set_reason("LOSS_EXPLODED");
-  request.set_message("training diverged: script");
-  atlpb::island::v1::RollbackTaskResponse response;
-  ASSERT_TRUE(Call(*islands_, &atlpb::island::v1::IslandService::Stub::RollbackTask, request, &response).ok());
-  ASSERT_EQ(response.rollback().to_step(), 10);
+  ASSERT_EQ(DivergeFrom(15), 10);
   coordinator_.reset();
   std::filesystem::copy_file(folder_.File("store.db"), folder_.File("copy.db"),
                              std::filesystem::copy_options::overwrite_existing);
@@ -207,15 +214,7 @@ TEST_F(AdoptionTest, WhatTheTaskDivergedInIsNotTakenBack) {
 
 TEST_F(AdoptionTest, WhatALaterAttemptBeganBelowIsNotTakenBack) {
   ASSERT_TRUE(Commit(grant_, 20).ok());
-  atlpb::island::v1::RollbackTaskRequest request;
-  *request.mutable_token() = grant_.token();
-  request.set_before_step(15);
-  request.set_through_step(25);
-  request.set_reason("LOSS_EXPLODED");
-  request.set_message("training diverged: script");
-  atlpb::island::v1::RollbackTaskResponse response;
-  ASSERT_TRUE(Call(*islands_, &atlpb::island::v1::IslandService::Stub::RollbackTask, request, &response).ok());
-  ASSERT_EQ(response.rollback().to_step(), 0) << "the task keeps one checkpoint";
+  ASSERT_EQ(DivergeFrom(15), 0) << "the task keeps one checkpoint";
   const auto next = Claim("a");
   ASSERT_TRUE(next.ok() && next->has_grant());
   const auto since = Commit(next->grant(), 12);
