@@ -34,9 +34,11 @@ enum class Role { kCoordinator, kLeader, kRank };
 constexpr Role kRoles[] = {Role::kCoordinator, Role::kLeader, Role::kRank};
 constexpr const char* kActions[] = {"kill", "delay", "error"};
 constexpr size_t kHarmless = 2;  // of them: no result is another
-// What a process is started with: no more, or jobs never come to the places of their end.
+// What a process is started with: no more, or jobs never come to the places of their end. The second half of its kinds
+// are those of places that a job reaches once or twice: of them more may meet.
 constexpr size_t kKillsPerLife = 1;
 constexpr size_t kOthersPerLife = 3;
+constexpr size_t kTimesAsMany = 3;
 // A process none of whose faults strikes any more gets others; and what another does only when this one starts, such as
 // registering it, comes again.
 constexpr absl::Duration kLongestLife = absl::Seconds(10);
@@ -72,18 +74,24 @@ class FaultList {
   std::string Next(Role role) {
     if (repeats_ > 0 && done()) return "";
     std::vector<const Fault*> waiting;
+    size_t kinds = 0;
     // A role that is done goes on in the long form: others reach some places only when it fails.
     const bool all = repeats_ > 0 && !HasLeft(role);
     for (const auto& [fault, left] : left_) {
-      if (fault.role == role && (all || left > 0)) waiting.push_back(&fault);
+      if (fault.role != role) continue;
+      ++kinds;
+      if (all || left > 0) waiting.push_back(&fault);
     }
     std::shuffle(waiting.begin(), waiting.end(), random_);
+    // It fails now and then for the sake of the others, who are to come forward meanwhile.
+    if (all) waiting.resize(std::min<size_t>(waiting.size(), 1));
+    const size_t times = repeats_ > 0 && 2 * waiting.size() <= kinds ? kTimesAsMany : 1;
     std::string text;
     size_t kills = 0;
     size_t others = 0;
     for (const Fault* fault : waiting) {
       const bool kill = fault->action == "kill";
-      if (kill ? kills == kKillsPerLife : others == kOthersPerLife) continue;
+      if (kill ? kills == times * kKillsPerLife : others == times * kOthersPerLife) continue;
       ++(kill ? kills : others);
       const char* action = fault->action == "delay" ? "delay:300ms" : fault->action.c_str();
       // Seldom at the second time: some places are reached once in a life.

@@ -3,10 +3,11 @@
 #include "coordinator/store/pg_store.h"
 
 #include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
 #include <thread>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/store/migrations.h"
@@ -216,19 +217,16 @@ TEST_F(PgStoreTest, TheServersIsolationDoesNotMatter) {
 }
 
 TEST_F(PgStoreTest, TheRenewalFindsOutThatAnotherHasTheLease) {
-  absl::Notification lost;
-  std::string reason;
+  std::promise<std::string> lost;
   auto store = PgStore::Open({.uri = uri_,
                               .holder = "host-a",
                               .lease_duration = absl::Milliseconds(500),
-                              .on_lost = [&](const absl::Status& why) {
-                                reason = ErrorReason(why);
-                                lost.Notify();
-                              }});
+                              .on_lost = [&](const absl::Status& why) { lost.set_value(ErrorReason(why)); }});
   ASSERT_TRUE(store.ok()) << store.status();
   server().Ask(uri_, "UPDATE coordinator_lease SET fencing = fencing + 1, holder = 'host-b'");
-  ASSERT_TRUE(lost.WaitForNotificationWithTimeout(absl::Seconds(30)));
-  EXPECT_EQ(reason, "STORE_SUPERSEDED");
+  auto reason = lost.get_future();
+  ASSERT_EQ(reason.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_EQ(reason.get(), "STORE_SUPERSEDED");
   store->reset();
   EXPECT_THAT(server().Ask(uri_, "SELECT holder FROM coordinator_lease"), ElementsAre("host-b")) << "not let go of";
 }
@@ -547,15 +545,11 @@ TEST(PgServerTest, OneThatHangsIsGivenUp) {
   const std::string missing = testing_postgres::MissingPgServer();
   ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
   PgServer server;
-  absl::Notification lost;
-  std::string reason;
+  std::promise<std::string> lost;
   auto store = PgStore::Open({.uri = server.NewDatabase(),
                               .holder = "host-a",
                               .lease_duration = absl::Seconds(2),
-                              .on_lost = [&](const absl::Status& why) {
-                                reason = ErrorReason(why);
-                                lost.Notify();
-                              }});
+                              .on_lost = [&](const absl::Status& why) { lost.set_value(ErrorReason(why)); }});
   ASSERT_TRUE(store.ok()) << store.status();
   const auto insert = [&](const std::string& id) {
     return (*store)->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob(id)); });
@@ -565,8 +559,10 @@ TEST(PgServerTest, OneThatHangsIsGivenUp) {
   const absl::Status hung = insert("j-2");
   EXPECT_EQ(hung.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(hung), "STORE_UNREACHABLE") << hung;
-  ASSERT_TRUE(lost.WaitForNotificationWithTimeout(absl::Seconds(60))) << "so is the connection that renews the lease";
-  EXPECT_EQ(reason, "STORE_UNREACHABLE");
+  auto reason = lost.get_future();
+  ASSERT_EQ(reason.wait_for(std::chrono::seconds(60)), std::future_status::ready)
+      << "so is the connection that renews the lease";
+  EXPECT_EQ(reason.get(), "STORE_UNREACHABLE");
   server.Resume();
   EXPECT_TRUE(testing_cluster::Await(absl::Seconds(60), [&] { return insert("j-3").ok(); }));
   EXPECT_EQ((*store)->GetJob("j-2").status().code(), absl::StatusCode::kNotFound);
@@ -577,11 +573,11 @@ TEST(PgServerTest, ACommitThatWaitsForAReplicaThatIsAwayIsNeitherDoneNorFailed) 
   ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
   PgServer server;
   const std::string uri = server.NewDatabase();
-  absl::Mutex mutex;
+  std::mutex mutex;
   std::vector<std::string> lost;
   auto store = PgStore::Open(
       {.uri = uri, .holder = "host-a", .lease_duration = absl::Seconds(2), .on_lost = [&](const absl::Status& why) {
-         absl::MutexLock lock(&mutex);
+         const std::lock_guard lock(mutex);
          lost.push_back(ErrorReason(why));
        }});
   ASSERT_TRUE(store.ok()) << store.status();
@@ -595,7 +591,7 @@ TEST(PgServerTest, ACommitThatWaitsForAReplicaThatIsAwayIsNeitherDoneNorFailed) 
         (*store)->Write("insert", [&](Transaction& t) { return t.InsertJob(SmallJob("j-" + std::to_string(++jobs))); });
     return ErrorReason(status) == "STORE_OUTCOME_UNKNOWN";
   })) << status;
-  absl::MutexLock lock(&mutex);
+  const std::lock_guard lock(mutex);
   EXPECT_THAT(lost, Contains("STORE_OUTCOME_UNKNOWN"));
 }
 
