@@ -40,4 +40,4 @@ export UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
 export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}
 # UCX's default is to overwrite the first instructions of mmap and its kin, which the sanitizers' own are not made for.
 export UCX_MEM_MMAP_HOOK_MODE=none
-ctest --test-dir "$build" --output-on-failure --timeout 300 -R "^($(IFS='|'; echo "${targets[*]}"))\$"
+ctest --test-dir "$build" --output-on-failure -R "^($(IFS='|'; echo "${targets[*]}"))\$"
