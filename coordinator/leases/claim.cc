@@ -12,7 +12,7 @@ namespace {
 
 // The first thing for which the island does not get the task.
 struct Lack {
-  enum class Kind : uint8_t { kNothing, kKept, kMovedAway, kFormat, kLabel, kRanks, kDevice, kMemory };
+  enum class Kind : uint8_t { kNothing, kKept, kMovedAway, kFailedHere, kFormat, kLabel, kRanks, kDevice, kMemory };
   Kind kind = Kind::kNothing;
   std::string_view label;  // its key
 };
@@ -23,6 +23,7 @@ Lack FirstLack(const Island& island, const Candidate& candidate) {
   if (!candidate.avoided_island.empty() && candidate.avoided_island == island.island_id) {
     return {Lack::Kind::kMovedAway, ""};
   }
+  if (candidate.failed_islands.contains(island.island_id)) return {Lack::Kind::kFailedHere, ""};
   const Capabilities& has = island.capabilities;
   const spec::Requirements& needs = candidate.requirements;
   if (!Overlap(has.format, candidate.format)) return {Lack::Kind::kFormat, ""};
@@ -64,6 +65,8 @@ std::string UnmetRequirement(const Island& island, const Candidate& candidate) {
       return fmt::format("{} is kept for island {}", task, candidate.wanted_island);
     case Lack::Kind::kMovedAway:
       return fmt::format("{} was moved away from this island", task);
+    case Lack::Kind::kFailedHere:
+      return fmt::format("{} failed on this island, and another can run it", task);
     case Lack::Kind::kFormat:
       return fmt::format("{} needs a format version in [{}, {}], the island has [{}, {}]", task, candidate.format.min,
                          candidate.format.max, has.format.min, has.format.max);

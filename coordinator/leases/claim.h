@@ -29,6 +29,8 @@ struct Candidate {
   // Moved by an operator: only the one is granted it, or everybody but the other. Empty: neither.
   std::string wanted_island;
   std::string avoided_island;
+  // It failed on these of late, and some other island can run it: they leave it to others.
+  std::set<std::string> failed_islands;
   bool operator==(const Candidate&) const = default;
 };
 

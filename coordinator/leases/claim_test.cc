@@ -201,6 +201,19 @@ TEST(ClaimTest, AMovedTaskIsKeptForOneIslandOrFromOne) {
   EXPECT_EQ(granted(b, {moved, urgent}), "j/urgent") << "anybody's now, and less urgent";
 }
 
+TEST(ClaimTest, WhatFailedOnAnIslandIsLeftToOthers) {
+  Candidate failed = Training("j/failed");
+  failed.priority = 5;
+  failed.failed_islands = {"a", "c"};
+  Island b = IslandWith({});
+  b.island_id = "b";
+  const CandidateIndex index = IndexOf({failed, Training("j/other")});
+  EXPECT_EQ(index.Decide(IslandWith({}), {}).candidate->task_id, "j/other");
+  EXPECT_EQ(index.Decide(b, {}).candidate->task_id, "j/failed");
+  EXPECT_THAT(IndexOf({failed}).Decide(IslandWith({}), {}).unmet,
+              ElementsAre("j/failed failed on this island, and another can run it"));
+}
+
 TEST(ClaimTest, AnExpiredLeaseIsGrantedToTheNextRequester) {
   Candidate candidate = Training("j/t");
   candidate.expired_island = "b";

@@ -54,7 +54,21 @@ absl::Status Core::LoadState() {
   }
   metrics_.store_epoch->Set(static_cast<double>(store_.epoch()));
   metrics_.collection_held->Set(store_.collection_held() ? 1 : 0);
+  ATOLL_RETURN_IF_ERROR(LoadFailures());
   return RestoreAttempts();
+}
+
+absl::Status Core::LoadFailures() {
+  for (const auto& [job_id, record] : active_) {
+    for (const jobs::Task& task : record.tasks) {
+      if (task.failures == 0 || jobs::IsFinal(task.state)) continue;
+      ATOLL_ASSIGN_OR_RETURN(const std::vector<store::AttemptRow> attempts, store_.Attempts(task.task_id));
+      for (const store::AttemptRow& row : attempts) {
+        if (row.outcome == jobs::AttemptOutcome::kFailed) failures_[task.task_id][row.island_id] = row.end_time;
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Core::RestoreAttempts() {
@@ -133,11 +147,16 @@ void Core::TakeOver(jobs::JobRecord record, const jobs::Effect& effect) {
   for (const jobs::EndedAttempt& ended : effect.ended_attempts) {
     leases_.End(ended.task_id);
     progress_.erase(ended.task_id);
+    if (ended.outcome == jobs::AttemptOutcome::kFailed) {
+      const std::string& island_id = jobs::FindTask(record, ended.task_id)->island_id;
+      failures_[ended.task_id][island_id] = clock_.Now();
+    }
     metrics_.AttemptsEnded(ended.outcome)->Increment();
   }
   const std::string job_id = record.job.job_id;
   if (jobs::IsFinal(record.job.state)) {
     metrics_.jobs_ended[static_cast<size_t>(record.job.state)]->Increment();
+    for (const jobs::Task& task : record.tasks) failures_.erase(task.task_id);
     active_.erase(job_id);
   } else {
     active_[job_id] = std::move(record);
@@ -213,7 +232,8 @@ void Core::Tick() {
 absl::Duration Core::NextWake() const {
   absl::Duration next = std::min({gauges_due_, job_watches_.NextWake(), model_watches_.NextWake()});
   for (const auto& [ticket, claim] : claims_) next = std::min(next, claim.deadline);
-  // A lease that runs out makes its task claimable for those who wait; so does the end of a move.
+  // A lease that runs out makes its task claimable for those who wait; so does the end of a move, or of those who were
+  // to run what failed elsewhere.
   if (!claims_.empty()) next = std::min(next, candidates_until_);
   return next;
 }

@@ -41,6 +41,9 @@ struct CoreOptions {
   leases::SlowIslandOptions slow_islands;
   // How long a task that was moved is kept for others than the island it was moved from.
   absl::Duration move_preference = absl::Minutes(10);
+  // How long a task that failed on an island is kept for others, while some other can run it. Else an island that fails
+  // all of its tasks, and so is always free, would use up the failure budget of every job.
+  absl::Duration failure_memory = absl::Hours(1);
   // Root of the blob store, without a trailing '/'.
   std::string blob_root;
   // How long answers to creating calls are kept for their repetition.
@@ -300,6 +303,7 @@ class Core {
   Core(store::Store* store, Clock* clock, CoreOptions options, CoreMetrics* metrics);
   absl::Status LoadState();
   absl::Status RestoreAttempts();
+  absl::Status LoadFailures();
 
   absl::Duration Now() const { return clock_.Monotonic(); }
   std::string RandomHex(size_t bytes) const;
@@ -337,8 +341,10 @@ class Core {
   absl::StatusOr<spec::TaskGrant> GrantOf(const leases::Lease& lease);
   // Brings candidates_ up to date with the jobs that changed, the leases that ran out and the moves that are over.
   void UpdateCandidates();
-  // `move_end`: when the first move of one of them is over; InfiniteDuration without one.
-  std::vector<leases::Candidate> CandidatesOf(const jobs::JobRecord& record, absl::Duration* move_end) const;
+  // `until`: when they are to be looked at again, though nothing of the job has changed; InfiniteDuration: never.
+  std::vector<leases::Candidate> CandidatesOf(const jobs::JobRecord& record, absl::Duration* until) const;
+  // Where the task failed of late; none when no other island that is heard and not drained can run it.
+  std::set<std::string> FailedIslands(const leases::Candidate& candidate) const;
   leases::Candidate CandidateOf(const jobs::JobRecord& record, const jobs::Task& task) const;
   // Renews a lease; one that had run out is no candidate any more.
   void RenewLease(std::string_view task_id);
@@ -388,9 +394,11 @@ class Core {
   std::map<std::string, TaskProgress, std::less<>> progress_;
 
   leases::CandidateIndex candidates_;
-  std::set<std::string, std::less<>> stale_jobs_;                 // whose candidates may be others by now
-  absl::Duration candidates_until_ = absl::ZeroDuration();        // then some lease runs out, or a move is over
-  std::map<std::string, absl::Duration, std::less<>> move_ends_;  // by job: when the first of its moves is over
+  std::set<std::string, std::less<>> stale_jobs_;                  // whose candidates may be others by now
+  absl::Duration candidates_until_ = absl::ZeroDuration();         // then some lease runs out, or jobs_until_ has come
+  std::map<std::string, absl::Duration, std::less<>> jobs_until_;  // by job: as CandidatesOf says
+  // By task and island: when an attempt reported an error last.
+  std::map<std::string, std::map<std::string, absl::Time>, std::less<>> failures_;
   std::set<int64_t> new_candidates_;  // ages of jobs that waiting claims were not offered yet
   bool offer_everything_ = false;     // to waiting claims: not the candidates have changed, but who may have them
   std::map<std::string, StepTime, std::less<>> step_times_;  // by island

@@ -26,20 +26,42 @@ std::string Core::WritePrefix(std::string_view task_id, int64_t attempt) const {
   return fmt::format("{}/jobs/{}/{}-{}", options_.blob_root, task_id, store_.epoch(), attempt);
 }
 
-std::vector<leases::Candidate> Core::CandidatesOf(const jobs::JobRecord& record, absl::Duration* move_end) const {
+std::set<std::string> Core::FailedIslands(const leases::Candidate& candidate) const {
+  const auto failures = failures_.find(candidate.task_id);
+  if (failures == failures_.end()) return {};
+  std::set<std::string> failed;
+  for (const auto& [island_id, time] : failures->second) {
+    if (clock_.Now() - time < options_.failure_memory) failed.insert(island_id);
+  }
+  const auto can_run = [&](const auto& entry) {
+    const leases::Island& island = entry.second;
+    return !failed.contains(island.island_id) &&
+           leases::ActivityOf(island, /*holds_lease=*/false, Now(), options_.lease.lease_duration) ==
+               leases::IslandActivity::kIdle &&
+           leases::UnmetRequirement(island, candidate).empty();
+  };
+  if (failed.empty() || std::none_of(islands_.begin(), islands_.end(), can_run)) return {};
+  return failed;
+}
+
+std::vector<leases::Candidate> Core::CandidatesOf(const jobs::JobRecord& record, absl::Duration* until) const {
   const absl::Duration now = Now();
   std::vector<leases::Candidate> candidates;
-  *move_end = absl::InfiniteDuration();
+  *until = absl::InfiniteDuration();
   for (const jobs::Task& task : record.tasks) {
     const bool expired = task.state == jobs::TaskState::kLeased && leases_.Expired(task.task_id, now);
     if (task.state != jobs::TaskState::kReady && !expired) continue;
     leases::Candidate& candidate = candidates.emplace_back(CandidateOf(record, task));
     if (expired) candidate.expired_island = task.island_id;
     const absl::Duration move_left = task.move.until - clock_.Now();
-    if (move_left <= absl::ZeroDuration()) continue;
-    candidate.wanted_island = task.move.to;
-    candidate.avoided_island = task.move.from;
-    *move_end = std::min(*move_end, now + move_left);
+    if (move_left > absl::ZeroDuration()) {
+      candidate.wanted_island = task.move.to;
+      candidate.avoided_island = task.move.from;
+      *until = std::min(*until, now + move_left);
+    }
+    candidate.failed_islands = FailedIslands(candidate);
+    // The others may be lost by then.
+    if (!candidate.failed_islands.empty()) *until = std::min(*until, now + options_.lease.lease_duration);
   }
   return candidates;
 }
@@ -65,26 +87,26 @@ void Core::UpdateCandidates() {
     for (const leases::Lease& lease : leases_.All()) {
       if (lease.expires <= now) stale_jobs_.insert(lease.job_id);
     }
-    for (const auto& [job_id, end] : move_ends_) {
-      if (end <= now) stale_jobs_.insert(job_id);
+    for (const auto& [job_id, until] : jobs_until_) {
+      if (until <= now) stale_jobs_.insert(job_id);
     }
   }
   for (const std::string& job_id : std::exchange(stale_jobs_, {})) {
     const auto age = age_of_job_.find(job_id);
     if (age == age_of_job_.end()) continue;
-    move_ends_.erase(job_id);
+    jobs_until_.erase(job_id);
     const jobs::JobRecord* record = Active(job_id);
     if (record == nullptr) {
       candidates_.Put(age->second, {});
       age_of_job_.erase(age);
       continue;
     }
-    absl::Duration move_end;
-    if (candidates_.Put(age->second, CandidatesOf(*record, &move_end))) new_candidates_.insert(age->second);
-    if (move_end < absl::InfiniteDuration()) move_ends_[job_id] = move_end;
+    absl::Duration until;
+    if (candidates_.Put(age->second, CandidatesOf(*record, &until))) new_candidates_.insert(age->second);
+    if (until < absl::InfiniteDuration()) jobs_until_[job_id] = until;
   }
   candidates_until_ = leases_.NextExpiry(now);
-  for (const auto& [job_id, end] : move_ends_) candidates_until_ = std::min(candidates_until_, end);
+  for (const auto& [job_id, until] : jobs_until_) candidates_until_ = std::min(candidates_until_, until);
 }
 
 void Core::RenewLease(std::string_view task_id) {
