@@ -37,6 +37,17 @@ void Activity::EndWork() {
   Enter(State::kWaiting, kWaitingKind, kWaitingKind);
 }
 
+void Activity::BeginReading() {
+  absl::MutexLock lock(&mutex_);
+  reading_since_ = clock_->Monotonic();
+}
+
+void Activity::EndReading() {
+  absl::MutexLock lock(&mutex_);
+  if (reading_since_.has_value()) since_ += clock_->Monotonic() - *reading_since_;
+  reading_since_.reset();
+}
+
 void Activity::Enter(State state, std::string kind, std::string name) {
   absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_->Monotonic();
@@ -54,11 +65,18 @@ void Activity::Enter(State state, std::string kind, std::string name) {
 std::optional<Overdue> Activity::FindOverdue() const {
   absl::MutexLock lock(&mutex_);
   if (state_ == State::kOutside) return std::nullopt;
+  const absl::Duration now = clock_->Monotonic();
+  if (reading_since_.has_value()) {
+    const absl::Duration read = now - *reading_since_;
+    if (read <= options_.reading) return std::nullopt;
+    return Overdue{
+        .what = fmt::format("{}: reading from the blob store has taken {:.1f} s", name_, absl::ToDoubleSeconds(read))};
+  }
   const auto found = usual_.find(kind_);
   const Usual usual = found == usual_.end() ? Usual{} : found->second;
   const absl::Duration limit =
       usual.uses < options_.first_uses ? options_.first : std::max(options_.least, options_.factor * usual.longest);
-  const absl::Duration taken = clock_->Monotonic() - since_;
+  const absl::Duration taken = now - since_;
   if (taken <= limit) return std::nullopt;
   return Overdue{.waiting = state_ == State::kWaiting,
                  .what = fmt::format("{} has taken {:.1f} s, and {:.3f} s at most before", name_,

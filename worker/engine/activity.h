@@ -24,6 +24,8 @@ struct ActivityOptions {
   // While work of a kind was done fewer than `first_uses` times: memory, caches and kernels are still found.
   absl::Duration first = absl::Minutes(1);
   int32_t first_uses = 3;
+  // One read of the blob store: over a network it may take long at any time, and the store has a patience of its own.
+  absl::Duration reading = absl::Minutes(1);
 };
 
 // Something that takes much longer than it ever did.
@@ -43,6 +45,9 @@ class Activity {
   void BeginWork(const schedule::Action& action);
   void BeginWork(std::string_view name);  // what is no action
   void EndWork();
+  // What goes on stands still meanwhile: the time is no part of what it takes.
+  void BeginReading();
+  void EndReading();
 
   std::optional<Overdue> FindOverdue() const;
 
@@ -63,6 +68,7 @@ class Activity {
   std::string kind_ ABSL_GUARDED_BY(mutex_);
   std::string name_ ABSL_GUARDED_BY(mutex_);
   absl::Duration since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> reading_since_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Usual, std::less<>> usual_ ABSL_GUARDED_BY(mutex_);  // by kind
 };
 
@@ -78,6 +84,22 @@ class WorkScope {
   }
   WorkScope(const WorkScope&) = delete;
   WorkScope& operator=(const WorkScope&) = delete;
+
+ private:
+  Activity* const activity_;
+};
+
+// Reading for as long as it lives, at work or not. `activity` may be null.
+class ReadingScope {
+ public:
+  explicit ReadingScope(Activity* activity) : activity_(activity) {
+    if (activity_ != nullptr) activity_->BeginReading();
+  }
+  ~ReadingScope() {
+    if (activity_ != nullptr) activity_->EndReading();
+  }
+  ReadingScope(const ReadingScope&) = delete;
+  ReadingScope& operator=(const ReadingScope&) = delete;
 
  private:
   Activity* const activity_;

@@ -67,6 +67,33 @@ TEST_F(ActivityTest, TheFirstTimesTakeTheirTime) {
   EXPECT_EQ(Found(), "works: 0F0 has taken 61.0 s, and 0.000 s at most before");
 }
 
+TEST_F(ActivityTest, ReadingHasItsOwnTime) {
+  RunSteps(1);
+  activity_.BeginStep();
+  activity_.BeginWork(Action{ActionKind::kForward, 1, 2});
+  Wait(2);
+  activity_.BeginReading();
+  Wait(59);
+  EXPECT_EQ(Found(), "") << "a file comes over a slow network";
+  activity_.EndReading();
+  Wait(0.9);
+  EXPECT_EQ(Found(), "") << "what came before counts, and the reading does not";
+  Wait(0.3);
+  EXPECT_EQ(Found(), "works: 1F2 has taken 3.2 s, and 0.100 s at most before");
+  activity_.EndWork();
+  {
+    const WorkScope work(&activity_, Action{ActionKind::kForward, 1, 3});
+    const ReadingScope reading(&activity_);
+    Wait(61);
+    EXPECT_EQ(Found(), "works: 1F3: reading from the blob store has taken 61.0 s");
+  }
+  EXPECT_EQ(Found(), "");
+  activity_.EndStep();
+  const ReadingScope reading(&activity_);
+  Wait(1000);
+  EXPECT_EQ(Found(), "") << "outside of steps nothing is judged";
+}
+
 TEST_F(ActivityTest, WaitingIsToldFromWork) {
   RunSteps(1);
   activity_.BeginStep();
@@ -83,6 +110,7 @@ TEST_F(ActivityTest, NothingIsJudgedBetweenSteps) {
 
 TEST(WorkScopeTest, NeedsNobodyWhoAsks) {
   const WorkScope work(nullptr, "optimizer");
+  const ReadingScope reading(nullptr);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
+#include "worker/engine/activity.h"
 
 namespace atl::trainer {
 namespace {
@@ -28,6 +29,7 @@ absl::Status OutOfRange(const char* what, int64_t position, int64_t count, int64
 
 absl::StatusOr<TrainingData::Item> SampleSource::ReadImage(int64_t position, bool flipped,
                                                            std::span<float> pixels) const {
+  const engine::ReadingScope reading(options_.activity);
   absl::StatusOr<TrainingData::Item> item = data_->Read(position, pixels);
   if (item.ok() && flipped) Flip(pixels, options_.width);
   return item;

@@ -52,11 +52,8 @@ class TrainerImpl : public Trainer {
       // The last step prepares nothing: there is no next one.
       const bool prepares = frozen_ != nullptr && step_ + 1 < options_.training.steps;
       if (prepares) frozen_->Prepare(FirstSample(1));
-      {
-        const engine::WorkScope work(options_.activity, "reading samples");
-        feed_.Begin(first_sample);
-        stages_.Begin();
-      }
+      feed_.Begin(first_sample);
+      stages_.Begin();
       ATOLL_RETURN_IF_ERROR(engine_.RunIteration({.self_conditioned = SelfConditioned(), .frozen = prepares}));
       if (prepares) frozen_->Advance();
       ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
