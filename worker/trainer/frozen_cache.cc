@@ -25,6 +25,7 @@
 #include "common/storage/safetensors.h"
 #include "common/storage/sha256.h"
 #include "fmt/format.h"
+#include "worker/engine/activity.h"
 #include "worker/trainer/frozen_outputs.h"
 #include "worker/trainer/tensor_errors.h"
 #include "worker/trainer/trainer_setup.h"
@@ -146,6 +147,7 @@ class Pass {
       ATOLL_ASSIGN_OR_RETURN(const auto there, ListFiles(store_, options_.folder, table));
       for (int64_t file = 0; file < table.files(); ++file) {
         if (number++ % options_.ranks != options_.rank) continue;
+        ATOLL_RETURN_IF_ERROR(options_.interrupted());
         const auto kept = there.find(file);
         if (kept != there.end() && IsWhole(table, file, kept->second)) continue;
         ATOLL_RETURN_IF_ERROR(Write(table, file));
@@ -298,13 +300,7 @@ class Rows {
     auto* const bytes = static_cast<std::byte*>(tensor.mutable_data_ptr());
     const auto row_bytes = static_cast<size_t>(output_.bytes);
     for (size_t i = 0; i < rows.size(); ++i) {
-      const int64_t number = rows[i] / table_.file_rows;
-      ATOLL_ASSIGN_OR_RETURN(const LocalFile* file, Fetch(number));
-      const int64_t offset = file->data + (rows[i] - number * table_.file_rows) * output_.bytes;
-      const OpenFile open(file->path);
-      if (!open.Read(offset, {bytes + i * row_bytes, row_bytes}) || open.Version() != file->version) {
-        return Damaged(files_.at(number).uri, fmt::format("row {} has gone or changed since it was checked", rows[i]));
-      }
+      ATOLL_RETURN_IF_ERROR(ReadRow(rows[i], {bytes + i * row_bytes, row_bytes}));
     }
     return tensor.to(at::Device(device)).to(at::kFloat);
   }
@@ -316,6 +312,18 @@ class Rows {
     int64_t data = 0;  // where the component's rows begin
   };
 
+  // A copy of a file may go at any time, for the store keeps its copies small: then the file is fetched again.
+  absl::Status ReadRow(int64_t row, std::span<std::byte> bytes) {
+    const int64_t number = row / table_.file_rows;
+    for (const bool again : {false, true}) {
+      ATOLL_ASSIGN_OR_RETURN(const LocalFile file, Fetch(number, again));
+      const OpenFile open(file.path);
+      const int64_t offset = file.data + (row - number * table_.file_rows) * output_.bytes;
+      if (open.Read(offset, bytes) && open.Version() == file.version) return absl::OkStatus();
+    }
+    return Damaged(files_.at(number).uri, fmt::format("row {} has gone or changed since it was checked", row));
+  }
+
   absl::StatusOr<LocalFile> Find(int64_t number, const KeptFile& file) {
     LocalFile local;
     ATOLL_ASSIGN_OR_RETURN(local.path, store_->LocalPath(file.uri, file.sha256));
@@ -326,15 +334,16 @@ class Rows {
     return local;
   }
 
-  absl::StatusOr<const LocalFile*> Fetch(int64_t number) {
+  // With `again`, also where it is known already.
+  absl::StatusOr<LocalFile> Fetch(int64_t number, bool again) {
     absl::MutexLock lock(&mutex_);
     std::optional<LocalFile>& local = local_[static_cast<size_t>(number)];
-    if (local.has_value()) return &*local;
+    if (local.has_value() && !again) return *local;
     const KeptFile& file = files_.at(number);
     absl::StatusOr<LocalFile> found = Find(number, file);
     if (!found.ok()) return Damaged(file.uri, std::string(found.status().message()));
     local = *std::move(found);
-    return &*local;
+    return *local;
   }
 
   storage::BlobStore* const store_;
@@ -343,13 +352,14 @@ class Rows {
   const std::string component_;
   const model::FrozenComponent::Output output_;
   absl::Mutex mutex_;
-  std::vector<std::optional<LocalFile>> local_ ABSL_GUARDED_BY(mutex_);  // by number; set once
+  std::vector<std::optional<LocalFile>> local_ ABSL_GUARDED_BY(mutex_);  // by number
 };
 
 class FrozenCache : public FrozenOutputs {
  public:
   FrozenCache(const TrainerOptions& options, std::unique_ptr<Rows> latents, std::unique_ptr<Rows> conditions)
       : device_(options.device),
+        activity_(options.activity),
         flip_(options.training.flip),
         seed_(options.seed),
         classes_(options.classes),
@@ -379,11 +389,13 @@ class FrozenCache : public FrozenOutputs {
             model::DropClasses(samples.classes, samples.sequence, seed_, classes_, class_dropout_);
         wanted.assign(classes.data_ptr<int64_t>(), classes.data_ptr<int64_t>() + classes.numel());
       }
+      const engine::ReadingScope reading(activity_);
       return rows->Read(wanted, device_);
     });
   }
 
   const std::string device_;
+  engine::Activity* const activity_;
   const bool flip_;
   const uint64_t seed_;
   const int32_t classes_;

@@ -122,6 +122,20 @@ TEST(FrozenCacheTest, APassThatWasCutOffGoesOn) {
   EXPECT_EQ(rest.reads, 5 * 48 + 40);
 }
 
+TEST(FrozenCacheTest, ARankThatOnlyChecksFilesIsInterruptedToo) {
+  storage::TemporaryStore store;
+  const TrainerOptions options = LatentOptions();
+  CountedData data;
+  ASSERT_TRUE(ObtainFrozenCache(store.get(), &data, CacheOptions(options, &store)).ok());
+  FrozenCacheOptions cut = CacheOptions(options, &store);
+  int asked = 0;
+  cut.interrupted = [&asked] { return ++asked > 3 ? absl::CancelledError("asked to stop") : absl::OkStatus(); };
+  CountedData again;
+  EXPECT_TRUE(absl::IsCancelled(ObtainFrozenCache(store.get(), &again, cut).status()));
+  EXPECT_EQ(asked, 4);
+  EXPECT_EQ(again.reads, 0);
+}
+
 TEST(FrozenCacheTest, ADamagedFileIsComputedAgain) {
   storage::TemporaryStore store;
   const TrainerOptions options = LatentOptions();
@@ -160,10 +174,20 @@ TEST(FrozenCacheTest, FilesThatChangeWhileTheyAreReadGiveTheTaskBack) {
   const auto files = store.get()->List(store.get()->UriOf("frozen")).value();
   const SampleSource source(options, &data);
   const Samples samples = source.Read(0, 160).value();
-  EXPECT_TRUE((*kept)->Latents(0, samples).ok());
-  // The same size, and rows that nobody could tell from others.
+  const auto latents = (*kept)->Latents(0, samples);
+  ASSERT_TRUE(latents.ok()) << latents.status();
+  // Another file of the same bytes, as where a copy was removed and fetched again.
   const std::string path = store.get()->LocalPath(files[3].uri).value();
-  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  const auto age = [&path](int hours) {
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  age(1);
+  const auto again = (*kept)->Latents(0, samples);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(at::equal(*again, *latents));
+  // The same size, and rows that nobody could tell from others.
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(2000).put('!');
+  age(2);
   absl::Status status = (*kept)->Latents(0, samples).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_EQ(ErrorReason(status), "FROZEN_CACHE_DAMAGED");
