@@ -163,13 +163,18 @@ std::vector<int64_t> ClusterRows(const spec::TaskGrant& grant) {
   return rows;
 }
 
-// A published network, read back from where it was just written.
+// A published network of any size, read back from where it was just written. `files` are the version's.
 absl::StatusOr<model::LoadedModel> LoadPublished(storage::BlobStore* store, const std::string& folder_uri,
+                                                 const std::vector<storage::CheckpointFile>& files,
                                                  const std::string& part) {
-  const std::string uri = fmt::format("{}/{}", folder_uri, part);
-  ATOLL_ASSIGN_OR_RETURN(const std::string config, store->Read(fmt::format("{}/{}", uri, storage::kConfigFile)));
-  ATOLL_ASSIGN_OR_RETURN(const std::string weights, store->Read(fmt::format("{}/{}", uri, storage::kWeightsFile)));
-  return model::LoadModel(config, weights, uri);
+  const auto read = [&](const char* file_name) {
+    const std::string name = fmt::format("{}/{}", part, file_name);
+    const auto file = std::find_if(files.begin(), files.end(), [&](const auto& known) { return known.name == name; });
+    return store->ReadVerified(fmt::format("{}/{}", folder_uri, name), file == files.end() ? "" : file->sha256);
+  };
+  ATOLL_ASSIGN_OR_RETURN(const std::string config, read(storage::kConfigFile));
+  ATOLL_ASSIGN_OR_RETURN(const std::string weights, read(storage::kWeightsFile));
+  return model::LoadModel(config, weights, fmt::format("{}/{}", folder_uri, part));
 }
 
 // The default mode and the probe, from held-out samples; nothing where the data set has none. Answers differ in their
@@ -188,7 +193,8 @@ absl::Status AddSampling(const TaskContext& context, const dataset::DatasetManif
   }
   if (manifest.rows("held_out") == 0) return absl::OkStatus();
   const auto load = [&](int32_t expert) {
-    return LoadPublished(context.store, folder_uri, expert < 0 ? "router" : fmt::format("expert_{}", expert));
+    return LoadPublished(context.store, folder_uri, index->files,
+                         expert < 0 ? "router" : fmt::format("expert_{}", expert));
   };
   const auto encode = [&](const at::Tensor& images) -> absl::StatusOr<at::Tensor> {
     if (!index->latent) return images;
