@@ -27,6 +27,13 @@ class StateCopy : public Trainer::Snapshot {
 
   absl::StatusOr<std::vector<storage::CheckpointFile>> Write(storage::BlobStore* store,
                                                              const std::string& folder) override {
+    // The file is made in memory, which may not hold the state once more.
+    return CatchTensorErrors("write state", [&] { return WriteFiles(store, folder); });
+  }
+
+ private:
+  absl::StatusOr<std::vector<storage::CheckpointFile>> WriteFiles(storage::BlobStore* store,
+                                                                  const std::string& folder) const {
     std::vector<storage::CheckpointFile> written;
     for (const File& file : files_) {
       std::vector<storage::TensorView> views;
@@ -40,7 +47,6 @@ class StateCopy : public Trainer::Snapshot {
     return written;
   }
 
- private:
   const storage::CheckpointManifest manifest_;
   const std::vector<File> files_;
 };
