@@ -24,6 +24,12 @@ void FakeNcclApi::FailCommunicators(const std::string& error) {
   error_ = error;
 }
 
+void FakeNcclApi::HoldAborts(bool held) {
+  const std::lock_guard lock(mutex_);
+  aborts_held_ = held;
+  aborts_released_.notify_all();
+}
+
 int FakeNcclApi::initialised() const {
   const std::lock_guard lock(mutex_);
   return initialised_;
@@ -32,6 +38,11 @@ int FakeNcclApi::initialised() const {
 int FakeNcclApi::aborted() const {
   const std::lock_guard lock(mutex_);
   return aborted_;
+}
+
+int FakeNcclApi::aborts_begun() const {
+  const std::lock_guard lock(mutex_);
+  return aborts_begun_;
 }
 
 absl::StatusOr<int> FakeNcclApi::DeviceCount() {
@@ -78,6 +89,15 @@ NcclResult FakeNcclApi::AsyncError(Comm comm) {
   const auto complete = [](const Group& group) { return group.joined.size() == group.ranks; };
   const bool done = complete(*member.group) && (member.splitting == nullptr || complete(*member.splitting));
   return {.state = done ? NcclResult::State::kDone : kInProgress};
+}
+
+void FakeNcclApi::Abort(Comm comm) {
+  {
+    std::unique_lock lock(mutex_);
+    ++aborts_begun_;
+    aborts_released_.wait(lock, [this] { return !aborts_held_; });
+  }
+  Release(comm, true);
 }
 
 void FakeNcclApi::Release(Comm comm, bool abort) {

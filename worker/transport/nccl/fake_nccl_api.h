@@ -2,6 +2,7 @@
 // test decides what fails. Checks at its end that all it gave out came back.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -24,8 +25,11 @@ class FakeNcclApi final : public NcclApi {
   // What the test decides.
   void set_device_count(int count) { device_count_ = count; }
   void FailCommunicators(const std::string& error);
+  // While held, Abort does not return.
+  void HoldAborts(bool held);
   int initialised() const;
   int aborted() const;
+  int aborts_begun() const;
 
   absl::StatusOr<int> DeviceCount() override;
   absl::Status UseDevice(int device) override { return absl::OkStatus(); }
@@ -35,7 +39,7 @@ class FakeNcclApi final : public NcclApi {
   NcclResult AsyncError(Comm comm) override;
   NcclResult Finalize(Comm comm) override { return {}; }
   void Destroy(Comm comm) override { Release(comm, false); }
-  void Abort(Comm comm) override { Release(comm, true); }
+  void Abort(Comm comm) override;
   NcclResult Send(const void* bytes, size_t size, int peer, Comm comm, Stream stream) override;
   NcclResult Receive(void* bytes, size_t size, int peer, Comm comm, Stream stream) override;
   NcclResult AllGather(const void* sent, void* received, size_t size, Comm comm, Stream stream) override;
@@ -84,6 +88,9 @@ class FakeNcclApi final : public NcclApi {
   std::string error_;
   int initialised_ = 0;
   int aborted_ = 0;
+  int aborts_begun_ = 0;
+  bool aborts_held_ = false;
+  std::condition_variable aborts_released_;
   std::map<std::string, std::shared_ptr<Group>> worlds_;
   std::set<Member*> members_;
   std::map<Stream, Operations> streams_;

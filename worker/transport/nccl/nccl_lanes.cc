@@ -284,7 +284,7 @@ void NcclLanes::Watch() {
     changed_.wait_for(lock, kWatchInterval);
     if (failure_.ok()) Inspect();
   }
-  TakeDown();
+  TakeDown(lock);
 }
 
 void NcclLanes::Inspect() {
@@ -310,22 +310,27 @@ void NcclLanes::Inspect() {
   });
 }
 
-void NcclLanes::TakeDown() {
+void NcclLanes::TakeDown(Lock& lock) {
+  const Channel world = std::exchange(world_, {});
+  const std::vector<Channel> channels = std::move(channels_);  // in the same place: splits under way write into it
+  const std::vector<std::shared_ptr<Posted>> watched = std::exchange(watched_, {});
+  void* const scratch = std::exchange(scratch_, nullptr);
+  channels_.clear();
+  // What a broken device or network makes of these calls, nobody else who needs the mutex is to wait for.
+  lock.unlock();
   (void)api_->UseDevice(device_);
-  // The world first: its abort ends splits under way, which write into channels_.
-  if (world_.comm != nullptr) api_->Abort(world_.comm);
-  for (const Channel& channel : channels_) {
+  // The world first: its abort ends splits under way.
+  if (world.comm != nullptr) api_->Abort(world.comm);
+  for (const Channel& channel : channels) {
     if (channel.comm != nullptr) api_->Abort(channel.comm);
   }
-  for (const auto& posted : watched_) api_->DestroyEvent(posted->event);
-  for (const Channel* channel : AllChannels()) {
-    if (channel->stream != nullptr) api_->DestroyStream(channel->stream);
+  for (const auto& posted : watched) api_->DestroyEvent(posted->event);
+  for (const Channel& channel : channels) {
+    if (channel.stream != nullptr) api_->DestroyStream(channel.stream);
   }
-  if (scratch_ != nullptr) api_->Free(scratch_);
-  scratch_ = nullptr;
-  world_ = {};
-  channels_.clear();
-  watched_.clear();
+  if (world.stream != nullptr) api_->DestroyStream(world.stream);
+  if (scratch != nullptr) api_->Free(scratch);
+  lock.lock();
   taken_down_ = true;
   changed_.notify_all();
 }

@@ -21,8 +21,8 @@
 namespace atl::transport {
 
 // Thread-safe: one mutex guards the libraries' calls and the members; no call under it blocks on a peer. Any failure is
-// final: the watch thread then aborts every communicator, and only after that do waits return the failure, so that no
-// kernel touches a buffer whose wait has ended.
+// final: the watch thread then takes every handle out and aborts every communicator, without the mutex, and only after
+// that do waits return the failure, so that no kernel touches a buffer whose wait has ended.
 class NcclLanes {
  public:
   // One operation on a lane. Its event is null until it was recorded.
@@ -82,8 +82,9 @@ class NcclLanes {
   absl::Status Pause(const char* what, absl::Duration deadline, Lock& lock);
 
   void Watch();
-  void Inspect();     // needs mutex_
-  void TakeDown();    // needs mutex_
+  void Inspect();  // needs mutex_
+  // Releases `lock` while it calls the libraries.
+  void TakeDown(Lock& lock);
   void SayGoodbye();  // needs mutex_
   std::vector<Channel*> AllChannels();
   void FailLocked(const absl::Status& reason);

@@ -149,6 +149,23 @@ TEST_F(NcclTransportTest, CommunicatorErrorKillsTheInstance) {
   EXPECT_EQ(work->Wait(kPatience), status);
 }
 
+TEST_F(NcclTransportTest, AbortDoesNotWaitForNcclToEndTheCommunicators) {
+  auto ranks = MakeAll(2);
+  const auto addresses = Addresses(ranks);
+  OnEveryRank(ranks, [&](Transport& rank) { ASSERT_TRUE(rank.Connect(addresses, {kForward}, kPatience).ok()); });
+  std::array<std::byte, 8> bytes = {};
+  auto work = *ranks[1]->Receive(kForward, bytes);
+  api_.HoldAborts(true);
+  ranks[1]->Abort(absl::CancelledError("first"));
+  while (api_.aborts_begun() == 0) std::this_thread::yield();
+  ranks[1]->Abort(absl::CancelledError("second"));
+  EXPECT_FALSE(work->Done()) << "NCCL may still write into the buffer";
+  EXPECT_EQ(ranks[1]->Receive(kForward, bytes).status(), absl::CancelledError("first"));
+  api_.HoldAborts(false);
+  EXPECT_EQ(work->Wait(kPatience), absl::CancelledError("first"));
+  EXPECT_EQ(api_.aborted(), 2) << "the world and the lane";
+}
+
 TEST_F(NcclTransportTest, WaitedReceiveThatGetsNothingTimesOut) {
   auto ranks = MakeAll(2);
   const auto addresses = Addresses(ranks);
