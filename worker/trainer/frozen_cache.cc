@@ -157,11 +157,13 @@ class Pass {
   }
 
  private:
-  // A file that is damaged, or not what its name says, goes.
+  // A file that is damaged, or not what its name says, goes. One that the store does not give just now may be whole,
+  // and others may be reading it.
   bool IsWhole(const Table& table, int64_t number, const KeptFile& file) {
     const absl::Status whole = Check(table, number, file);
     if (whole.ok()) return true;
     spdlog::warn("computed again: {}", whole.ToString());
+    if (!absl::IsDataLoss(whole) && !absl::IsNotFound(whole)) return false;
     if (const absl::Status gone = store_->Delete(file.uri); !gone.ok()) spdlog::warn("{}", gone.ToString());
     return false;
   }

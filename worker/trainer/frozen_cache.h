@@ -24,7 +24,7 @@ struct FrozenCacheOptions {
   int32_t rank = 0;    // that this is, of the `ranks` that share the pass
   int32_t ranks = 1;
   int64_t file_bytes = int64_t{32} << 20;  // least size of a file of a large cache, but for the last of its kind
-  // Asked between batches; its error ends the pass.
+  // Asked between batches and between files; its error ends the pass.
   std::function<absl::Status()> interrupted = [] { return absl::OkStatus(); };
   // Returns when every rank has called it.
   std::function<absl::Status()> meet = [] { return absl::OkStatus(); };

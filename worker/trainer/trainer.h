@@ -75,7 +75,7 @@ struct TrainerOptions {
   std::shared_ptr<const FrozenOutputs> kept_outputs;
   // Longest wait for another rank.
   absl::Duration timeout = absl::Seconds(60);
-  // Told of what a step computes; may be null, else it must outlive the trainer.
+  // Told of what a step computes and reads; may be null, else it must outlive the trainer and the kept outputs.
   engine::Activity* activity = nullptr;
 };
 
