@@ -37,6 +37,14 @@ void Activity::EndWork() {
   Enter(State::kWaiting, kWaitingKind, kWaitingKind);
 }
 
+void Activity::BeginWaiting(std::string_view name) {
+  Enter(State::kWaiting, std::string(name), std::string(name));
+}
+
+void Activity::EndWaiting() {
+  Enter(State::kWaiting, kWaitingKind, kWaitingKind);
+}
+
 void Activity::BeginReading() {
   absl::MutexLock lock(&mutex_);
   reading_since_ = clock_->Monotonic();

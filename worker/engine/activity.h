@@ -45,6 +45,9 @@ class Activity {
   void BeginWork(const schedule::Action& action);
   void BeginWork(std::string_view name);  // what is no action
   void EndWork();
+  // Waiting that is compared with waiting of this name alone.
+  void BeginWaiting(std::string_view name);
+  void EndWaiting();
   // What goes on stands still meanwhile: the time is no part of what it takes.
   void BeginReading();
   void EndReading();
@@ -84,6 +87,22 @@ class WorkScope {
   }
   WorkScope(const WorkScope&) = delete;
   WorkScope& operator=(const WorkScope&) = delete;
+
+ private:
+  Activity* const activity_;
+};
+
+// Waiting of a name for as long as it lives. `activity` may be null.
+class WaitingScope {
+ public:
+  WaitingScope(Activity* activity, std::string_view name) : activity_(activity) {
+    if (activity_ != nullptr) activity_->BeginWaiting(name);
+  }
+  ~WaitingScope() {
+    if (activity_ != nullptr) activity_->EndWaiting();
+  }
+  WaitingScope(const WaitingScope&) = delete;
+  WaitingScope& operator=(const WaitingScope&) = delete;
 
  private:
   Activity* const activity_;

@@ -101,6 +101,21 @@ TEST_F(ActivityTest, WaitingIsToldFromWork) {
   EXPECT_EQ(Found(), "waits: waiting has taken 3.1 s, and 0.050 s at most before");
 }
 
+TEST_F(ActivityTest, WaitingWithANameHasItsOwnTime) {
+  RunSteps(1);
+  activity_.BeginStep();
+  {
+    const WaitingScope waiting(&activity_, "norms");
+    Wait(59);
+    EXPECT_EQ(Found(), "") << "a device may have most of its first step to do";
+    Wait(2);
+    EXPECT_EQ(Found(), "waits: norms has taken 61.0 s, and 0.000 s at most before");
+  }
+  EXPECT_EQ(Found(), "");
+  Wait(3.1);
+  EXPECT_EQ(Found(), "waits: waiting has taken 3.1 s, and 0.050 s at most before");
+}
+
 TEST_F(ActivityTest, NothingIsJudgedBetweenSteps) {
   EXPECT_EQ(Found(), "");
   RunSteps(2);
@@ -110,6 +125,7 @@ TEST_F(ActivityTest, NothingIsJudgedBetweenSteps) {
 
 TEST(WorkScopeTest, NeedsNobodyWhoAsks) {
   const WorkScope work(nullptr, "optimizer");
+  const WaitingScope waiting(nullptr, "norms");
   const ReadingScope reading(nullptr);
 }
 

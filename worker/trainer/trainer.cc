@@ -152,11 +152,10 @@ class TrainerImpl : public Trainer {
     StepLoss loss;
   };
 
-  // Where the ranks meet before they change their weights. A layer's parameters are summed in order where it lies, in
-  // the first replica alone: the others hold the same gradients.
-  absl::StatusOr<WholeStep> Meet() {
-    const auto layers = static_cast<size_t>(plan_.layer_count());
-    std::vector<double> values(layers, 0.0);
+  // By layer of the model, of this rank's gradients. A layer's parameters are summed in order where it lies, in the
+  // first replica alone: the others hold the same gradients.
+  std::vector<double> SquaresByLayer() const {
+    std::vector<double> values(static_cast<size_t>(plan_.layer_count()), 0.0);
     size_t parameter = 0;
     for (const RankStages::Stage& stage : stages_.stages()) {
       auto layer_index = static_cast<size_t>(plan_.stages[static_cast<size_t>(stage.index)].first_layer);
@@ -167,7 +166,20 @@ class TrainerImpl : public Trainer {
         ++layer_index;
       }
     }
-    StepLoss loss = stages_.Loss();
+    return values;
+  }
+
+  // Where the ranks meet before they change their weights.
+  absl::StatusOr<WholeStep> Meet() {
+    const auto layers = static_cast<size_t>(plan_.layer_count());
+    std::vector<double> values;
+    StepLoss loss;
+    {
+      // A device comes here to the end of what it was given, which may be most of a step.
+      const engine::WaitingScope waiting(options_.activity, "norms and loss");
+      values = SquaresByLayer();
+      loss = stages_.Loss();
+    }
     if (!Failpoint("trainer.loss").ok()) loss.loss = std::numeric_limits<double>::quiet_NaN();
     values.insert(values.end(), {loss.loss, loss.accuracy});
     if (plan_.rank_count() > 1) {
