@@ -24,6 +24,7 @@ namespace atl::tasks {
 namespace {
 
 constexpr std::string_view kEmaPrefix = "ema/";
+constexpr std::string_view kClassEmbedding = "embed.class.weight";
 constexpr char kIndexFile[] = "model_index.json";
 
 // What the frozen component with this output makes of `input`, through the components before it; undefined for a job
@@ -58,7 +59,7 @@ absl::StatusOr<at::Tensor> ConditionTable(const TaskContext& context, const data
 absl::Status AddCondition(const at::Tensor& table, const std::string& uri, std::vector<storage::TensorView>* weights,
                           at::Tensor* sum) {
   for (storage::TensorView& weight : *weights) {
-    if (weight.name != "embed.class.weight") continue;
+    if (weight.name != kClassEmbedding) continue;
     ATOLL_ASSIGN_OR_RETURN(const at::Tensor embedding, model::ToTensor(weight));
     if (embedding.sizes() != table.sizes()) break;
     *sum = embedding + table;
@@ -97,6 +98,25 @@ absl::Status OtherModel(const std::string& folder_uri, std::string_view what) {
                                folder_uri, what));
 }
 
+// Whether two files of weights are the same but for the last bits of a condition that was added to one of their
+// tensors: machines compute it differently.
+absl::StatusOr<bool> SameButForRounding(const std::string& a, const std::string& b, const std::string& uri) {
+  ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors before, storage::ParseSafetensors(a, uri));
+  ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors now, storage::ParseSafetensors(b, uri));
+  if (before.tensors.size() != now.tensors.size()) return false;
+  for (size_t i = 0; i < now.tensors.size(); ++i) {
+    const storage::TensorView& old_view = before.tensors[i];
+    const storage::TensorView& view = now.tensors[i];
+    if (view.name != old_view.name || view.dtype != old_view.dtype || view.shape != old_view.shape) return false;
+    if (view.bytes == old_view.bytes) continue;
+    if (view.name != kClassEmbedding) return false;
+    ATOLL_ASSIGN_OR_RETURN(const at::Tensor old_tensor, model::ToTensor(old_view));
+    ATOLL_ASSIGN_OR_RETURN(const at::Tensor tensor, model::ToTensor(view));
+    if (!at::allclose(tensor, old_tensor, /*rtol=*/1e-4, /*atol=*/1e-5)) return false;
+  }
+  return true;
+}
+
 // The index that is there already, if any: its files are then in use and must not be written over.
 absl::StatusOr<std::optional<storage::ModelIndex>> PublishedBefore(storage::BlobStore* store, const std::string& uri) {
   const absl::StatusOr<std::string> text = store->Read(uri);
@@ -112,15 +132,24 @@ class ModelFolder {
   ModelFolder(storage::BlobStore* store, std::string folder_uri, std::optional<storage::ModelIndex> before)
       : store_(store), folder_uri_(std::move(folder_uri)), before_(std::move(before)) {}
 
-  absl::Status Add(const std::string& name, const std::string& bytes) {
-    const storage::CheckpointFile file{name, static_cast<int64_t>(bytes.size()), storage::Sha256(bytes)};
-    if (before_.has_value()) {
-      const auto& files = before_->files;
-      if (std::find(files.begin(), files.end(), file) == files.end()) return OtherModel(folder_uri_, name);
+  // Where `conditioned`, weights that were published before may differ by rounding, and stay.
+  absl::Status Add(const std::string& name, const std::string& bytes, bool conditioned = false) {
+    const std::string uri = fmt::format("{}/{}", folder_uri_, name);
+    storage::CheckpointFile file{name, static_cast<int64_t>(bytes.size()), storage::Sha256(bytes)};
+    if (!before_.has_value()) {
+      ATOLL_RETURN_IF_ERROR(store_->Write(uri, bytes).status());
     } else {
-      ATOLL_RETURN_IF_ERROR(store_->Write(fmt::format("{}/{}", folder_uri_, name), bytes).status());
+      const auto& files = before_->files;
+      const auto known = std::find_if(files.begin(), files.end(), [&](const auto& f) { return f.name == name; });
+      bool same = known != files.end() && *known == file;
+      if (!same && known != files.end() && conditioned) {
+        ATOLL_ASSIGN_OR_RETURN(const std::string published, store_->ReadVerified(uri, known->sha256));
+        ATOLL_ASSIGN_OR_RETURN(same, SameButForRounding(published, bytes, uri));
+      }
+      if (!same) return OtherModel(folder_uri_, name);
+      file = *known;
     }
-    files_.push_back(file);
+    files_.push_back(std::move(file));
     return absl::OkStatus();
   }
 
@@ -145,7 +174,7 @@ absl::Status PublishNetwork(const TaskContext& context, const std::string& name,
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string weights, EmaWeights(reader, checkpoint.uri, condition));
   ATOLL_RETURN_IF_ERROR(folder->Add(fmt::format("{}/{}", name, storage::kConfigFile), reader.manifest().model_config));
-  return folder->Add(fmt::format("{}/{}", name, storage::kWeightsFile), weights);
+  return folder->Add(fmt::format("{}/{}", name, storage::kWeightsFile), weights, condition.defined());
 }
 
 // Training samples by expert, from the partitions' counts.

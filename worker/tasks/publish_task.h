@@ -10,8 +10,8 @@
 
 namespace atl::tasks {
 
-// Run twice, it writes the same bytes and returns the same artifact. FAILED_PRECONDITION (MODEL_EXISTS) when the
-// version's folder holds another model.
+// Run twice, on whatever machines, it leaves one model and returns the same artifact. FAILED_PRECONDITION
+// (MODEL_EXISTS) when the version's folder holds another model.
 absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
                                                     const dataset::DatasetManifest& manifest);
 

@@ -465,6 +465,38 @@ TEST_F(PublishTask, TwiceIsTheSameAsOnce) {
   EXPECT_EQ(*first, *second);
 }
 
+TEST_F(PublishTask, AConditionThatAnotherMachineComputedIsTheSameModel) {
+  spec_.frozen = {{.name = "labels",
+                   .input = "label",
+                   .output = "condition",
+                   .layers = {{.kind = "embedding", .width = 4}, {.kind = "linear", .width = 3}}}};
+  ASSERT_TRUE(RunTask(PublishContext()).ok());
+  const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
+  const std::string index_uri = folder + "/model_index.json";
+  const std::string name = std::string("expert_1/") + storage::kWeightsFile;
+  // As if it had been published so.
+  const auto change_embedding = [&](float by) {
+    std::string bytes = *store_->Read(folder + "/" + name);
+    const storage::TensorView embedding = *storage::ParseSafetensors(bytes, name)->Find("embed.class.weight");
+    const size_t place = static_cast<size_t>(embedding.bytes.data() - bytes.data());
+    float value = 0;
+    std::memcpy(&value, bytes.data() + place, sizeof(value));
+    value += by;
+    std::memcpy(bytes.data() + place, &value, sizeof(value));
+    storage::ModelIndex index = *storage::ParseModelIndex(*store_->Read(index_uri), index_uri);
+    for (storage::CheckpointFile& file : index.files) {
+      if (file.name == name) file.sha256 = store_->Write(folder + "/" + name, bytes)->sha256;
+    }
+    return store_->Write(index_uri, storage::ToJson(index))->sha256;
+  };
+  const std::string published = change_embedding(1e-6F);
+  const auto again = RunTask(PublishContext());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ((*again)[0].sha256, published);
+  change_embedding(0.1F);
+  EXPECT_EQ(ErrorReason(RunTask(PublishContext()).status()), "MODEL_EXISTS");
+}
+
 TEST_F(PublishTask, AnotherModelUnderTheSameVersionIsRefused) {
   ASSERT_TRUE(RunTask(PublishContext()).ok());
   TaskContext other = PublishContext();
