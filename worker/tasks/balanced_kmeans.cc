@@ -52,13 +52,16 @@ std::vector<double> Distances(std::span<const float> points, std::span<const flo
 }
 
 // k-means++ (Arthur and Vassilvitskii 2007) with weights: each next centroid is a point, drawn by its weighted distance
-// from those before it. `uniform(i)` is the i-th random number in [0, 1).
-std::vector<float> StartCentroids(std::span<const float> points, int32_t dims, std::span<const double> weights,
-                                  int32_t count, const std::function<double(uint32_t)>& uniform) {
+// from those before it. `uniform(i)` is the i-th random number in [0, 1); `poll` is asked before each.
+absl::StatusOr<std::vector<float>> StartCentroids(std::span<const float> points, int32_t dims,
+                                                  std::span<const double> weights, int32_t count,
+                                                  const std::function<double(uint32_t)>& uniform,
+                                                  const std::function<absl::Status()>& poll) {
   std::vector<double> share(weights.begin(), weights.end());
   std::vector<double> nearest(weights.size(), std::numeric_limits<double>::infinity());
   std::vector<float> centroids;
   for (int32_t c = 0; c < count; ++c) {
+    if (poll) ATOLL_RETURN_IF_ERROR(poll());
     double target = uniform(c) * std::accumulate(share.begin(), share.end(), 0.0);
     // The last point with a share catches what rounding leaves of the target.
     size_t chosen = 0;
@@ -141,9 +144,11 @@ absl::StatusOr<std::vector<float>> FitFineCentroids(FeatureRows* features, const
     ATOLL_ASSIGN_OR_RETURN(const std::vector<float> sample,
                            ReadRows(features, start_rows, options.seed, Draw::kStartRows, 0));
     const std::vector<double> weights(sample.size() / dims, 1.0);
-    centroids = StartCentroids(sample, dims, weights, count, [&](uint32_t i) {
+    const auto uniform = [&](uint32_t i) {
       return static_cast<double>(Random(options.seed, Draw::kFineStart, 0, i).Uniform());
-    });
+    };
+    ATOLL_ASSIGN_OR_RETURN(
+        centroids, StartCentroids(sample, dims, weights, count, uniform, [&options] { return Poll(options, 0); }));
   }
   const double memory = features->rows() <= options.batch_size ? 0 : kMemoryOfEarlierBatches;
   std::vector<double> counts(count, 0);
@@ -209,17 +214,22 @@ int32_t NearestCentroid(std::span<const float> centroids, std::span<const float>
   return nearest;
 }
 
-std::vector<int32_t> ClusterWeightedPoints(std::span<const float> points, int32_t dims, std::span<const double> weights,
-                                           int32_t clusters, int32_t iterations, uint64_t seed) {
+absl::StatusOr<std::vector<int32_t>> ClusterWeightedPoints(std::span<const float> points, int32_t dims,
+                                                           std::span<const double> weights, int32_t clusters,
+                                                           int32_t iterations, uint64_t seed,
+                                                           const std::function<absl::Status()>& poll) {
   const double capacity = kBalanceSlack * std::accumulate(weights.begin(), weights.end(), 0.0) / clusters;
   std::vector<int32_t> best;
   double least = std::numeric_limits<double>::infinity();
   for (int start = 0; start < kCoarseStarts; ++start) {
-    std::vector<float> centroids = StartCentroids(points, dims, weights, clusters, [&](uint32_t i) {
+    const auto uniform = [&](uint32_t i) {
       return static_cast<double>(Random(seed, Draw::kCoarseStart, start, i).Uniform());
-    });
+    };
+    ATOLL_ASSIGN_OR_RETURN(std::vector<float> centroids,
+                           StartCentroids(points, dims, weights, clusters, uniform, poll));
     std::vector<int32_t> assignment;
     for (int32_t iteration = 0; iteration <= iterations; ++iteration) {
+      if (poll) ATOLL_RETURN_IF_ERROR(poll());
       std::vector<double> costs = Distances(points, centroids, dims);
       ScaleByWeight(weights, clusters, &costs);
       std::vector<int32_t> next = AssignBalanced(costs, clusters, weights, capacity);
@@ -245,8 +255,10 @@ absl::StatusOr<Clustering> ClusterFeatures(FeatureRows* features, const KMeansOp
   ATOLL_ASSIGN_OR_RETURN(result.fine, FitFineCentroids(features, options, fine));
   ATOLL_ASSIGN_OR_RETURN(result.rows_of_fine, CountNearest(features, options, result.fine));
   const std::vector<double> weights(result.rows_of_fine.begin(), result.rows_of_fine.end());
-  result.coarse_of_fine = ClusterWeightedPoints(result.fine, result.dims, weights, options.clusters,
-                                                options.coarse_iterations, options.seed);
+  ATOLL_ASSIGN_OR_RETURN(
+      result.coarse_of_fine,
+      ClusterWeightedPoints(result.fine, result.dims, weights, options.clusters, options.coarse_iterations,
+                            options.seed, [&options] { return Poll(options, 1); }));
   result.rows_of_coarse.assign(options.clusters, 0);
   for (int32_t i = 0; i < fine; ++i) result.rows_of_coarse[result.coarse_of_fine[i]] += result.rows_of_fine[i];
   const auto empty = std::find(result.rows_of_coarse.begin(), result.rows_of_coarse.end(), 0);

@@ -34,7 +34,8 @@ struct KMeansOptions {
   int32_t coarse_iterations = 100;
   int32_t batch_size = 1024;
   uint64_t seed = 0;
-  // Asked between batches with the share that is done, 0 to 1; an error ends the work with it.
+  // Asked between batches, and between rounds over the centroids, with the share that is done, 0 to 1; an error ends
+  // the work with it.
   std::function<absl::Status(double done)> poll;
 };
 
@@ -54,7 +55,10 @@ absl::StatusOr<Clustering> ClusterFeatures(FeatureRows* features, const KMeansOp
 int32_t NearestCentroid(std::span<const float> centroids, std::span<const float> row);
 
 // Balanced k-means of weighted points, the second level: a cluster per point. Several starts, the cheapest wins.
-std::vector<int32_t> ClusterWeightedPoints(std::span<const float> points, int32_t dims, std::span<const double> weights,
-                                           int32_t clusters, int32_t iterations, uint64_t seed);
+// Quadratic in the points. `poll`, which may be empty, is asked between rounds; its error ends the work.
+absl::StatusOr<std::vector<int32_t>> ClusterWeightedPoints(std::span<const float> points, int32_t dims,
+                                                           std::span<const double> weights, int32_t clusters,
+                                                           int32_t iterations, uint64_t seed,
+                                                           const std::function<absl::Status()>& poll = {});
 
 }  // namespace atl::tasks

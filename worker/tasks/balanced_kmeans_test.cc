@@ -139,6 +139,15 @@ TEST(ClusterFeatures, AnErrorOfThePollEndsIt) {
   options.poll = [](double done) { return done > 0.3 ? absl::AbortedError("cancelled") : absl::OkStatus(); };
   EXPECT_EQ(ClusterFeatures(&rows, options).status().code(), absl::StatusCode::kAborted);
   EXPECT_LT(rows.reads, 50'000);
+  // In the last part too, when every row was read: it may take longest.
+  options.poll = [](double done) { return done == 1 ? absl::AbortedError("cancelled") : absl::OkStatus(); };
+  EXPECT_EQ(ClusterFeatures(&rows, options).status().code(), absl::StatusCode::kAborted);
+  // And in the first, before a batch was read.
+  int asked = 0;
+  options.poll = [&asked](double) { return ++asked > 2 ? absl::AbortedError("cancelled") : absl::OkStatus(); };
+  rows.reads = 0;
+  EXPECT_EQ(ClusterFeatures(&rows, options).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(rows.reads, 64) << "the sample for the start";
 }
 
 // The cost of the best of all assignments whose clusters hold at most `limit` points, around the clusters' own means.
@@ -195,7 +204,8 @@ TEST(ClusterWeightedPoints, EqualsBruteForceOnTinySeparableData) {
   for (const std::vector<float>& points : cases) {
     const std::vector<double> weights(points.size(), 1.0);
     const auto assignment = ClusterWeightedPoints(points, 1, weights, 3, 100, 0);
-    EXPECT_NEAR(CostAroundMeans(points, 3, assignment), BruteForceCost(points, 3, points.size() / 3), 1e-6);
+    ASSERT_TRUE(assignment.ok()) << assignment.status();
+    EXPECT_NEAR(CostAroundMeans(points, 3, *assignment), BruteForceCost(points, 3, points.size() / 3), 1e-6);
   }
 }
 
@@ -206,7 +216,9 @@ TEST(ClusterWeightedPoints, BalanceHoldsWhereTheDataHasNone) {
   for (int i = 0; i < 10; ++i) points.push_back(100.0F + static_cast<float>(i));
   const std::vector<double> weights(points.size(), 1.0);
   std::vector<int> sizes(4, 0);
-  for (const int32_t cluster : ClusterWeightedPoints(points, 1, weights, 4, 100, 0)) ++sizes[cluster];
+  const auto assignment = ClusterWeightedPoints(points, 1, weights, 4, 100, 0);
+  ASSERT_TRUE(assignment.ok()) << assignment.status();
+  for (const int32_t cluster : *assignment) ++sizes[cluster];
   EXPECT_LE(*std::max_element(sizes.begin(), sizes.end()), 27);
 }
 
