@@ -26,11 +26,13 @@ namespace {
 constexpr std::string_view kEmaPrefix = "ema/";
 constexpr std::string_view kClassEmbedding = "embed.class.weight";
 constexpr char kIndexFile[] = "model_index.json";
+// Inputs of one run of a frozen component: what an encoder holds of an image is many times the image.
+constexpr int64_t kFrozenBatch = 8;
 
-// What the frozen component with this output makes of `input`, through the components before it; undefined for a job
+// What the frozen component with this output makes of `inputs`, through the components before it; undefined for a job
 // without one.
 absl::StatusOr<at::Tensor> RunFrozen(const TaskContext& context, const dataset::DatasetManifest& manifest,
-                                     std::string_view output, at::Tensor input) {
+                                     std::string_view output, const at::Tensor& inputs) {
   const spec::JobSpec& job = context.grant.spec;
   const auto last = spec::FrozenWithOutput(job.frozen, output);
   if (!last.has_value()) return at::Tensor();
@@ -41,12 +43,17 @@ absl::StatusOr<at::Tensor> RunFrozen(const TaskContext& context, const dataset::
   ATOLL_ASSIGN_OR_RETURN(auto files, storage::ReadFrozenFiles(context.store, spec::FrozenFileFields(job.frozen)));
   source.files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components, model::LoadFrozen(source));
-  at::Tensor flow = std::move(input);
-  for (const int32_t i : spec::FrozenChain(job.frozen, *last)) {
-    const model::FrozenComponent& component = components[static_cast<size_t>(i)];
-    ATOLL_ASSIGN_OR_RETURN(flow, component.Run(flow, 0, component.layer_count()));
+  std::vector<at::Tensor> outputs;
+  for (int64_t first = 0; first < inputs.size(0); first += kFrozenBatch) {
+    ATOLL_RETURN_IF_ERROR(CheckCancelled(context));
+    at::Tensor flow = inputs.slice(0, first, std::min(first + kFrozenBatch, inputs.size(0)));
+    for (const int32_t i : spec::FrozenChain(job.frozen, *last)) {
+      const model::FrozenComponent& component = components[static_cast<size_t>(i)];
+      ATOLL_ASSIGN_OR_RETURN(flow, component.Run(flow, 0, component.layer_count()));
+    }
+    outputs.push_back(flow.to(at::kFloat));
   }
-  return flow.to(at::kFloat);
+  return at::cat(outputs);
 }
 
 // What a frozen condition adds to the conditioning of every class, the null class last: [classes + 1, width].

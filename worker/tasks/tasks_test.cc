@@ -656,6 +656,14 @@ TEST_F(PublishWithHeldOut, TheModeIsAsGoodAsTheBestAndTheProbeHoldsWhatNetworksA
   }
 }
 
+TEST_F(PublishWithHeldOut, LatentsOfHeldOutImagesAreMadeAFewAtATime) {
+  spec_.frozen = {{.name = "encoder", .output = "latent", .layers = {{.kind = "convolution", .width = 1}}}};
+  const storage::ModelIndex index = PublishNetworks(/*scale=*/0.3);
+  EXPECT_TRUE(index.latent);
+  ASSERT_TRUE(index.sampling.has_value());
+  ExpectProbeHolds(index);
+}
+
 // tests/peers/torch_dit.py, which shares no code with the networks here, on networks of every feature.
 TEST_F(PublishWithHeldOut, AnIndependentImplementationInPyTorchAnswersTheSame) {
   const char* source = std::getenv("ATOLL_SOURCE_DIR");
