@@ -27,7 +27,7 @@ namespace {
 // Of a rank's memory; the rest is for what plans do not count: libraries, samples, the allocator's gaps.
 constexpr double kPlannedMemory = 0.9;
 
-// Of what is free where files of the store lie on this machine.
+// Of what files of the store may take on this machine, where they lie.
 constexpr double kRoomForFrozenOutputs = 0.5;
 
 // What is written to see whether a full store has room again. A store with less would be full at once.
@@ -41,7 +41,11 @@ double RoomForFrozenOutputs(const storage::BlobStore& store) {
   const std::filesystem::path folder =
       local ? std::filesystem::path(store.root().substr(kLocal.size())) : std::filesystem::temp_directory_path(error);
   const std::filesystem::space_info space = std::filesystem::space(folder, error);
-  return error ? 0 : kRoomForFrozenOutputs * static_cast<double>(space.available);
+  if (error) return 0;
+  auto room = static_cast<double>(space.available);
+  // More than copies may take would be fetched again and again.
+  if (!local) room = std::min(room, static_cast<double>(storage::RemoteOptions().local_copies_bytes));
+  return kRoomForFrozenOutputs * room;
 }
 
 std::string RandomName() {
