@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path
       registry->AddCounter("atoll_coordinator_audit_failures_total",
                            "Lines of the audit log that could not be written; their calls went on."),
       registry->AddCounter("atoll_coordinator_audit_left_out_total",
-                           "Refused calls without a line in the audit log, because there were too many.")));
+                           "Calls without effect and without a line in the audit log, because there were too many.")));
   ATOLL_RETURN_IF_ERROR(log->Reopen());
   return log;
 }
@@ -86,10 +86,20 @@ void AuditLog::Write(AuditEntry entry) {
 void AuditLog::WriteRefused(AuditEntry entry, absl::Duration now) {
   for (std::string* const text : {&entry.subject, &entry.method, &entry.resource}) Shorten(text);
   absl::MutexLock lock(&mutex_);
-  if (refused_.Take(kRefusedLines, now, 1) == absl::ZeroDuration()) return Append(entry);
+  if (RefusedOf(entry, now).Take(kRefusedLines, now, 1) == absl::ZeroDuration()) return Append(entry);
   all_left_out_.Increment();
   ++left_out_;
   last_left_out_ = std::move(entry);
+}
+
+TokenBucket& AuditLog::RefusedOf(const AuditEntry& entry, absl::Duration now) {
+  // A subject whose credential is no good may be any name that is written in a certificate.
+  const std::string subject = absl::IsUnauthenticated(entry.status) ? "" : entry.subject;
+  if (const auto known = refused_.find(subject); known != refused_.end()) return known->second;
+  if (refused_.size() >= kMostSubjects) {
+    std::erase_if(refused_, [now](const auto& known) { return known.second.IsFull(now); });
+  }
+  return refused_[refused_.size() < kMostSubjects ? subject : ""];
 }
 
 void AuditLog::Append(const AuditEntry& entry) {

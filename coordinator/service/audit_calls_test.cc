@@ -71,6 +71,24 @@ TEST_F(AuditCallsTest, EveryCallThatChangesSomethingLeavesALine) {
                                      "CancelJob nothing NOT_FOUND", "CancelJob " + job->job_id() + " OK"));
 }
 
+TEST_F(AuditCallsTest, ChangesThatWereRefusedLeaveABoundedNumberOfLinesAndTheOthersEachOne) {
+  constexpr int kCalls = 300;
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < kCalls; ++i) EXPECT_FALSE(Cancel("nothing").ok());
+  const double most = kRefusedLines.burst + kRefusedLines.per_second * absl::ToDoubleSeconds(absl::Now() - start) + 1;
+  ASSERT_TRUE(Register("a").ok());
+  ASSERT_TRUE(Register("b").ok());
+  const std::vector<std::string> lines = Audited();
+  EXPECT_LE(static_cast<double>(lines.size()), most + 2);
+  ASSERT_GT(lines.size(), 2u);
+  EXPECT_EQ(lines[lines.size() - 2], "RegisterIsland a OK");
+  EXPECT_EQ(lines.back(), "RegisterIsland b OK");
+  int64_t told = 0;
+  std::ifstream file(audit_log());
+  for (std::string line; std::getline(file, line);) told += 1 + json::parse(line).value("left_out", int64_t{0});
+  EXPECT_EQ(told, kCalls + 2) << "every call is in the log, or counted in it";
+}
+
 class RefusedCallsTest : public CoordinatorFixture {
  protected:
   absl::Status Get(const std::string& bearer) {

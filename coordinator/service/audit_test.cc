@@ -163,6 +163,49 @@ TEST_F(AuditLogTest, AFloodOfRefusedCallsLeavesABoundedNumberOfLinesAndItsCount)
               HasSubstr("atoll_coordinator_audit_left_out_total " + std::to_string(100'002 - lines.size())));
 }
 
+AuditEntry RefusalOf(const std::string& subject) {
+  AuditEntry entry = Entry("job-1");
+  entry.subject = subject;
+  entry.status = MakeError(absl::StatusCode::kPermissionDenied, "JOB_NOT_YOURS", "it is somebody else's");
+  return entry;
+}
+
+TEST_F(AuditLogTest, WhoFloodsTheLogTakesNoLinesOfOthers) {
+  auto log = Open();
+  const auto burst = static_cast<size_t>(kRefusedLines.burst);
+  for (size_t i = 0; i < burst + 50; ++i) log->WriteRefused(RefusalOf("alice"), absl::ZeroDuration());
+  log->WriteRefused(RefusalOf("bob"), absl::ZeroDuration());
+  // Nor do those who were not let in, whatever they are called: they are one caller.
+  for (size_t i = 0; i < burst + 50; ++i) {
+    AuditEntry entry = Refusal("GetJob");
+    entry.subject = "name-" + std::to_string(i);
+    log->WriteRefused(entry, absl::ZeroDuration());
+  }
+  log->WriteRefused(RefusalOf("bob"), absl::ZeroDuration());
+  const std::vector<std::string> lines = Lines(path_);
+  ASSERT_EQ(lines.size(), 2 * burst + 2);
+  EXPECT_EQ(json::parse(lines[burst])["subject"], "bob");
+  EXPECT_EQ(json::parse(lines[burst])["left_out"], 50);
+  EXPECT_EQ(json::parse(lines.back())["subject"], "bob");
+  EXPECT_EQ(json::parse(lines.back())["left_out"], 50);
+}
+
+TEST_F(AuditLogTest, SubjectsBeyondTheMostShareTheirLines) {
+  auto log = Open();
+  const auto burst = static_cast<size_t>(kRefusedLines.burst);
+  const auto subject = [](size_t i) { return "subject-" + std::to_string(i); };
+  for (size_t i = 0; i < kMostSubjects + burst + 50; ++i) {
+    log->WriteRefused(RefusalOf(subject(i)), absl::ZeroDuration());
+  }
+  EXPECT_EQ(Lines(path_).size(), kMostSubjects + burst);
+  // Those of a second ago are as good as new, but for the ones that share.
+  log->WriteRefused(RefusalOf("later"), absl::Seconds(1));
+  const std::vector<std::string> lines = Lines(path_);
+  ASSERT_EQ(lines.size(), kMostSubjects + burst + 1);
+  EXPECT_EQ(json::parse(lines.back())["subject"], "later");
+  EXPECT_EQ(json::parse(lines.back())["left_out"], 50);
+}
+
 TEST_F(AuditLogTest, WhatWasLeftOutLastIsToldWhenTheLogIsClosed) {
   auto log = Open();
   const auto burst = static_cast<size_t>(kRefusedLines.burst);

@@ -35,7 +35,7 @@ void CallTimer::End(const absl::Status& status) const {
                      .method = name_.method,
                      .resource = name_.resource.value_or(""),
                      .status = status};
-    if (name_.resource) {
+    if (changed_ || (name_.resource && status.ok())) {
       audit_->Write(std::move(entry));
     } else {
       audit_->WriteRefused(std::move(entry), clock_->Monotonic());

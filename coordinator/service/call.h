@@ -48,13 +48,18 @@ struct CallName {
 };
 
 // Times one call, counts it when it ends, with its code, and writes it to the audit log where it changes something or
-// is refused.
+// is refused; at a bounded rate (AuditLog::WriteRefused) where nothing has changed.
 class CallTimer {
  public:
   // Reads of `call` who makes it; keeps no reference to it.
   CallTimer(const ServiceContext& context, const grpc::CallbackServerContext& call, CallName name);
   // What is changed, where it is known only in the course of the call.
   void Changes(std::string resource) { name_.resource = std::move(resource); }
+  // What has changed, even where the call ends with an error: of others such an error says that nothing did.
+  void Changed(std::string resource) {
+    Changes(std::move(resource));
+    changed_ = true;
+  }
   // Before the caller is answered.
   void End(const absl::Status& status) const;
 
@@ -63,6 +68,7 @@ class CallTimer {
   metrics::Registry* const registry_;
   AuditLog* const audit_;
   CallName name_;
+  bool changed_ = false;
   std::string subject_;
   std::string peer_;
   const absl::Duration start_;
