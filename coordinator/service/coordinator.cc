@@ -211,7 +211,7 @@ absl::Status Coordinator::OpenExperts(const CoordinatorOptions& options, Clock* 
 bool Coordinator::ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done) {
   return blob_thread_->Post([this, uri, digest, done = std::move(done)] {
     auto weights = LookUpWeights(*blobs_, uri, digest);
-    core_thread_->Post([done, weights = std::move(weights)] { done(weights); });
+    core_thread_->PostEnd([done, weights = std::move(weights)] { done(weights); });
   });
 }
 
@@ -309,7 +309,7 @@ void Coordinator::Stop(absl::Duration grace) {
   server_->SetServing(false);
   if (collector_ != nullptr) collector_->Stop();
   // Ends what would otherwise last as long as its callers wish.
-  core_thread_->Post([this] {
+  core_thread_->PostEnd([this] {
     core_->EndAllWaits();
     experts_->EndWatches();
   });

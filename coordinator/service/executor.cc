@@ -1,5 +1,6 @@
 #include "coordinator/service/executor.h"
 
+#include <limits>
 #include <utility>
 
 namespace atl::coordinator {
@@ -13,8 +14,16 @@ Executor::~Executor() {
 }
 
 bool Executor::Post(std::function<void()> function) {
+  return Put(std::move(function), options_.capacity);
+}
+
+bool Executor::PostEnd(std::function<void()> function) {
+  return Put(std::move(function), std::numeric_limits<size_t>::max());
+}
+
+bool Executor::Put(std::function<void()> function, size_t capacity) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_ || queue_.size() >= options_.capacity) return false;
+  if (stopping_ || queue_.size() >= capacity) return false;
   queue_.push_back({std::move(function), clock_.Monotonic()});
   return true;
 }

@@ -34,6 +34,10 @@ class Executor {
   // False, with nothing done, when the queue is full or the executor stopped.
   bool Post(std::function<void()> function);
 
+  // The same, but also where the queue is full: for the end of something that was begun here, of which there is no more
+  // than was posted. False when the executor stopped.
+  bool PostEnd(std::function<void()> function);
+
   // Runs what was posted, then ends and joins the thread. Not to be called on it.
   void Stop();
 
@@ -43,6 +47,7 @@ class Executor {
     absl::Duration at;  // monotonic
   };
 
+  bool Put(std::function<void()> function, size_t capacity);
   void Run();
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
 

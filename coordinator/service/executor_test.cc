@@ -37,6 +37,25 @@ TEST(ExecutorTest, AFullQueueRefuses) {
   go_on.Notify();
 }
 
+TEST(ExecutorTest, WhatEndsSomethingIsTakenByAFullQueue) {
+  std::vector<int> ran;
+  Executor executor(Clock::Real(), {.capacity = 1});
+  absl::Notification started;
+  absl::Notification go_on;
+  ASSERT_TRUE(executor.Post([&] {
+    started.Notify();
+    go_on.WaitForNotification();
+  }));
+  started.WaitForNotification();
+  EXPECT_TRUE(executor.Post([&ran] { ran.push_back(1); }));
+  EXPECT_TRUE(executor.PostEnd([&ran] { ran.push_back(2); }));
+  EXPECT_FALSE(executor.Post([&ran] { ran.push_back(3); }));
+  go_on.Notify();
+  executor.Stop();
+  EXPECT_THAT(ran, ElementsAre(1, 2));
+  EXPECT_FALSE(executor.PostEnd([] {})) << "closed";
+}
+
 TEST(ExecutorTest, TellsHowLongFunctionsWaited) {
   FakeClock clock;
   std::vector<absl::Duration> waited;

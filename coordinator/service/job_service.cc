@@ -172,28 +172,22 @@ grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext* call,
                                                                          const pb::WatchJobRequest* request) {
-  auto ticket = std::make_shared<int64_t>(0);
-  const ServiceContext context = context_;
-  const auto watch = OpenWatch<pb::WatchJobResponse>(context_, call, "WatchJob", [context, ticket] {
-    context.core_thread->Post([context, ticket] { context.core->CancelWatch(*ticket); });
-  });
-  const auto writer = watch.writer;
-  if (!watch.admitted) return writer.get();
-  const auto send = [writer](const absl::StatusOr<JobView>& view, bool last) {
-    if (view.ok()) {
-      pb::WatchJobResponse message;
-      *message.mutable_job() = JobToProto(*view);
-      writer->Send("", std::move(message));
-    }
-    if (last) writer->End(rpc::ToGrpc(view.status()));
-  };
   // Copied: the request is gone once this returned.
   const std::string job_id = request->job_id();
   const int64_t after = request->after_revision();
-  const bool posted = context_.core_thread->Post(
-      [context, ticket, job_id, after, send] { *ticket = context.core->WatchJob(job_id, after, send); });
-  if (!posted) writer->End(rpc::ToGrpc(Busy()));
-  return writer.get();
+  Core* const core = context_.core;
+  const auto begin = [core, job_id, after](const std::shared_ptr<StreamWriter<pb::WatchJobResponse>>& writer) {
+    return core->WatchJob(job_id, after, [writer](const absl::StatusOr<JobView>& view, bool last) {
+      if (view.ok()) {
+        pb::WatchJobResponse message;
+        *message.mutable_job() = JobToProto(*view);
+        writer->Send("", std::move(message));
+      }
+      if (last) writer->End(rpc::ToGrpc(view.status()));
+    });
+  };
+  return ServeWatch<pb::WatchJobResponse>(context_, call, "WatchJob", begin,
+                                          [core](int64_t ticket) { core->CancelWatch(ticket); });
 }
 
 }  // namespace atl::coordinator

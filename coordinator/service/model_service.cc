@@ -68,27 +68,21 @@ grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServ
 
 grpc::ServerWriteReactor<pb::WatchModelResponse>* ModelServiceImpl::WatchModel(grpc::CallbackServerContext* call,
                                                                                const pb::WatchModelRequest* request) {
-  auto ticket = std::make_shared<int64_t>(0);
-  const ServiceContext context = context_;
-  const auto watch = OpenWatch<pb::WatchModelResponse>(context_, call, "WatchModel", [context, ticket] {
-    context.core_thread->Post([context, ticket] { context.core->CancelWatch(*ticket); });
-  });
-  const auto writer = watch.writer;
-  if (!watch.admitted) return writer.get();
-  const auto send = [writer](const absl::StatusOr<store::Model>& model, bool last) {
-    if (model.ok()) {
-      pb::WatchModelResponse message;
-      *message.mutable_model() = ModelToProto(*model);
-      writer->Send(model->name, std::move(message));
-    }
-    if (last) writer->End(rpc::ToGrpc(model.status()));
-  };
   const std::string name = request->name();
   const int64_t after = request->after_generation();
-  const bool posted = context_.core_thread->Post(
-      [context, ticket, name, after, send] { *ticket = context.core->WatchModel(name, after, send); });
-  if (!posted) writer->End(rpc::ToGrpc(Busy()));
-  return writer.get();
+  Core* const core = context_.core;
+  const auto begin = [core, name, after](const std::shared_ptr<StreamWriter<pb::WatchModelResponse>>& writer) {
+    return core->WatchModel(name, after, [writer](const absl::StatusOr<store::Model>& model, bool last) {
+      if (model.ok()) {
+        pb::WatchModelResponse message;
+        *message.mutable_model() = ModelToProto(*model);
+        writer->Send(model->name, std::move(message));
+      }
+      if (last) writer->End(rpc::ToGrpc(model.status()));
+    });
+  };
+  return ServeWatch<pb::WatchModelResponse>(context_, call, "WatchModel", begin,
+                                            [core](int64_t ticket) { core->CancelWatch(ticket); });
 }
 
 }  // namespace atl::coordinator

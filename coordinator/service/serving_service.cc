@@ -185,21 +185,15 @@ grpc::ServerUnaryReactor* ServingServiceImpl::ReportRouting(grpc::CallbackServer
 
 grpc::ServerWriteReactor<pb::WatchServersResponse>* ServingServiceImpl::WatchServers(grpc::CallbackServerContext* call,
                                                                                      const pb::WatchServersRequest*) {
-  auto ticket = std::make_shared<int64_t>(0);
-  const ServiceContext context = context_;
   ExpertRegistry* const registry = registry_;
-  const auto watch = OpenWatch<pb::WatchServersResponse>(context_, call, "WatchServers", [context, registry, ticket] {
-    context.core_thread->Post([registry, ticket] { registry->CancelWatch(*ticket); });
-  });
-  const auto writer = watch.writer;
-  if (!watch.admitted) return writer.get();
-  const auto send = [writer](const absl::StatusOr<std::shared_ptr<const ServersView>>& view, bool last) {
-    if (view.ok()) writer->Send("servers", ToProto(**view));
-    if (last) writer->End(rpc::ToGrpc(view.status()));
+  const auto begin = [registry](const std::shared_ptr<StreamWriter<pb::WatchServersResponse>>& writer) {
+    return registry->WatchServers([writer](const absl::StatusOr<std::shared_ptr<const ServersView>>& view, bool last) {
+      if (view.ok()) writer->Send("servers", ToProto(**view));
+      if (last) writer->End(rpc::ToGrpc(view.status()));
+    });
   };
-  const bool posted = context_.core_thread->Post([registry, ticket, send] { *ticket = registry->WatchServers(send); });
-  if (!posted) writer->End(rpc::ToGrpc(Busy()));
-  return writer.get();
+  return ServeWatch<pb::WatchServersResponse>(context_, call, "WatchServers", begin,
+                                              [registry](int64_t ticket) { registry->CancelWatch(ticket); });
 }
 
 }  // namespace atl::coordinator
