@@ -147,6 +147,7 @@ void Core::TakeOver(jobs::JobRecord record, const jobs::Effect& effect) {
   for (const jobs::EndedAttempt& ended : effect.ended_attempts) {
     leases_.End(ended.task_id);
     progress_.erase(ended.task_id);
+    answered_claims_.erase(ended.task_id);
     if (ended.outcome == jobs::AttemptOutcome::kFailed) {
       const std::string& island_id = jobs::FindTask(record, ended.task_id)->island_id;
       failures_[ended.task_id][island_id] = clock_.Now();

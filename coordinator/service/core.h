@@ -185,6 +185,10 @@ class Core {
   int64_t ClaimTask(const ClaimRequest& request, ClaimCallback done);
   // Forgets the claim, which is then never answered. Unknown tickets are fine.
   void CancelClaim(int64_t ticket);
+  // The answer to this claim, a grant with this token, did not get to its island: another one may have the task at
+  // once, which costs nothing of its budget. Nothing happens where the same task was the answer to a later claim of the
+  // island.
+  void TakeBack(int64_t ticket, const spec::LeaseToken& token);
   // Renews the lease of the token; its grant, as a claim of it is answered. ABORTED (STALE_ATTEMPT).
   absl::StatusOr<spec::TaskGrant> KeepLease(const spec::LeaseToken& token);
 
@@ -406,6 +410,8 @@ class Core {
   int64_t next_ticket_ = 1;
   std::map<int64_t, WaitingClaim> claims_;
   std::map<std::string, int64_t, std::less<>> claim_of_island_;
+  // By task that is leased: the claim that was answered with it last. Not known of answers from before a restart.
+  std::map<std::string, int64_t, std::less<>> answered_claims_;
   WatchList job_watches_;
   WatchList model_watches_;
   std::map<int64_t, JobCallback> job_callbacks_;

@@ -266,8 +266,21 @@ void Core::CancelClaim(int64_t ticket) {
   claims_.erase(it);
 }
 
+void Core::TakeBack(int64_t ticket, const spec::LeaseToken& token) {
+  const auto answered = answered_claims_.find(token.task_id);
+  if (answered == answered_claims_.end() || answered->second != ticket) return;
+  if (!leases_.Check(token, store_.epoch()).ok()) return;
+  const absl::Status status =
+      EndAttempt("release_task", token,
+                 {.outcome = jobs::AttemptOutcome::kReleased,
+                  .message = "released: the island was gone, or shut out, before it was told of it",
+                  .asked_for = true});
+  if (!status.ok()) spdlog::warn("task {}: its lease is left to run out: {}", token.task_id, status.ToString());
+}
+
 void Core::AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer) {
   const auto it = claims_.find(ticket);
+  if (answer.ok() && answer->grant) answered_claims_[answer->grant->token.task_id] = ticket;
   outbox_.push_back([done = std::move(it->second.done), answer = std::move(answer)] { done(answer); });
   CancelClaim(ticket);
 }

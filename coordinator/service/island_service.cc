@@ -61,7 +61,7 @@ void WithKeys(const ServiceContext& context, const spec::TaskGrant& grant,
   if (context.storage_grants == nullptr) return done(grant);
   const auto take = [core = context.core, core_thread = context.core_thread, grant,
                      done](absl::StatusOr<spec::StorageGrant> storage) {
-    const bool posted = core_thread->Post([core, grant, done, storage = std::move(storage)] {
+    const bool posted = core_thread->PostEnd([core, grant, done, storage = std::move(storage)] {
       // Even where the program failed: it took its time, and the island has not heard of its lease yet.
       const absl::Status held = core->KeepLease(grant.token).status();
       if (!held.ok() || !storage.ok()) return done(held.ok() ? storage.status() : held);
@@ -98,9 +98,13 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
     still_let_in_ = std::move(still_let_in);
     if (!own.ok()) {
       timer_.Changes(request.island_id());
-      return FinishOnce(own);
+      FinishOnce(own);
+      return;
     }
-    if (const absl::Status fits = CheckCachedUris(request); !fits.ok()) return FinishOnce(fits);
+    if (const absl::Status fits = CheckCachedUris(request); !fits.ok()) {
+      FinishOnce(fits);
+      return;
+    }
     ClaimRequest claim;
     claim.island_id = request.island_id();
     claim.incarnation = request.incarnation();
@@ -118,9 +122,10 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
   }
 
   void OnCancel() override {
-    FinishOnce(absl::CancelledError("the caller went away"));
     const auto self = shared_from_this();
-    context_.core_thread->Post([self] { self->context_.core->CancelClaim(self->ticket_); });
+    // Of a claim that was answered, or refused, nothing waits.
+    if (!FinishOnce(absl::CancelledError("the caller went away"))) return;
+    context_.core_thread->PostEnd([self] { self->context_.core->CancelClaim(self->ticket_); });
   }
 
   void OnDone() override { const auto self = std::move(self_); }
@@ -132,29 +137,36 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
   }
 
   void Answer(const absl::StatusOr<ClaimAnswer>& answer) {
-    if (!answer.ok()) return FinishOnce(answer.status());
-    if (!answer->grant) return FinishOnce(absl::OkStatus(), {}, answer->unmet);
+    if (!answer.ok() || !answer->grant) {
+      FinishOnce(answer.status(), {}, answer.ok() ? answer->unmet : std::vector<std::string>());
+      return;
+    }
     const auto self = shared_from_this();
-    WithKeys(context_, *answer->grant,
-             [self, task_id = answer->grant->token.task_id](const absl::StatusOr<spec::TaskGrant>& grant) {
-               absl::Status status = grant.status();
-               // Keys may have taken seconds to make.
-               if (status.ok() && self->still_let_in_) status = self->still_let_in_();
-               self->FinishOnce(status, task_id, {}, status.ok() ? &*grant : nullptr);
-             });
+    WithKeys(
+        context_, *answer->grant, [self, token = answer->grant->token](const absl::StatusOr<spec::TaskGrant>& grant) {
+          absl::Status status = grant.status();
+          // Keys may have taken seconds to make.
+          if (status.ok() && self->still_let_in_) status = self->still_let_in_();
+          const bool told = self->FinishOnce(status, token.task_id, {}, status.ok() ? &*grant : nullptr);
+          // Where its keys could not be made the island asks again; one that is gone, or shut out, does not.
+          if (told && (status.ok() || !grant.ok())) return;
+          self->context_.core_thread->PostEnd([self, token] { self->context_.core->TakeBack(self->ticket_, token); });
+        });
   }
 
-  // `task_id`: of the task that was granted, also where its grant could not be made.
-  void FinishOnce(const absl::Status& status, const std::string& task_id = "",
+  // False where the call was finished before. `task_id`: of the task that was granted, also where its grant could not
+  // be made.
+  bool FinishOnce(const absl::Status& status, const std::string& task_id = "",
                   const std::vector<std::string>& unmet = {}, const spec::TaskGrant* grant = nullptr) {
     absl::MutexLock lock(&mutex_);
-    if (finished_) return;
+    if (finished_) return false;
     finished_ = true;
     if (grant != nullptr) *response_->mutable_grant() = wire::ToProto(*grant);
-    if (!task_id.empty()) timer_.Changes(task_id);
+    if (!task_id.empty()) timer_.Changed(task_id);
     for (const std::string& line : unmet) response_->add_unmet(line);
     timer_.End(status);
     Finish(rpc::ToGrpc(status));
+    return true;
   }
 
   const ServiceContext context_;

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 
 #include "absl/time/clock.h"
@@ -31,9 +32,12 @@ class StorageGrantsTest : public CoordinatorFixture {
  protected:
   // Prints keys that are good until `expiration`, once `good` exists; what it is asked is left in `asked`.
   StorageGrantsTest() {
-    Restart("cat > " + asked_ + "; test -e " + good_ +
-            R"( || { echo leaked >&2; exit 3; }; echo '{"Version": 1, "AccessKeyId": "K", "SecretAccessKey": ")" +
-            kSecret + R"(", "SessionToken": "T", "Expiration": "2100-01-01T00:00:00Z"}')");
+    Restart("cat > " + asked_ + "; test -e " + good_ + " || { echo leaked >&2; exit 3; }; " + PrintKeys());
+  }
+
+  static std::string PrintKeys() {
+    return std::string(R"(echo '{"Version": 1, "AccessKeyId": "K", "SecretAccessKey": ")") + kSecret +
+           R"(", "SessionToken": "T", "Expiration": "2100-01-01T00:00:00Z"}')";
   }
 
   void Restart(const std::string& command) {
@@ -144,6 +148,72 @@ TEST_F(StorageGrantsTest, KeysAreRenewedForWhoHoldsTheTask) {
   EXPECT_EQ(ErrorReason(Renew(claim->grant().token()).status()), "STORAGE_GRANT_FAILED");
   EXPECT_THAT(Audited(), ElementsAre("ClaimTask OK", "RenewStorage OK", "RenewStorage OK", "RenewStorage ABORTED",
                                      "RenewStorage UNAVAILABLE"));
+}
+
+class SlowKeysTest : public StorageGrantsTest {
+ protected:
+  // Leaves a line in `asked`, and prints keys once `good` exists.
+  SlowKeysTest() {
+    const std::string oldest = job_id_;
+    Restart("cat > /dev/null; echo >> " + asked_ + "; until test -e " + good_ + "; do sleep 0.02; done; " +
+            PrintKeys());
+    job_id_ = oldest;  // whose task is granted first
+  }
+
+  static bool Becomes(const std::function<bool()>& so) {
+    for (int tries = 0; tries < 4000 && !so(); ++tries) absl::SleepFor(absl::Milliseconds(5));
+    return so();
+  }
+  bool IsAskedTimes(size_t times) {
+    return Becomes([&] { return ReadFile(asked_).size() == times; });
+  }
+  // Claims as island `a` and gives up when the keys are being made; returns when the coordinator knows.
+  void ClaimAndGoAway() {
+    grpc::ClientContext context;
+    rpc::SetTimeout(&context, absl::Seconds(20));
+    auto claim = std::async(std::launch::async, [&] {
+      atlpb::island::v1::ClaimTaskResponse response;
+      return islands_->ClaimTask(&context, ClaimRequestOf("a", absl::ZeroDuration()), &response);
+    });
+    EXPECT_TRUE(IsAskedTimes(1));
+    context.TryCancel();
+    EXPECT_EQ(claim.get().error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_TRUE(Becomes([&] {
+      const std::string ended = "atoll_coordinator_requests_total{method=\"ClaimTask\"} 1";
+      return coordinator_->registry().Text().find(ended) != std::string::npos;
+    }));
+  }
+  atlpb::job::v1::Task::State State() {
+    atlpb::job::v1::GetJobRequest request;
+    request.set_job_id(job_id_);
+    atlpb::job::v1::GetJobResponse response;
+    EXPECT_TRUE(Call(*jobs_, &atlpb::job::v1::JobService::Stub::GetJob, request, &response).ok());
+    return response.job().tasks(0).state();
+  }
+};
+
+TEST_F(SlowKeysTest, ATaskIsFreeAtOnceWhereItsIslandIsGoneBeforeItHasItsKeys) {
+  ClaimAndGoAway();
+  EXPECT_EQ(State(), atlpb::job::v1::Task::STATE_LEASED);
+  MakeGood();
+  // A lease that only runs out leaves its task LEASED.
+  EXPECT_TRUE(Becomes([&] { return State() == atlpb::job::v1::Task::STATE_READY; }));
+  ASSERT_TRUE(Register("b").ok());
+  const auto claim = Claim("b");
+  ASSERT_TRUE(claim.ok()) << claim.status();
+  EXPECT_EQ(claim->grant().token().attempt(), 2);
+}
+
+TEST_F(SlowKeysTest, AnIslandThatClaimsAgainMeanwhileKeepsItsTask) {
+  ClaimAndGoAway();
+  auto again = std::async(std::launch::async, [this] { return Claim("a"); });
+  EXPECT_TRUE(IsAskedTimes(2));
+  MakeGood();
+  const auto claim = again.get();
+  ASSERT_TRUE(claim.ok()) << claim.status();
+  EXPECT_EQ(claim->grant().token().attempt(), 1);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Renew(claim->grant().token()).ok());
+  EXPECT_EQ(State(), atlpb::job::v1::Task::STATE_LEASED);
 }
 
 TEST_F(StorageGrantsTest, WithoutAProgramIslandsUseTheirOwnKeys) {
