@@ -385,6 +385,10 @@ absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtI
   if (taken.subject.empty() || taken.subject.size() > kMaxSubject || !IsPrintable(taken.subject)) {
     return Refused("TOKEN_MALFORMED", fmt::format("expected a claim sub of 1 to {} printable bytes", kMaxSubject));
   }
+  // One that is no text stands for nothing that a deny list could name.
+  if (claims->contains("jti") && !claims->at("jti").is_string()) {
+    return Refused("TOKEN_MALFORMED", "expected claim jti to be a text");
+  }
   taken.id = Text(*claims, "jti");
   ATOLL_RETURN_IF_ERROR(TakeRights(*claims, issuer, &taken));
   return taken;

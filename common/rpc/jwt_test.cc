@@ -173,6 +173,9 @@ TEST_F(JwtTest, ClaimsAreChecked) {
       {R"("roles": [1])", "TOKEN_MALFORMED"},
       {R"("islands": "eu-1")", "TOKEN_MALFORMED"},
       {R"("models": "digits")", "TOKEN_MALFORMED"},
+      {R"("jti": "77")", ""},
+      {R"("jti": 77)", "TOKEN_MALFORMED"},
+      {R"("jti": null)", "TOKEN_MALFORMED"},
   };
   for (const Case& one : cases) EXPECT_EQ(ReasonOf(Ec(Claims(one.changes))), one.reason) << one.changes;
 }

@@ -54,9 +54,9 @@ std::string_view Undeniable(std::string_view name) {
   return "";
 }
 
-// Whether the deny list can name this subject: nobody may be called what could not be shut out.
-bool CanBeDenied(std::string_view subject) {
-  return !subject.empty() && subject.size() <= kMaxName && Stripped(subject) == subject && Undeniable(subject).empty();
+// Whether the deny list can have this subject or jti: nobody may be called what could not be shut out.
+bool CanBeDenied(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxName && Stripped(name) == name && Undeniable(name).empty();
 }
 
 }  // namespace
@@ -421,6 +421,13 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
         fmt::format("expected a claim sub that makes a name of at most {} bytes which the deny list can have, "
                     "found another",
                     kMaxName));
+  }
+  if (!claims.id.empty() && !CanBeDenied(claims.id)) {
+    return WithSubject(
+        Refused("TOKEN_MALFORMED",
+                fmt::format("expected a claim jti of at most {} bytes which the deny list can have, found another",
+                            kMaxName)),
+        principal.subject);
   }
   principal.quota = issued_to_[claims.issuer].quota;
   principal.roles = claims.roles;

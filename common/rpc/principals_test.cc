@@ -128,6 +128,16 @@ jwt:
   for (const char* subject : {"ann # left", "ann "}) {
     EXPECT_EQ(ErrorReason(check(subject).status()), "TOKEN_MALFORMED") << subject;
   }
+  const auto with_id = [&](const std::string& id) {
+    const std::string claims = fmt::format(
+        R"({{"iss": "https://issuer", "aud": "atoll", "sub": "ann", "jti": "{}", "iat": 1700000000, "exp": 1700003600}})",
+        id);
+    return ErrorReason(principals->Check(SignJwt(key, R"({"alg": "ES256"})", claims), {}, {}, kNow).status());
+  };
+  for (const std::string id : {"7 # left", "#7", "'7'", "7 ", " 7", "7\\n8"})
+    EXPECT_EQ(with_id(id), "TOKEN_MALFORMED") << id;
+  EXPECT_EQ(with_id(std::string(513, '7')), "TOKEN_MALFORMED");
+  for (const std::string id : {"", "7#8", "urn:uuid:5f3a", "a b"}) EXPECT_EQ(with_id(id), "") << id;
   const auto quoted = check("'ann'");
   ASSERT_TRUE(quoted.ok()) << quoted.status();
   EXPECT_TRUE(DenyList::Parse("subject " + quoted->subject, "deny").ok());
