@@ -61,19 +61,23 @@ class FileAuthenticator final : public Authenticator {
 
   absl::StatusOr<Principal> Check(std::string_view bearer,
                                   std::span<const std::string> certificate_names) const override {
-    const absl::Time now = clock_->Now();
+    return CheckAsOf(bearer, certificate_names, clock_->Now());
+  }
+
+  absl::StatusOr<Principal> CheckAsOf(std::string_view bearer, std::span<const std::string> certificate_names,
+                                      absl::Time time) const override {
     const bool jwt = LooksLikeJwt(bearer);
     const std::string hash = jwt ? TokenHash(bearer) : "";
     std::shared_ptr<const Loaded> loaded;
     {
       absl::MutexLock lock(&mutex_);
       loaded = loaded_;
-      if (const auto found = checked_.find(hash); jwt && found != checked_.end() && now < found->second.expires) {
+      if (const auto found = checked_.find(hash); jwt && found != checked_.end() && time < found->second.expires) {
         return found->second;
       }
     }
     absl::StatusOr<Principal> principal =
-        loaded->known->principals.Check(bearer, certificate_names, loaded->denied->list, now);
+        loaded->known->principals.Check(bearer, certificate_names, loaded->denied->list, time);
     if (jwt && principal.ok()) {
       absl::MutexLock lock(&mutex_);
       if (loaded_ == loaded) {
@@ -82,16 +86,6 @@ class FileAuthenticator final : public Authenticator {
       }
     }
     return principal;
-  }
-
-  absl::StatusOr<Principal> CheckAsOf(std::string_view bearer, std::span<const std::string> certificate_names,
-                                      absl::Time time) const override {
-    std::shared_ptr<const Loaded> loaded;
-    {
-      absl::MutexLock lock(&mutex_);
-      loaded = loaded_;
-    }
-    return loaded->known->principals.Check(bearer, certificate_names, loaded->denied->list, time);
   }
 
  private:

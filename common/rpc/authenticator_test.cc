@@ -159,8 +159,12 @@ TEST_F(AuthenticatorTest, JwtsThatWereCheckedEndInTimeAndCanBeRevoked) {
   await("TOKEN_REVOKED");
   Write("deny", "");
   await("");
+  const absl::Time began = clock.Now();
   clock.Advance(absl::Seconds(91));
   EXPECT_EQ(ErrorReason((*authenticator)->Check(token, {}).status()), "TOKEN_EXPIRED");
+  // A call that goes on, which asks more than once.
+  for (int i = 0; i < 3; ++i) EXPECT_EQ((*authenticator)->CheckAsOf(token, {}, began)->subject, "ann");
+  EXPECT_EQ(ErrorReason((*authenticator)->Check(token, {}).status()), "TOKEN_EXPIRED") << "whatever is kept of it";
 }
 
 TEST_F(AuthenticatorTest, MissingFilesAreNamed) {
