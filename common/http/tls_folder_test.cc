@@ -94,6 +94,9 @@ TEST_F(TlsFolderTest, ChangedFilesOfNoUseLeaveWhatWasThere) {
   const auto folder = TlsFolder::Open({.folder = folder_, .max_age = absl::ZeroDuration()}, &clock);
   ASSERT_TRUE(folder.ok()) << folder.status();
   const auto first = (*folder)->Current();
+  const testing::CertificateAuthority other("other");
+  Put("ca.crt", authority_.certificate() + other.certificate().substr(0, 200));
+  EXPECT_EQ((*folder)->Current(), first) << "a second authority that is cut off";
   Put("tls.crt", "half a file");
   EXPECT_EQ((*folder)->Current(), first);
   testing::WriteTlsFolder(folder_, authority_.IssueServer("two"), authority_.certificate());

@@ -1,7 +1,9 @@
 #include "common/rpc/http_access.h"
 
 #include <memory>
+#include <utility>
 
+#include "absl/time/time.h"
 #include "common/rpc/refused_subject.h"
 #include "common/rpc/roles.h"
 
@@ -41,6 +43,16 @@ http::HttpSecurity HttpSecurityOf(const Security* security) {
 
 http::HttpSecurity MetricsSecurityOf(const Security* security, bool open) {
   return open ? http::HttpSecurity{.allow_clear = true} : HttpSecurityOf(security);
+}
+
+std::function<void()> ShowCertificate(std::shared_ptr<const Security> security, metrics::Registry* registry) {
+  if (security == nullptr || security->certificate_end() == absl::InfiniteFuture()) return [] {};
+  metrics::Gauge* const end =
+      registry->AddGauge("atoll_certificate_end_time_seconds",
+                         "When the certificate of this process (tls.crt) ends, since the Unix epoch in seconds.");
+  return [security = std::move(security), end] {
+    end->Set(absl::ToDoubleSeconds(security->certificate_end() - absl::UnixEpoch()));
+  };
 }
 
 }  // namespace atl::rpc

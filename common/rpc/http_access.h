@@ -1,7 +1,11 @@
-// The security of a process's HTTP ports, from what it knows of its callers.
+// The security of a process's HTTP ports, from what it knows of its callers, and what they show of it.
 #pragma once
 
+#include <functional>
+#include <memory>
+
 #include "common/http/http_port.h"
+#include "common/metrics/metrics.h"
 #include "common/rpc/security.h"
 
 namespace atl::rpc {
@@ -13,5 +17,10 @@ http::HttpSecurity HttpSecurityOf(const Security* security);
 
 // The same for a port of metrics; when `open` (--metrics-open), in the clear and for everybody, anywhere.
 http::HttpSecurity MetricsSecurityOf(const Security* security, bool open);
+
+// What a port of metrics calls before it answers: says when the process's certificate ends
+// (atoll_certificate_end_time_seconds). Does nothing, and has no such metric, without a certificate; `security` may be
+// null. `registry` outlives it.
+std::function<void()> ShowCertificate(std::shared_ptr<const Security> security, metrics::Registry* registry);
 
 }  // namespace atl::rpc

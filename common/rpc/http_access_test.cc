@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/rpc/principals.h"
 #include "gtest/gtest.h"
@@ -118,6 +119,26 @@ TEST_F(HttpAccessTest, OpenMetricsAskForNothing) {
   EXPECT_EQ(open.tls_dir, "");
   EXPECT_FALSE(open.access);
   EXPECT_FALSE(MetricsSecurityOf(nullptr, false).allow_clear);
+}
+
+TEST_F(HttpAccessTest, MetricsSayWhenTheCertificateEnds) {
+  const std::string name = "atoll_certificate_end_time_seconds";
+  const std::unique_ptr<metrics::Registry> registry = metrics::Registry::Create("test");
+  ShowCertificate(nullptr, registry.get())();
+  const auto without = Security::Make(options_);
+  ASSERT_TRUE(without.ok()) << without.status();
+  ShowCertificate(*without, registry.get())();
+  EXPECT_EQ(registry->Text().find(name), std::string::npos);
+
+  const absl::Time end = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()) + 7200);
+  testing::WriteTlsFolder(folder_ / "tls", authority_.Issue({.common_name = "server", .not_after = end}),
+                          authority_.certificate());
+  options_.tls_dir = folder_ / "tls";
+  const auto security = Security::Make(options_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  EXPECT_EQ((*security)->certificate_end(), end);
+  ShowCertificate(*security, registry.get())();
+  EXPECT_NE(registry->Text().find(name), std::string::npos);
 }
 
 TEST_F(HttpAccessTest, WithoutPrincipalsTlsIsForThoseWithACertificate) {

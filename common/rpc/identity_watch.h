@@ -14,15 +14,22 @@
 namespace atl::rpc {
 
 // gRPC reads these files again when they change and believes them: where certificate and key do not fit each other, or
-// authorities are none, every new connection ends, and nothing says why. This says it in the log, once per change. One
-// thread of its own, joined by the destructor.
+// authorities are none, every new connection ends, and nothing says why. This says it in the log, once per change, and
+// when the certificate has expired, once. One thread of its own, joined by the destructor. Thread-safe.
 class IdentityWatch {
  public:
-  // `check` says what is wrong with the files as they are; called on the thread, when one of them has changed.
-  IdentityWatch(std::vector<std::string> files, std::function<absl::Status()> check, absl::Duration interval);
+  // What is wrong with the files as they are. Sets `end` to when the certificate ends, where there is one to be read.
+  using Check = std::function<absl::Status(absl::Time* end)>;
+
+  // The first of the files is the certificate, which ends at `end`. `check` is called on the thread, when one of them
+  // has changed.
+  IdentityWatch(std::vector<std::string> files, Check check, absl::Time end, absl::Duration interval);
   ~IdentityWatch();
   IdentityWatch(const IdentityWatch&) = delete;
   IdentityWatch& operator=(const IdentityWatch&) = delete;
+
+  // When the certificate ends that the file has.
+  absl::Time end() const;
 
  private:
   void Run();
@@ -31,9 +38,10 @@ class IdentityWatch {
   void Tell(const absl::Status& status) const;
 
   const std::vector<std::string> files_;
-  const std::function<absl::Status()> check_;
+  const Check check_;
   const absl::Duration interval_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  absl::Time end_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -63,13 +63,15 @@ absl::Status NoCertificate(const std::string& path) {
   return BadFile("INVALID_CERTIFICATE", path, "expected a certificate (PEM), found none");
 }
 
+absl::Time TimeOf(const ASN1_TIME* time) {
+  std::tm parts{};
+  ASN1_TIME_to_tm(time, &parts);
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
 // OK where its time is now.
 absl::Status CheckTime(const X509* certificate, const std::string& path) {
-  const auto when = [](const ASN1_TIME* time) {
-    std::tm parts{};
-    ASN1_TIME_to_tm(time, &parts);
-    return absl::FormatTime(absl::FromTM(parts, absl::UTCTimeZone()), absl::UTCTimeZone());
-  };
+  const auto when = [](const ASN1_TIME* time) { return absl::FormatTime(TimeOf(time), absl::UTCTimeZone()); };
   if (const ASN1_TIME* const end = X509_get0_notAfter(certificate); X509_cmp_current_time(end) < 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "CERTIFICATE_EXPIRED",
                      fmt::format("{}: the certificate expired at {}", path, when(end)));
@@ -81,35 +83,64 @@ absl::Status CheckTime(const X509* certificate, const std::string& path) {
   return absl::OkStatus();
 }
 
+// The file's next certificate; null behind the last one, and at one that cannot be read.
+X509Ptr NextOf(BIO* reader) {
+  ERR_clear_error();
+  return X509Ptr(PEM_read_bio_X509(reader, nullptr, nullptr, nullptr));
+}
+
+// Of a file whose text NextOf has read until it gave null: OK where nothing of it is left. gRPC would take what stands
+// before a break for all of it.
+absl::Status CheckWhole(std::string_view text, const std::string& path) {
+  constexpr std::string_view kBegin = "-----BEGIN CERTIFICATE-----";
+  const unsigned long error = ERR_peek_last_error();
+  ERR_clear_error();
+  const std::string_view last_line = text.substr(text.rfind('\n') + 1);
+  const bool ended = ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
+  if (ended && (last_line.empty() || !kBegin.starts_with(last_line))) return absl::OkStatus();
+  return BadFile("CERTIFICATES_CUT", path,
+                 "expected whole certificates (PEM), found one that is cut off or broken behind the first");
+}
+
 // OK where one of the file's certificates is in its time: where a new authority takes the place of an old one, that may
 // end before it is taken out.
 absl::Status CheckAuthorities(const std::string& path) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
   const BioPtr reader = Reader(text);
-  absl::Status wrong = NoCertificate(path);
+  absl::Status first = NoCertificate(path);
   bool any = false;
-  while (const X509Ptr certificate{PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)}) {
+  bool good = false;
+  while (const X509Ptr certificate = NextOf(reader.get())) {
     const absl::Status status = CheckTime(certificate.get(), path);
-    if (status.ok()) return status;
-    if (!std::exchange(any, true)) wrong = status;
+    good |= status.ok();
+    if (!std::exchange(any, true)) first = status;
   }
-  ERR_clear_error();
-  return wrong;
+  const absl::Status whole = CheckWhole(text, path);
+  if (!any) return first;
+  ATOLL_RETURN_IF_ERROR(whole);
+  return good ? absl::OkStatus() : first;
 }
 
-// OK where the file has a certificate, in its time or not: one that is past keeps no port shut.
+// OK where the file has certificates, in their time or not: one that is past keeps no port shut.
 absl::Status CheckAuthoritiesFormat(const std::string& path) {
   const absl::Status status = CheckAuthorities(path);
   const std::string reason = ErrorReason(status);
-  return reason == "FILE_ERROR" || reason == "INVALID_CERTIFICATE" ? status : absl::OkStatus();
+  return reason == "CERTIFICATE_EXPIRED" || reason == "CERTIFICATE_NOT_YET_VALID" ? absl::OkStatus() : status;
 }
 
-// The first of a chain is the process's own.
-absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path) {
+// The first of a chain is the process's own. Sets `end` to when it ends, where it can be read.
+absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path, absl::Time* end) {
   ATOLL_ASSIGN_OR_RETURN(const std::string chain, Contents(certificate_path));
-  const X509Ptr certificate(PEM_read_bio_X509(Reader(chain).get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
-  if (certificate == nullptr) return NoCertificate(certificate_path);
+  const BioPtr reader = Reader(chain);
+  const X509Ptr certificate = NextOf(reader.get());
+  if (certificate == nullptr) {
+    ERR_clear_error();
+    return NoCertificate(certificate_path);
+  }
+  *end = TimeOf(X509_get0_notAfter(certificate.get()));
+  while (NextOf(reader.get()) != nullptr) {
+  }
+  const absl::Status whole = CheckWhole(chain, certificate_path);
   ATOLL_RETURN_IF_ERROR(CheckTime(certificate.get(), certificate_path));
   ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(key_path));
   // Without a callback OpenSSL would ask the terminal for a password.
@@ -119,7 +150,7 @@ absl::Status CheckIdentity(const std::string& certificate_path, const std::strin
   ERR_clear_error();
   if (key == nullptr)
     return BadFile("INVALID_KEY", key_path, "expected a private key (PEM, without password), found none");
-  if (fits) return absl::OkStatus();
+  if (fits) return whole;
   return BadFile("INVALID_KEY", key_path, fmt::format("expected the key of {}, found another", certificate_path));
 }
 
@@ -238,7 +269,8 @@ absl::Status Security::LoadTls() {
   tls_->identity = !folder.empty();
   if (tls_->identity && Exists(folder + "/ca.crt")) tls_->of_clients = folder + "/ca.crt";
   tls_->authorities = options_.ca.empty() ? tls_->of_clients : options_.ca;
-  if (tls_->identity) ATOLL_RETURN_IF_ERROR(CheckIdentity(certificate, key));
+  absl::Time end = absl::InfiniteFuture();
+  if (tls_->identity) ATOLL_RETURN_IF_ERROR(CheckIdentity(certificate, key, &end));
   if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->authorities));
   tls_->provider = WatchFiles(folder, tls_->authorities, options_.reload);
   if (tls_->identity) {
@@ -248,14 +280,14 @@ absl::Status Security::LoadTls() {
       if (!file.empty() && (authorities.empty() || authorities.front() != file)) authorities.push_back(file);
     }
     files.insert(files.end(), authorities.begin(), authorities.end());
-    const auto check = [certificate, key, authorities] {
-      absl::Status status = CheckIdentity(certificate, key);
+    const auto check = [certificate, key, authorities](absl::Time* ends) {
+      absl::Status status = CheckIdentity(certificate, key, ends);
       for (const std::string& file : authorities) {
         if (status.ok()) status = CheckAuthoritiesFormat(file);
       }
       return status;
     };
-    tls_->watch = std::make_unique<IdentityWatch>(std::move(files), check, options_.reload);
+    tls_->watch = std::make_unique<IdentityWatch>(std::move(files), check, end, options_.reload);
   }
   return absl::OkStatus();
 }
@@ -324,6 +356,10 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Security::ServerCredent
   auto credentials = grpc::experimental::TlsServerCredentials(tls);
   if (guard_ != nullptr) credentials->SetAuthMetadataProcessor(guard_);
   return credentials;
+}
+
+absl::Time Security::certificate_end() const {
+  return tls_ == nullptr || tls_->watch == nullptr ? absl::InfiniteFuture() : tls_->watch->end();
 }
 
 absl::Status Security::CheckTarget(std::string_view address) const {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/guard.h"
 #include "common/rpc/open_streams.h"
@@ -42,6 +43,8 @@ class Security {
   // Null without principals. For ports that do not speak gRPC.
   const std::shared_ptr<const Authenticator>& authenticator() const { return authenticator_; }
   const SecurityOptions& options() const { return options_; }
+  // When the process's own certificate ends, as its file is now; InfiniteFuture without one.
+  absl::Time certificate_end() const;
 
   ~Security();
 

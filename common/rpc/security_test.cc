@@ -61,6 +61,31 @@ bool Becomes(const std::function<bool()>& holds) {
   return false;
 }
 
+// What the log says while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("security_test", lines_)); }
+  ~CapturedLog() { spdlog::set_default_logger(before_); }
+
+  std::string Text() const {
+    std::string text;
+    for (const std::string& line : lines_->last_formatted()) text += line;
+    return text;
+  }
+  // Once it has this; bounded, so that a test fails and does not hang.
+  std::string Await(const std::string& text) const {
+    for (int turn = 0; turn < 2000 && Text().find(text) == std::string::npos; ++turn) {
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return Text();
+  }
+
+ private:
+  const std::shared_ptr<spdlog::sinks::ringbuffer_sink_mt> lines_ =
+      std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
 class SecurityTest : public ::testing::Test {
  protected:
   SecurityTest() {
@@ -372,34 +397,52 @@ TEST_F(SecurityTest, AKeyThatDoesNotFitItsCertificateIsToldOncePerChange) {
   const testing::Certificate first = authority_.IssueServer("coordinator");
   const testing::Certificate second = authority_.IssueServer("coordinator");
   server_.tls_dir = Folder("server", first);
-  const auto log = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
-  const absl::Cleanup restore = [before = spdlog::default_logger()] { spdlog::set_default_logger(before); };
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("security_test", log));
-  const auto lines = [&log] {
-    std::string text;
-    for (const std::string& line : log->last_formatted()) text += line;
-    return text;
-  };
-  // Bounded, so that it fails and does not hang.
-  const auto await_line = [&lines](const std::string& text) {
-    for (int turn = 0; turn < 2000 && lines().find(text) == std::string::npos; ++turn) {
-      absl::SleepFor(absl::Milliseconds(10));
-    }
-    return lines();
-  };
+  const CapturedLog log;
   const auto security = Security::Make(server_);
   ASSERT_TRUE(security.ok()) << security.status();
   testing::WriteTlsFolder(Path("server"), {.certificate = second.certificate, .key = first.key},
                           authority_.certificate());
-  const std::string told = await_line("found another");
+  const std::string told = log.Await("found another");
   EXPECT_THAT(told, HasSubstr("gRPC ports take no new connections"));
   EXPECT_THAT(told, HasSubstr("tls.key: expected the key of"));
   WriteTlsFolder(Path("server"), second, authority_.certificate());
-  const std::string after = await_line("are good again");
+  const std::string after = log.Await("are good again");
   EXPECT_THAT(after, HasSubstr("are good again"));
   EXPECT_EQ(after.find("found another"), after.rfind("found another")) << after;
   WriteTlsFolder(Path("server"), second, "no certificate");
-  EXPECT_THAT(await_line("ca.crt: expected a certificate"), HasSubstr("ca.crt: expected a certificate"));
+  EXPECT_THAT(log.Await("ca.crt: expected a certificate"), HasSubstr("ca.crt: expected a certificate"));
+}
+
+TEST_F(SecurityTest, ACertificateThatExpiresWhileItRunsIsToldOnce) {
+  const absl::Time end = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()) + 5);
+  server_.tls_dir = Folder("server", authority_.Issue({.common_name = "coordinator", .not_after = end}));
+  const CapturedLog log;
+  const auto security = Security::Make(server_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  EXPECT_EQ((*security)->certificate_end(), end);
+  EXPECT_THAT(log.Await("expired at"), HasSubstr("tls.crt: the certificate expired at 20"));
+  WriteTlsFolder(Path("server"), authority_.IssueServer("coordinator"), authority_.certificate());
+  const std::string after = log.Await("are good again");
+  EXPECT_THAT(after, HasSubstr("are good again"));
+  EXPECT_EQ(after.find("expired at"), after.rfind("expired at")) << after;
+  EXPECT_TRUE(Becomes([&] { return (*security)->certificate_end() > absl::Now(); }));
+}
+
+TEST_F(SecurityTest, AnAuthorityThatIsCutOffWhileItRunsIsTold) {
+  const testing::Certificate own = authority_.IssueServer("coordinator");
+  const testing::CertificateAuthority second("second");
+  const std::string both = authority_.certificate() + second.certificate();
+  WriteTlsFolder(Path("server"), own, both);
+  server_.tls_dir = Path("server");
+  const CapturedLog log;
+  const auto security = Security::Make(server_);
+  ASSERT_TRUE(security.ok()) << security.status();
+  WriteTlsFolder(Path("server"), own, both.substr(0, both.size() - second.certificate().size() / 2));
+  const std::string told = log.Await("cut off");
+  EXPECT_THAT(told, HasSubstr("gRPC ports know only what stands before the break"));
+  EXPECT_THAT(told, HasSubstr("ca.crt: expected whole certificates"));
+  WriteTlsFolder(Path("server"), own, both);
+  EXPECT_THAT(log.Await("are good again"), HasSubstr("are good again"));
 }
 
 TEST_F(SecurityTest, OpenStreamsOfCallersWhoAreShutOutAreCut) {
@@ -544,6 +587,21 @@ TEST_F(SecurityTest, BadFilesAreNamed) {
   const std::string old = authority_.IssueExpired("old").certificate;
   EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", old)})), "CERTIFICATE_EXPIRED");
   EXPECT_TRUE(status({.ca = Write("ca.crt", old + authority_.certificate())}).ok());
+  // All of them have to be whole: gRPC would believe those alone that stand before the break.
+  const std::string whole = authority_.certificate();
+  const std::string broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+  for (const std::string& end : {whole.substr(0, whole.size() / 2), whole.substr(0, 12), whole.substr(0, 27),
+                                 whole.substr(0, whole.size() - 5), broken}) {
+    EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", whole + end)})), "CERTIFICATES_CUT") << end;
+  }
+  for (const std::string end : {"# the end\n", "\n\n", "key below"}) {
+    EXPECT_TRUE(status({.ca = Write("ca.crt", whole + end)}).ok()) << end;
+  }
+  testing::Certificate chain = authority_.IssueServer("a");
+  chain.certificate += whole;
+  EXPECT_TRUE(status({.tls_dir = Folder("chain", chain)}).ok());
+  chain.certificate.resize(chain.certificate.size() - 100);
+  EXPECT_EQ(ErrorReason(status({.tls_dir = Folder("cut", chain)})), "CERTIFICATES_CUT");
   EXPECT_EQ(ErrorReason(status({.token_file = Path("none")})), "FILE_ERROR");
   for (const char* token : {"", "two words", "two\nlines"}) {
     EXPECT_EQ(ErrorReason(status({.token_file = Write("token", token)})), "INVALID_TOKEN_FILE") << token;

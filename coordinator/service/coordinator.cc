@@ -172,9 +172,9 @@ absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::
   rpc::ServerOptions server;
   server.listen = options.listen;
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(options.security.get(), options.listen));
-  ATOLL_ASSIGN_OR_RETURN(standby_,
-                         Standby::Start(std::move(server), options.metrics_listen, registry_.get(),
-                                        rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
+  ATOLL_ASSIGN_OR_RETURN(standby_, Standby::Start(std::move(server), options.metrics_listen, registry_.get(),
+                                                  rpc::MetricsSecurityOf(options.security.get(), options.metrics_open),
+                                                  rpc::ShowCertificate(options.security, registry_.get())));
   spdlog::info(
       "standby at {}: {}", standby_->address(),
       holder.empty() ? "the server of the store is away" : fmt::format("the coordinator {} has the store", holder));
@@ -270,10 +270,10 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
       blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },
       store_->store_id(), metrics_.get(), std::move(collector));
   if (!options.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(
-        exposer_,
-        metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{},
-                                /*refresh=*/{}, rpc::MetricsSecurityOf(security_.get(), options.metrics_open)));
+    ATOLL_ASSIGN_OR_RETURN(exposer_,
+                           metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{},
+                                                   rpc::ShowCertificate(security_, registry_.get()),
+                                                   rpc::MetricsSecurityOf(security_.get(), options.metrics_open)));
   }
   server_->SetServing(true);
   metrics_->active->Set(1);

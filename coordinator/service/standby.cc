@@ -33,7 +33,8 @@ Standby::Standby() : refusing_(std::make_unique<Refusing>()) {}
 
 absl::StatusOr<std::unique_ptr<Standby>> Standby::Start(rpc::ServerOptions server, const std::string& metrics_listen,
                                                         const metrics::Registry* registry,
-                                                        http::HttpSecurity metrics_security) {
+                                                        http::HttpSecurity metrics_security,
+                                                        std::function<void()> refresh) {
   std::unique_ptr<Standby> standby(new Standby);
   server.services.clear();
   server.other_calls = standby->refusing_.get();
@@ -41,8 +42,8 @@ absl::StatusOr<std::unique_ptr<Standby>> Standby::Start(rpc::ServerOptions serve
   standby->server_->SetServing("", false);
   if (!metrics_listen.empty()) {
     ATOLL_ASSIGN_OR_RETURN(standby->exposer_, metrics::Exposer::Start(
-                                                  registry, metrics_listen, [] { return false; },
-                                                  /*refresh=*/{}, std::move(metrics_security)));
+                                                  registry, metrics_listen, [] { return false; }, std::move(refresh),
+                                                  std::move(metrics_security)));
   }
   return standby;
 }

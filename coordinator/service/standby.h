@@ -2,6 +2,7 @@
 // with UNAVAILABLE (COORDINATOR_STANDBY), so that callers go to the active one and notice when this one takes over.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,10 +16,11 @@ namespace atl::coordinator {
 class Standby {
  public:
   // Listens as `server` says; its services are ignored. Metrics at `metrics_listen`, with /healthz "not ready"; none
-  // where it is empty. Errors as rpc::Server and metrics::Exposer.
+  // where it is empty. `refresh` and errors as of metrics::Exposer; errors as rpc::Server.
   static absl::StatusOr<std::unique_ptr<Standby>> Start(rpc::ServerOptions server, const std::string& metrics_listen,
                                                         const metrics::Registry* registry,
-                                                        http::HttpSecurity metrics_security = {});
+                                                        http::HttpSecurity metrics_security = {},
+                                                        std::function<void()> refresh = {});
   ~Standby();  // the ports are free afterwards
 
   // "host:port", as bound.

@@ -138,11 +138,16 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
                           }));
   }
   if (!options.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(router->exposer_, metrics::Exposer::Start(
-                                                 router->registry_.get(), options.metrics_listen,
-                                                 [engine = &router->engine_] { return engine->takes_requests(); },
-                                                 [metrics = &router->metrics_] { metrics->Refresh(); },
-                                                 rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
+    const auto refresh = [metrics = &router->metrics_,
+                          show = rpc::ShowCertificate(options.security, router->registry_.get())] {
+      metrics->Refresh();
+      show();
+    };
+    ATOLL_ASSIGN_OR_RETURN(router->exposer_,
+                           metrics::Exposer::Start(
+                               router->registry_.get(), options.metrics_listen,
+                               [engine = &router->engine_] { return engine->takes_requests(); }, refresh,
+                               rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
   }
   if (options.model_dir.empty()) {
     ATOLL_RETURN_IF_ERROR(router->Follow(options));

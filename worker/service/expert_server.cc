@@ -113,9 +113,13 @@ absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
                                                       .credentials = credentials,
                                                       .open_streams = rpc::OpenStreamsOf(options.security.get())}));
   if (options.metrics_listen.empty()) return absl::OkStatus();
-  ATOLL_ASSIGN_OR_RETURN(exposer_, metrics::Exposer::Start(
-                                       registry_.get(), options.metrics_listen, /*healthy=*/{}, [this] { Refresh(); },
-                                       rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
+  const auto refresh = [this, show = rpc::ShowCertificate(options.security, registry_.get())] {
+    Refresh();
+    show();
+  };
+  ATOLL_ASSIGN_OR_RETURN(exposer_,
+                         metrics::Exposer::Start(registry_.get(), options.metrics_listen, /*healthy=*/{}, refresh,
+                                                 rpc::MetricsSecurityOf(options.security.get(), options.metrics_open)));
   return absl::OkStatus();
 }
 

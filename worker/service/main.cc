@@ -336,8 +336,8 @@ void SayThatItEnds(WorkerMetrics* metrics, std::atomic<bool>* stopping) {
 }
 
 absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const Environment& environment,
-                       const std::string& secret, const std::string& build, AttemptParts parts,
-                       std::atomic<bool>* stopping) {
+                       const std::string& secret, const std::string& build,
+                       std::shared_ptr<const rpc::Security> security, AttemptParts parts, std::atomic<bool>* stopping) {
   WorkerMetrics* const metrics = parts.metrics;
   if (flags.coordinator.empty()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "COORDINATOR_REQUIRED",
@@ -346,7 +346,7 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   LeaderOptions options;
   options.island = {.state = {.ranks = identity.ranks, .build = build}, .secret = secret};
   options.listen = ListenAddress(identity.leader);
-  ATOLL_ASSIGN_OR_RETURN(options.security, SecurityOf(flags));
+  options.security = std::move(security);
   options.coordinator = {.address = flags.coordinator,
                          .island_id = flags.island_id,
                          .credentials = options.security->channel_credentials()};
@@ -374,14 +374,14 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
 }
 
 absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, const std::string& secret,
-                          const std::string& build, AttemptParts parts, std::atomic<bool>* stopping) {
+                          const std::string& build, const rpc::Security& security, AttemptParts parts,
+                          std::atomic<bool>* stopping) {
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   WorkerMetrics* const metrics = parts.metrics;
-  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::Security> security, SecurityOf(flags));
-  ATOLL_RETURN_IF_ERROR(security->CheckTarget(identity.leader));
+  ATOLL_RETURN_IF_ERROR(security.CheckTarget(identity.leader));
   const RendezvousOptions options{.leader = identity.leader,
-                                  .credentials = security->channel_credentials(),
+                                  .credentials = security.channel_credentials(),
                                   .rank = identity.rank,
                                   .secret = secret,
                                   .build = build,
@@ -528,18 +528,21 @@ absl::Status RunWorker(Flags flags) {
   const std::unique_ptr<metrics::Registry> registry = metrics::Registry::Create("worker");
   WorkerMetrics metrics(registry.get());
   std::atomic<bool> stopping = false;
+  ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const rpc::Security> security, SecurityOf(flags));
   std::unique_ptr<metrics::Exposer> exposer;
   if (!flags.metrics_listen.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const auto security, rpc::Security::Make(flags.security));
     ATOLL_ASSIGN_OR_RETURN(exposer, metrics::Exposer::Start(
                                         registry.get(), flags.metrics_listen, [&stopping] { return !stopping.load(); },
-                                        /*refresh=*/{}, rpc::MetricsSecurityOf(security.get(), flags.metrics_open)));
+                                        rpc::ShowCertificate(security, registry.get()),
+                                        rpc::MetricsSecurityOf(security.get(), flags.metrics_open)));
     const bool clear = flags.security.tls_dir.empty() || flags.metrics_open;
     spdlog::info("metrics at {}://{}/metrics", clear ? "http" : "https", exposer->address());
   }
   AttemptParts parts = MakeParts(flags, store.get(), &metrics);
-  if (identity.rank == 0) return RunLeader(flags, identity, environment, secret, build, std::move(parts), &stopping);
-  return RunOtherRank(flags, identity, secret, build, std::move(parts), &stopping);
+  if (identity.rank == 0) {
+    return RunLeader(flags, identity, environment, secret, build, security, std::move(parts), &stopping);
+  }
+  return RunOtherRank(flags, identity, secret, build, *security, std::move(parts), &stopping);
 }
 
 }  // namespace
