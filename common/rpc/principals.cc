@@ -268,6 +268,11 @@ class PrincipalsReader {
     std::string keys;
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "issuer", true, &issuer.issuer));
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "audience", true, &issuer.audience));
+    // A second entry would count for nothing, whatever it says.
+    const bool taken = std::ranges::any_of(principals_->issuers_, [&](const JwtIssuer& other) {
+      return other.issuer == issuer.issuer && other.audience == issuer.audience;
+    });
+    if (taken) return Wrong(path + ".audience", *node.Find("audience"), "every audience of an issuer once");
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "keys", true, &keys));
     ATOLL_RETURN_IF_ERROR(ReadRoles(node, path, &issuer.roles));
     ATOLL_RETURN_IF_ERROR(ReadIslands(node, path, issuer.roles, &issuer.islands));

@@ -143,6 +143,20 @@ jwt:
   EXPECT_TRUE(DenyList::Parse("subject " + quoted->subject, "deny").ok());
 }
 
+TEST(PrincipalsTest, AnIssuersAudienceHasOneEntry) {
+  const std::string key = testing::MakeEcSigningKey().public_pem;
+  const auto parse = [&](const std::string& audience) {
+    const std::string first = "{issuer: i, audience: a, keys: k.pem, roles: [admin]}";
+    const std::string second = "{issuer: i, audience: " + audience + ", keys: k.pem, roles: [reader]}";
+    return Principals::Parse("jwt: [" + first + ", " + second + "]", "principals.yaml",
+                             [&key](const std::string&) -> absl::StatusOr<std::string> { return key; });
+  };
+  EXPECT_TRUE(parse("b").ok());
+  const absl::Status status = parse("a").status();
+  EXPECT_EQ(ErrorField(status), "jwt[1].audience");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("every audience of an issuer once, found 'a'"));
+}
+
 TEST(PrincipalsTest, WrongFilesSayWhere) {
   const std::string hash = TokenHash("x");
   struct Case {
