@@ -16,6 +16,7 @@ namespace {
 constexpr int32_t kMostComponents = 64;
 constexpr int32_t kMostWidth = 65536;
 constexpr int64_t kMostPixels = int64_t{64} << 20;  // as many as an image of a dataset may have
+constexpr int64_t kMostValues = kMostWidth * kMostPixels;
 
 std::string Text(const SampleShape& shape) {
   return shape.empty() ? "a class" : fmt::format("[{}]", fmt::join(shape, ", "));
@@ -88,7 +89,12 @@ absl::Status ValidateSource(const std::string& path, const FrozenSpec& component
 }
 
 absl::Status ValidateShapeField(const std::string& path, const FrozenSpec& component) {
-  for (const int32_t size : component.shape) ATOLL_RETURN_IF_ERROR(Range(path + ".shape", size, 1, kMostWidth));
+  int64_t values = 1;
+  for (const int32_t size : component.shape) {
+    ATOLL_RETURN_IF_ERROR(Range(path + ".shape", size, 1, kMostWidth));
+    values *= size;
+    ATOLL_RETURN_IF_ERROR(Range(path + ".shape", values, 1, kMostValues));
+  }
   const size_t dimensions = component.output == "latent" ? 3 : component.output == "condition" ? 1 : 0;
   const bool needed = dimensions > 0 && !component.torchscript.empty();
   if (dimensions == 3 && component.shape.size() == 3) {

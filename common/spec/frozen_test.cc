@@ -133,6 +133,11 @@ TEST(FrozenTest, EveryRuleNamesItsField) {
          c[1].layers.clear(), c[1].torchscript = {"a"}, c[1].shape = {4, 65536, 65536};
        },
        "frozen[1].shape", "OUT_OF_RANGE", "between 1 and 67108864, found 4294967296"},
+      // Of a component whose output only others read, too: they count its values.
+      {[](auto& c) {
+         c[0].layers.clear(), c[0].torchscript = {"a"}, c[0].shape = {65536, 65536, 65536, 65536, 65536};
+       },
+       "frozen[0].shape", "OUT_OF_RANGE", "between 1 and 4398046511104, found 281474976710656"},
       {[](auto& c) { c[1].shape = {4}; }, "frozen[1].shape", "FROZEN_SHAPE", "[channels, height, width]"},
       {[](auto& c) { c[1].layers = {{.kind = "mean"}}, c[1].shape = {}; }, "frozen[1].output", "FROZEN_SHAPE",
        "found [8]"},

@@ -34,7 +34,7 @@ std::string ToYaml(const JobSpec& spec);
 std::string ToJson(const JobSpec& spec);
 absl::StatusOr<JobSpec> ParseStoredJobSpec(std::string_view text, std::string_view name);
 
-// OK for a name that a model may bear: 1 to 63 lower-case letters, digits and '-', starting and
+// OK for a name that a model or a dataset may bear: 1 to 63 lower-case letters, digits and '-', starting and
 // ending with a letter or digit, so that it can be a folder, a DNS label and part of a URI. `path` is for the message.
 absl::Status ValidateName(std::string_view path, std::string_view name);
 
@@ -57,5 +57,8 @@ absl::StatusOr<int64_t> ParseMemory(std::string_view path, std::string_view text
 
 // Layers of a DiT of this size: embedding, blocks, head.
 int32_t LayerCount(const ModelSpec& model);
+
+// Ranks without which an island cannot train for the job: those that it asks for, and one for each replica.
+int32_t LeastRanks(const JobSpec& spec);
 
 }  // namespace atl::spec

@@ -20,6 +20,11 @@ namespace atl::spec {
 namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+// As model::Validate has them, which lies in a higher layer: what networks cannot be is said before a job begins.
+constexpr int32_t kPositionParts = 4;
+constexpr int32_t kMostLearntChannels = 4096;
+// A partition task names its files, one for each expert, in one message to the coordinator.
+constexpr int32_t kMostExperts = 8192;
 
 bool IsLowerOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
@@ -57,21 +62,6 @@ absl::Status OneOf(std::string_view path, const std::string& value, const std::v
 absl::Status Divides(std::string_view path, int64_t value, std::string_view by_path, int64_t by) {
   if (value % by == 0) return absl::OkStatus();
   return FieldError(path, "NOT_DIVISIBLE", fmt::format("expected a multiple of {} ({}), found {}", by_path, by, value));
-}
-
-// The rule of dataset::CheckDatasetName, which lies in a higher layer.
-absl::Status ValidateDatasetName(const std::string& name) {
-  constexpr size_t kLongest = 63;
-  if (name.empty()) return Required("dataset");
-  const auto allowed = [](char c) { return IsLowerOrDigit(c) || c == '.' || c == '_' || c == '-'; };
-  if (name.size() <= kLongest && IsLowerOrDigit(name.front()) && std::all_of(name.begin(), name.end(), allowed)) {
-    return absl::OkStatus();
-  }
-  return FieldError(
-      "dataset", "INVALID_NAME",
-      fmt::format("expected 1 to {} of a-z, 0-9, '.', '_' and '-', starting with a letter or digit; found "
-                  "'{}'",
-                  kLongest, name.substr(0, 2 * kLongest)));
 }
 
 // Specs are stored, shown and logged: no URI in them has credentials, as s3://KEY:SECRET@bucket/file. They are not
@@ -145,6 +135,7 @@ absl::Status ValidateModel(const std::string& path, const ModelSpec& model, cons
   ATOLL_RETURN_IF_ERROR(Range(path + ".depth", model.depth, 1, 1024));
   ATOLL_RETURN_IF_ERROR(Range(path + ".heads", model.heads, 1, 1024));
   ATOLL_RETURN_IF_ERROR(Divides(path + ".width", model.width, path + ".heads", model.heads));
+  ATOLL_RETURN_IF_ERROR(Divides(path + ".width", model.width, "the parts of the position embedding", kPositionParts));
   ATOLL_RETURN_IF_ERROR(RealRange(path + ".mlp_ratio", model.mlp_ratio, 0, 64, true, true));
   if (model.mlp_ratio * model.width < 1) {
     return FieldError(
@@ -152,6 +143,11 @@ absl::Status ValidateModel(const std::string& path, const ModelSpec& model, cons
         fmt::format("expected mlp_ratio * width of at least 1, found {} * {}", model.mlp_ratio, model.width));
   }
   if (learnt == nullptr) return absl::OkStatus();
+  if ((*learnt)[0] > kMostLearntChannels) {
+    return FieldError(path, "OUT_OF_RANGE",
+                      fmt::format("expected images, or their latents, of at most {} channels, found {}",
+                                  kMostLearntChannels, (*learnt)[0]));
+  }
   if ((*learnt)[1] % model.patch != 0 || (*learnt)[2] % model.patch != 0) {
     return FieldError(path + ".patch", "NOT_DIVISIBLE",
                       fmt::format("expected a patch that divides the dataset's images, or their latents ({} x {}), "
@@ -294,11 +290,15 @@ int32_t LayerCount(const ModelSpec& model) {
   return model.depth + 2;
 }
 
+int32_t LeastRanks(const JobSpec& spec) {
+  return std::max(spec.requirements.min_ranks, spec.pipeline.replicas);
+}
+
 absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
   ATOLL_RETURN_IF_ERROR(ValidateName("model_name", spec.model_name));
-  ATOLL_RETURN_IF_ERROR(ValidateDatasetName(spec.dataset));
+  ATOLL_RETURN_IF_ERROR(ValidateName("dataset", spec.dataset));
   if (spec.experts == 0) return Required("experts");
-  ATOLL_RETURN_IF_ERROR(Range("experts", spec.experts, 1, 65536));
+  ATOLL_RETURN_IF_ERROR(Range("experts", spec.experts, 1, kMostExperts));
   if (dataset != nullptr && spec.experts > dataset->training_samples) {
     return FieldError("experts", "OUT_OF_RANGE",
                       fmt::format("expected at most the dataset's training samples ({}), found {}",
@@ -306,14 +306,15 @@ absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
   }
   ATOLL_RETURN_IF_ERROR(ValidateFeatures(spec.features, dataset));
   ATOLL_RETURN_IF_ERROR(ValidateClustering(spec, dataset));
+  // Before all that may repeat a URI.
+  for (const FrozenFileField& file : FrozenFileFields(spec.frozen)) {
+    ATOLL_RETURN_IF_ERROR(ValidateUri(file.field, file.uri));
+  }
   // Before the models, which learn what the components make.
   const SampleShape image =
       dataset == nullptr ? SampleShape{} : SampleShape{dataset->channels, dataset->height, dataset->width};
   ATOLL_RETURN_IF_ERROR(ValidateFrozen(spec.frozen, dataset == nullptr ? nullptr : &image,
                                        dataset == nullptr ? 0 : dataset->classes, spec.model.width));
-  for (const FrozenFileField& file : FrozenFileFields(spec.frozen)) {
-    ATOLL_RETURN_IF_ERROR(ValidateUri(file.field, file.uri));
-  }
   SampleShape learnt;
   if (dataset != nullptr) {
     ATOLL_ASSIGN_OR_RETURN(learnt, LearntShape(spec.frozen, image));

@@ -66,8 +66,10 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.model_name = std::string(64, 'a'); }, "model_name", "INVALID_NAME", ""},
       {[](JobSpec& s) { s.dataset = ""; }, "dataset", "REQUIRED_FIELD", ""},
       {[](JobSpec& s) { s.dataset = "../x"; }, "dataset", "INVALID_NAME", ""},
+      {[](JobSpec& s) { s.dataset = "a_b"; }, "dataset", "INVALID_NAME", "found 'a_b'"},  // no import makes it
       {[](JobSpec& s) { s.experts = 0; }, "experts", "REQUIRED_FIELD", ""},
       {[](JobSpec& s) { s.experts = -1; }, "experts", "OUT_OF_RANGE", "found -1"},
+      {[](JobSpec& s) { s.experts = 8193; }, "experts", "OUT_OF_RANGE", "between 1 and 8192"},
       {[](JobSpec& s) { s.experts = 1618; }, "experts", "OUT_OF_RANGE", "training samples (1617), found 1618"},
       {[](JobSpec& s) { s.features.kind = "pixel_pca"; }, "features.kind", "UNKNOWN_VALUE",
        "did you mean 'pixels_pca'"},
@@ -87,6 +89,11 @@ std::vector<BadSpec> BadSpecs() {
          s.frozen = {{.name = "a", .layers = {{.kind = "mean"}}, .weights = "s3://KEY:SEKRET@bucket/x.safetensors"}};
        },
        "frozen[0].weights", "CREDENTIALS_IN_URI", ""},
+      // Also where there is more to say of it.
+      {[](JobSpec& s) {
+         s.frozen = {{.name = "a", .torchscript = {"a.pt"}, .weights = "s3://KEY:SEKRET@bucket/x.safetensors"}};
+       },
+       "frozen[0].weights", "CREDENTIALS_IN_URI", ""},
       {[](JobSpec& s) { s.features.components = 0; }, "features.components", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.features.components = 65; }, "features.components", "OUT_OF_RANGE", "pixels (64)"},
       {[](JobSpec& s) { s.clustering.method = "x"; }, "clustering.method", "UNKNOWN_VALUE",
@@ -99,6 +106,14 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.model.patch = 0; }, "model.patch", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.model.patch = 3; }, "model.patch", "NOT_DIVISIBLE", "8 x 8"},
       {[](JobSpec& s) { s.model.width = 97; }, "model.width", "NOT_DIVISIBLE", "model.heads (4), found 97"},
+      {[](JobSpec& s) { s.model.width = 6, s.model.heads = 2; }, "model.width", "NOT_DIVISIBLE",
+       "position embedding (4), found 6"},
+      {[](JobSpec& s) { s.router_model.width = 3, s.router_model.heads = 1; }, "router_model.width", "NOT_DIVISIBLE",
+       "position embedding (4), found 3"},
+      {[](JobSpec& s) {
+         s.frozen = {{.name = "a", .output = "latent", .torchscript = {"a.pt"}, .shape = {4097, 8, 8}}};
+       },
+       "model", "OUT_OF_RANGE", "at most 4096 channels, found 4097"},
       {[](JobSpec& s) { s.model.depth = 0; }, "model.depth", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.model.heads = 0; }, "model.heads", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.model.mlp_ratio = 0; }, "model.mlp_ratio", "OUT_OF_RANGE", ""},
@@ -175,6 +190,17 @@ TEST(ValidateTest, EveryRuleNamesItsField) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("SEKRET")));
   }
+}
+
+TEST(ValidateTest, EveryReplicaNeedsARank) {
+  JobSpec spec = Good();
+  EXPECT_EQ(LeastRanks(spec), 1);
+  spec.pipeline.replicas = 4;
+  EXPECT_EQ(LeastRanks(spec), 4);
+  spec.requirements.min_ranks = 6;
+  EXPECT_EQ(LeastRanks(spec), 6);
+  spec.pipeline.replicas = 0;  // as many as there is room for
+  EXPECT_EQ(LeastRanks(spec), 6);
 }
 
 TEST(ValidateTest, LayersAreEmbeddingBlocksAndHead) {

@@ -72,6 +72,7 @@ leases::Candidate Core::CandidateOf(const jobs::JobRecord& record, const jobs::T
   candidate.kind = task.kind;
   candidate.priority = record.job.spec.priority;
   candidate.requirements = record.job.spec.requirements;
+  candidate.requirements.min_ranks = spec::LeastRanks(record.job.spec);
   candidate.format = options_.membership.format;
   if (!jobs::IsTraining(task.kind)) return candidate;
   for (const spec::TaskInput& input : jobs::InputsOf(record, task)) {

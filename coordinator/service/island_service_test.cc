@@ -61,6 +61,22 @@ TEST_F(IslandServiceTest, AClaimWaitsUntilAJobIsSubmitted) {
   EXPECT_EQ(answer->grant().storage().write_prefix(), blobs_->UriOf("jobs/" + job->job_id() + "/fit_features/1-1"));
 }
 
+TEST_F(IslandServiceTest, TrainingWaitsForAnIslandWithARankForEveryReplica) {
+  auto request = SubmitRequest();
+  request.mutable_spec()->mutable_pipeline()->set_replicas(2);
+  const auto job = Submit(request);
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_TRUE(Register("a").ok());
+  for (const char* task : {"/fit_features", "/featurize-0", "/cluster", "/partition-0"}) {
+    EXPECT_EQ(FinishNext("a"), job->job_id() + task);
+  }
+  const auto claim = Claim("a");
+  ASSERT_TRUE(claim.ok()) << claim.status();
+  EXPECT_FALSE(claim->has_grant()) << claim->grant().token().task_id();
+  ASSERT_GT(claim->unmet_size(), 0);
+  EXPECT_THAT(claim->unmet(0), HasSubstr("needs 2 ranks, the island has 1"));
+}
+
 TEST_F(IslandServiceTest, IslandsLearnOfAFileInTheBlobStore) {
   atlpb::island::v1::RegisterIslandRequest request;
   request.set_island_id("a");

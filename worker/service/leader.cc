@@ -13,6 +13,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "common/planner/measured_profile.h"
+#include "common/spec/spec_io.h"
 #include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
@@ -449,10 +450,9 @@ absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::
                                                                     const TrainingInputs& inputs,
                                                                     std::vector<int32_t>* ranks) {
   const auto present = static_cast<int32_t>(ranks->size());
-  if (present < grant.spec.requirements.min_ranks) {
+  if (const int32_t least = spec::LeastRanks(grant.spec); present < least) {
     return MakeError(absl::StatusCode::kUnavailable, "LOST_RANK",
-                     fmt::format("task {}: expected {} ranks, found {}", grant.token.task_id,
-                                 grant.spec.requirements.min_ranks, present));
+                     fmt::format("task {}: expected {} ranks, found {}", grant.token.task_id, least, present));
   }
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan, PlanFor(grant, inputs, *ranks));
   ranks->resize(plan.rank_count());
