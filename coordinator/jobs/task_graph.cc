@@ -12,6 +12,9 @@ namespace {
 
 using spec::TaskKind;
 
+// A grant, or a job with all of its tasks, is one message of 64 MiB at most: of 400 bytes for each file.
+constexpr int64_t kMostPartitionFiles = 150'000;
+
 bool OncePerJob(TaskKind kind) {
   return kind == TaskKind::kFitFeatures || kind == TaskKind::kCluster || kind == TaskKind::kTrainRouter ||
          kind == TaskKind::kPublish;
@@ -89,6 +92,15 @@ std::string TaskId(std::string_view job_id, TaskKind kind, int32_t index) {
 
 std::string_view JobIdOf(std::string_view task_id) {
   return task_id.substr(0, task_id.find('/'));
+}
+
+absl::Status CheckSize(const spec::JobSpec& spec, int32_t training_shards) {
+  const int64_t files = int64_t{spec.experts} * training_shards;
+  if (files <= kMostPartitionFiles) return absl::OkStatus();
+  return FieldError("experts", "JOB_TOO_LARGE",
+                    fmt::format("expected experts x training shards of the dataset of at most {}, found {} x {}; fewer "
+                                "experts, or a dataset of larger shards, work",
+                                kMostPartitionFiles, spec.experts, training_shards));
 }
 
 std::vector<Task> ExpandTasks(std::string_view job_id, const spec::JobSpec& spec, int32_t training_shards) {

@@ -19,6 +19,10 @@ std::string TaskId(std::string_view job_id, spec::TaskKind kind, int32_t index);
 // "<job>" of a task's id.
 std::string_view JobIdOf(std::string_view task_id);
 
+// INVALID_ARGUMENT (JOB_TOO_LARGE) for a job with more files of partitions, one for each expert and training shard,
+// than the grants of its last tasks can name: it would train, and never be published.
+absl::Status CheckSize(const spec::JobSpec& spec, int32_t training_shards);
+
 // The tasks of a job, dependencies before dependents, READY where nothing is waited for. `spec` is valid (see
 // spec::Validate) and `training_shards` at least 1.
 std::vector<Task> ExpandTasks(std::string_view job_id, const spec::JobSpec& spec, int32_t training_shards);

@@ -71,6 +71,24 @@ TEST(TaskGraphTest, EveryDependencyStandsBeforeItsDependent) {
   }
 }
 
+TEST(TaskGraphTest, AJobWhoseFilesNoGrantCanNameIsTooLarge) {
+  struct Case {
+    int32_t experts;
+    int32_t shards;
+    bool fits;
+  };
+  for (const Case& c : {Case{2, 75'000, true}, Case{2, 75'001, false}, Case{1, 150'000, true}, Case{8192, 18, true},
+                        Case{8192, 2'000'000'000, false}}) {
+    spec::JobSpec spec = SmallSpec();
+    spec.experts = c.experts;
+    const absl::Status status = CheckSize(spec, c.shards);
+    EXPECT_EQ(status.ok(), c.fits) << c.experts << " x " << c.shards;
+    if (c.fits) continue;
+    EXPECT_EQ(ErrorReason(status), "JOB_TOO_LARGE");
+    EXPECT_EQ(ErrorField(status), "experts");
+  }
+}
+
 TEST(TaskGraphTest, AnExpertReadsItsOwnClusterOnly) {
   JobRecord record;
   record.tasks = ExpandTasks("j", SmallSpec(), 2);

@@ -32,6 +32,7 @@ absl::StatusOr<std::string> Core::SubmitJob(const CallKey& key, const spec::JobS
         "dataset", "DATASET_EMPTY",
         fmt::format("expected at least 1 training shard in '{}', found {}", spec.dataset, dataset.training_shards));
   }
+  ATOLL_RETURN_IF_ERROR(jobs::CheckSize(spec, dataset.training_shards));
   ATOLL_RETURN_IF_ERROR(CheckOpenJobs(key));
   jobs::JobRecord record;
   record.job.owner = key.caller;
