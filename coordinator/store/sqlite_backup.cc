@@ -119,8 +119,18 @@ absl::Status AlreadyThere(const std::string& path) {
                    fmt::format("{} is there already: move it away first, or name another store", path));
 }
 
-absl::Status Exists(const std::string& path) {
-  if (fs::exists(path)) return absl::OkStatus();
+// Whether there is a file; STORE_CANNOT_OPEN where that cannot be found out.
+absl::StatusOr<bool> Exists(const std::string& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (!error) return there;
+  return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
+                   fmt::format("{}: {}", path, error.message()));
+}
+
+absl::Status CheckExists(const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const bool there, Exists(path));
+  if (there) return absl::OkStatus();
   return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
                    fmt::format("{}: there is no such file", path));
 }
@@ -129,7 +139,7 @@ absl::Status Exists(const std::string& path) {
 
 absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std::string& backup_path,
                                         absl::Duration busy_timeout) {
-  ATOLL_RETURN_IF_ERROR(Exists(store_path));
+  ATOLL_RETURN_IF_ERROR(CheckExists(store_path));
   std::error_code error;
   if (fs::equivalent(store_path, backup_path, error)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_EXISTS",
@@ -150,9 +160,10 @@ absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std
 }
 
 absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const std::string& store_path) {
-  ATOLL_RETURN_IF_ERROR(Exists(backup_path));
+  ATOLL_RETURN_IF_ERROR(CheckExists(backup_path));
   for (const char* suffix : {"", "-wal"}) {
-    if (fs::exists(store_path + suffix)) return AlreadyThere(store_path + suffix);
+    ATOLL_ASSIGN_OR_RETURN(const bool there, Exists(store_path + suffix));
+    if (there) return AlreadyThere(store_path + suffix);
   }
   ATOLL_ASSIGN_OR_RETURN(const auto source,
                          SqliteDatabase::Open(backup_path, absl::ZeroDuration(), OpenMode::kReadOnly));

@@ -140,6 +140,18 @@ TEST_F(SqliteBackupTest, WhatIsNoStoreCannotBeBackedUp) {
   EXPECT_FALSE(std::filesystem::exists(folder_.File("backup.db")));
 }
 
+TEST_F(SqliteBackupTest, APathThatCannotBeFollowedIsAnError) {
+  ASSERT_TRUE(BackUp().ok());
+  const std::string loop = folder_.File("loop.db");
+  std::filesystem::create_symlink(loop, loop);
+  for (const absl::Status& status :
+       {BackUpStore(loop, folder_.File("other.db")).status(), RestoreStore(loop, folder_.File("new.db")).status(),
+        RestoreStore(folder_.File("backup.db"), loop).status()}) {
+    EXPECT_EQ(ErrorReason(status), "STORE_CANNOT_OPEN") << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("loop.db: ")) << status;
+  }
+}
+
 TEST_F(SqliteBackupTest, RestoringNeverReplacesAStore) {
   ASSERT_TRUE(InsertPair(*store_, 0).ok());
   ASSERT_TRUE(BackUp().ok());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 #include "coordinator/leases/attempt_secret.h"
 #include "fmt/format.h"
 
@@ -130,10 +131,17 @@ absl::Status SqliteDatabase::Execute(const std::string& sql) {
   return SqliteError(code, fmt::format("store {}: {}", path_, sql.substr(0, 60)), text);
 }
 
+absl::Status SqliteDatabase::CheckTransaction() const {
+  if (!in_transaction_ || sqlite3_get_autocommit(database_) == 0) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnavailable, "STORE_IO",
+                   fmt::format("store {}: the transaction ended with an error of the disk", path_));
+}
+
 Statement SqliteDatabase::Prepare(std::string_view sql) {
-  auto [it, inserted] = statements_.try_emplace(std::string(sql), nullptr);
-  absl::Status error;
-  if (inserted || it->second == nullptr) {
+  const auto it = statements_.try_emplace(std::string(sql), nullptr).first;
+  // Alone, the statement would be durable, and what the transaction did before it would not.
+  absl::Status error = CheckTransaction();
+  if (error.ok() && it->second == nullptr) {
     const int code =
         sqlite3_prepare_v3(database_, it->first.c_str(), -1, SQLITE_PREPARE_PERSISTENT, &it->second, nullptr);
     // A damaged file or one that is no database is found here first.
@@ -147,16 +155,22 @@ int64_t SqliteDatabase::changes() const {
 }
 
 absl::Status SqliteDatabase::Begin() {
-  return Execute("BEGIN IMMEDIATE");
+  ATOLL_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+  in_transaction_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status SqliteDatabase::Commit() {
+  const absl::Status still = CheckTransaction();
+  in_transaction_ = false;
+  ATOLL_RETURN_IF_ERROR(still);
   absl::Status status = Execute("COMMIT");
   // The record of the commit may lie on the disk although writing or syncing it failed, and count after a new start.
   return ErrorReason(status) == "STORE_IO" ? OutcomeUnknown(status) : status;
 }
 
 void SqliteDatabase::Rollback() {
+  in_transaction_ = false;
   // After some errors SQLite has already rolled back; saying so again is then an error that changes nothing.
   (void)Execute("ROLLBACK");
 }

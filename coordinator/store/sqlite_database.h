@@ -41,8 +41,12 @@ class SqliteDatabase : public Database {
  private:
   SqliteDatabase(std::string path, sqlite3* database) : path_(std::move(path)), database_(database) {}
 
+  // OK, or STORE_IO where SQLite has ended the transaction that is under way, as it does after some errors.
+  absl::Status CheckTransaction() const;
+
   const std::string path_;
   sqlite3* const database_;
+  bool in_transaction_ = false;
   std::unordered_map<std::string, sqlite3_stmt*> statements_;
 };
 

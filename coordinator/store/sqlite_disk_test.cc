@@ -9,6 +9,7 @@
 
 #include "common/base/errors.h"
 #include "coordinator/store/sqlite_backup.h"
+#include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/test_support.h"
 
 namespace atl::store {
@@ -154,6 +155,33 @@ TEST(SqliteCommitTest, AfterAnErrorOfTheDiskAtCommitNothingIsWrittenAnyMore) {
   const auto again = OpenOrDie(folder.File("s.db"));
   EXPECT_TRUE(again->GetJob("j-1").ok());
   EXPECT_EQ(ErrorReason(again->GetJob("j-3").status()), "JOB_UNKNOWN");
+}
+
+TEST(SqliteCommitTest, WhatFollowsATransactionThatSqliteEndedIsNotWrittenAlone) {
+  TemporaryFolder folder;
+  { OpenOrDie(folder.File("s.db")); }
+  const auto database = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration(), OpenMode::kExisting);
+  ASSERT_TRUE(database.ok()) << database.status();
+  const auto adopt = [&](const char* epoch) {
+    return (*database)->Prepare("UPDATE meta SET value = ? WHERE key = 'store_epoch'").Bind(epoch).Run();
+  };
+  ASSERT_TRUE((*database)->Begin().ok());
+  ASSERT_TRUE(adopt("5").ok());
+  // As SQLite does by itself where the disk cannot be read.
+  ASSERT_TRUE((*database)->Execute("ROLLBACK").ok());
+  EXPECT_EQ(ErrorReason(adopt("6")), "STORE_IO");
+  EXPECT_EQ(ErrorReason((*database)->Commit()), "STORE_IO");
+  (*database)->Rollback();
+  const auto epoch = [&] {
+    Statement row = (*database)->Prepare("SELECT value FROM meta WHERE key = 'store_epoch'");
+    EXPECT_TRUE(row.Step().value());
+    return row.Text();
+  };
+  EXPECT_EQ(epoch(), "0");
+  ASSERT_TRUE((*database)->Begin().ok());
+  ASSERT_TRUE(adopt("7").ok());
+  ASSERT_TRUE((*database)->Commit().ok());
+  EXPECT_EQ(epoch(), "7");
 }
 
 TEST(SqlitePageTest, APageThatGoesBadUnderAnOpenStoreIsDataLossAndNoWrongAnswer) {
