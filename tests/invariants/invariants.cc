@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <regex>
 
 #include <fmt/format.h>
@@ -24,9 +25,12 @@ const jobs::Task* FindTask(const Story& story, std::string_view task_id) {
   return nullptr;
 }
 
-bool WentBack(const jobs::Task& task, int64_t step) {
-  return std::any_of(task.rollbacks.begin(), task.rollbacks.end(),
-                     [&](const jobs::Rollback& rollback) { return rollback.to_step < step; });
+// Whether `attempt` or a later one, up to `last`, ended with the task going back below `step`.
+bool WentBack(const jobs::Task& task, int64_t step, int64_t attempt,
+              int64_t last = std::numeric_limits<int64_t>::max()) {
+  return std::any_of(task.rollbacks.begin(), task.rollbacks.end(), [&](const jobs::Rollback& rollback) {
+    return rollback.attempt >= attempt && rollback.attempt <= last && rollback.to_step < step;
+  });
 }
 
 // Rows go once later ones are there, so a commit may be vouched for by a later one; or the task went back.
@@ -36,7 +40,7 @@ bool HasCommit(const Story& story, const jobs::Task& task, const Acknowledged::C
                      std::any_of(rows->second.begin(), rows->second.end(), [&](const store::CheckpointRow& row) {
                        return row.checkpoint.step == commit.step && row.attempt == commit.attempt;
                      });
-  return there || task.committed_step > commit.step || WentBack(task, commit.step);
+  return there || task.committed_step > commit.step || WentBack(task, commit.step, commit.attempt);
 }
 
 }  // namespace
@@ -85,11 +89,13 @@ std::vector<Violation> CheckAcknowledged(const Story& story, const Acknowledged&
       lost(fmt::format("{} step {} was committed by attempt {}, but no row says so", commit.task_id, commit.step,
                        commit.attempt));
     }
+    // In the order of attempts.
     const auto [it, first] = by_step.emplace(std::pair(commit.task_id, commit.step), commit.attempt);
-    if (!first && (task == nullptr || !WentBack(*task, commit.step))) {
+    if (!first && (task == nullptr || !WentBack(*task, commit.step, it->second, commit.attempt - 1))) {
       lost(fmt::format("{} step {} was committed twice, by attempts {} and {}", commit.task_id, commit.step, it->second,
                        commit.attempt));
     }
+    it->second = commit.attempt;
   }
   for (const auto& [task_id, sha256] : acknowledged.completed) {
     const jobs::Task* task = FindTask(story, task_id);

@@ -8,7 +8,8 @@
 //   steps         every step of a task is committed once, in the order of attempts, and the task knows the last one;
 //                 once more only above a step that the task went back to
 //   results       a finished task's outputs are those that it must have; a training's is its last committed checkpoint
-//   versions      every published version belongs to a finished job; generations have no gap
+//   versions      every job that has succeeded has one version, and every version such a job, where it was not
+//                 deleted; generations have no gap
 //   files         every committed checkpoint, output and published file is there and has its hash
 //   cursor        a checkpoint's data cursor is at its own step: no sample was read twice, or skipped but by a rollback
 //   acknowledged  nothing that a caller was told is missing

@@ -354,6 +354,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"AnotherVersion", "versions", "is not what its job published",
                "UPDATE model_versions SET digest = 'other'"},
         Damage{"VersionLost", "versions", "has 0 versions of done", "DELETE FROM model_versions"},
+        Damage{"ModelLost", "versions", "done has SUCCEEDED, but there is no model digits", "DELETE FROM serving"},
         Damage{"ServesNothing", "versions", "which is no version", "UPDATE serving SET version = 'gone'"},
         Damage{"GenerationGap", "versions", "expected generation 1", "UPDATE serving_history SET generation = 2"},
         Damage{"GenerationFellBack", "versions", "its history ends with 1", "UPDATE serving SET generation = 0"},
@@ -371,6 +372,9 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"CommitNeverThere", "acknowledged", "done/train_router step 100",
                "UPDATE tasks SET committed_step = 50 WHERE task_id = 'done/train_router'; DELETE FROM checkpoints "
                "WHERE task_id = 'done/train_router' AND step = 100"},
+        Damage{"CommitAfterARollbackLost", "acknowledged", "done/train_expert-1 step 100 was committed by attempt 2",
+               "UPDATE tasks SET committed_step = 50 WHERE task_id = 'done/train_expert-1'; DELETE FROM checkpoints "
+               "WHERE task_id = 'done/train_expert-1' AND step = 100"},
         Damage{"GrantLost", "acknowledged", "but the store is at 1",
                "UPDATE tasks SET attempt = 1 WHERE task_id = 'done/train_expert-0'"},
         Damage{"CompletionLost", "acknowledged", "done/cluster was completed",
@@ -393,6 +397,19 @@ TEST(InvariantsTest, OtherWeightsThanTheReferenceAreFound) {
   EXPECT_EQ(compare(Whole().CheckpointPath("train_expert-0", 2, kSteps / 2, "manifest.json")),
             "weights: done/train_expert-0: weights/a differs\n");
   EXPECT_THAT(compare(Whole().PathOf("no/manifest.json")), HasSubstr("weights: reference"));
+}
+
+TEST(InvariantsTest, AStepIsAcknowledgedTwiceOnlyAroundARollback) {
+  const auto story = ReadStoryOf(Whole().store_path());
+  ASSERT_TRUE(story.ok()) << story.status();
+  // Attempt 1 of this task went back from step 50 to 25.
+  Acknowledged told;
+  told.commits = {{"done/train_expert-1", 1, 50}, {"done/train_expert-1", 2, 50}};
+  EXPECT_EQ(ToString(CheckAcknowledged(*story, told)), "");
+  told.commits.insert({"done/train_expert-1", 3, 50});
+  EXPECT_THAT(ToString(CheckAcknowledged(*story, told)), HasSubstr("step 50 was committed twice, by attempts 2 and 3"));
+  told.commits = {{"done/train_expert-1", 1, 25}, {"done/train_expert-1", 2, 25}};
+  EXPECT_THAT(ToString(CheckAcknowledged(*story, told)), HasSubstr("step 25 was committed twice, by attempts 1 and 2"));
 }
 
 TEST(InvariantsTest, WhatIsNoStoreIsSaid) {

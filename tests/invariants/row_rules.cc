@@ -33,6 +33,7 @@ class RowRules {
       }
     }
     CheckIslands();
+    for (const JobRecord& record : story_.jobs) CheckPublished(record.job);
     for (const store::Model& model : story_.models) CheckModel(model);
     return std::move(violations_);
   }
@@ -211,6 +212,14 @@ class RowRules {
              row.checkpoint.manifest_sha256 == task.outputs[0].sha256;
     });
     if (!committed) Violated("results", "{}: no committed row of step {} is its output", task.task_id, steps);
+  }
+
+  // How often, says CheckModel.
+  void CheckPublished(const jobs::Job& job) {
+    if (job.state != JobState::kSucceeded) return;
+    const bool there = std::any_of(story_.models.begin(), story_.models.end(),
+                                   [&](const store::Model& model) { return model.name == job.spec.model_name; });
+    if (!there) Violated("versions", "{} has SUCCEEDED, but there is no model {}", job.job_id, job.spec.model_name);
   }
 
   void CheckModel(const store::Model& model) {
