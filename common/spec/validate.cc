@@ -25,6 +25,8 @@ constexpr int32_t kPositionParts = 4;
 constexpr int32_t kMostLearntChannels = 4096;
 // A partition task names its files, one for each expert, in one message to the coordinator.
 constexpr int32_t kMostExperts = 8192;
+// As leases::DecideRegister takes of an island.
+constexpr size_t kMostLabelBytes = 4096;
 
 bool IsLowerOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
@@ -243,7 +245,13 @@ absl::Status ValidateRequirements(const Requirements& requirements) {
     return FieldError("requirements.min_memory_bytes", "OUT_OF_RANGE",
                       fmt::format("expected at least 0, found {}", requirements.min_memory_bytes));
   }
-  return Range("requirements.labels", static_cast<int64_t>(requirements.labels.size()), 0, 64);
+  ATOLL_RETURN_IF_ERROR(Range("requirements.labels", static_cast<int64_t>(requirements.labels.size()), 0, 64));
+  size_t bytes = 0;
+  for (const auto& [name, value] : requirements.labels) bytes += name.size() + value.size();
+  if (bytes <= kMostLabelBytes) return absl::OkStatus();
+  return FieldError("requirements.labels", "OUT_OF_RANGE",
+                    fmt::format("expected at most {} bytes of names and values, as islands may have, found {}",
+                                kMostLabelBytes, bytes));
 }
 
 }  // namespace

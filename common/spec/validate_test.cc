@@ -173,6 +173,11 @@ std::vector<BadSpec> BadSpecs() {
       {[](JobSpec& s) { s.requirements.device_kind = "tpu"; }, "requirements.device_kind", "UNKNOWN_VALUE",
        "cpu, cuda"},
       {[](JobSpec& s) { s.requirements.min_memory_bytes = -1; }, "requirements.min_memory_bytes", "OUT_OF_RANGE", ""},
+      {[](JobSpec& s) {
+         s.requirements.labels = {{"zone", std::string(4093, 'z')}};
+       },
+       "requirements.labels", "OUT_OF_RANGE",
+       "at most 4096 bytes of names and values, as islands may have, found 4097"},
       {[](JobSpec& s) { s.priority = 2'000'000; }, "priority", "OUT_OF_RANGE", ""},
       {[](JobSpec& s) { s.failure_budget = 0; }, "failure_budget", "OUT_OF_RANGE", ""},
   };

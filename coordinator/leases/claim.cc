@@ -48,6 +48,7 @@ struct Rank {
   bool moved_here = false;
   int32_t priority = 0;
   bool cached = false;
+  int64_t older = 0;  // minus its job's age
   auto operator<=>(const Rank&) const = default;
 };
 
@@ -115,11 +116,12 @@ ClaimDecision CandidateIndex::Decide(const Island& island, const std::set<std::s
   Rank best;
   for (const auto& [place, candidates] : jobs_) {
     // Of a job without a moved task, and of all that follow, at most this is to be had.
-    const Rank most{!place.none_moved, static_cast<int32_t>(-place.urgency), !cached_uris.empty()};
+    const Rank most{!place.none_moved, static_cast<int32_t>(-place.urgency), !cached_uris.empty(), -place.age};
     if (decision.candidate && place.none_moved && most <= best) break;
     if (ages != nullptr && !ages->contains(place.age)) continue;
     for (const Candidate& candidate : candidates) {
-      const Rank rank{!candidate.wanted_island.empty(), candidate.priority, HoldsInput(candidate, cached_uris)};
+      const Rank rank{!candidate.wanted_island.empty(), candidate.priority, HoldsInput(candidate, cached_uris),
+                      -place.age};
       if (decision.candidate && rank <= best) continue;
       if (FirstLack(island, candidate).kind != Lack::Kind::kNothing) {
         if (++unmet_count <= kMaxUnmet) decision.unmet.push_back(UnmetRequirement(island, candidate));

@@ -214,6 +214,18 @@ TEST(ClaimTest, WhatFailedOnAnIslandIsLeftToOthers) {
               ElementsAre("j/failed failed on this island, and another can run it"));
 }
 
+TEST(ClaimTest, AMovedTaskBringsTheOthersOfItsJobNoAdvantage) {
+  CandidateIndex index;
+  Candidate moved = Training("b/moved");
+  moved.wanted_island = "another";
+  index.Put(1, {Training("a/1")});
+  index.Put(2, {moved, Training("b/1")});
+  index.Put(3, {Training("c/1")});
+  EXPECT_EQ(Granted(index), "a/1") << "the oldest job's";
+  index.Put(1, {});
+  EXPECT_EQ(Granted(index), "b/1");
+}
+
 TEST(ClaimTest, AnExpiredLeaseIsGrantedToTheNextRequester) {
   Candidate candidate = Training("j/t");
   candidate.expired_island = "b";

@@ -184,11 +184,12 @@ TEST_F(JobServiceTest, PagesEndAndBadTokensAreRefused) {
 
 TEST_F(JobServiceTest, LargeSpecsFillPagesAndThoseThatCouldNotBeReadAgainAreRefused) {
   atlpb::job::v1::SubmitJobRequest large = SubmitRequest();
-  auto& labels = *large.mutable_spec()->mutable_requirements()->mutable_labels();
-  labels["zone"] = std::string(2 << 20, 'x');
+  // Of features that need none: nobody looks at it.
+  std::string& column = *large.mutable_spec()->mutable_features()->mutable_column();
+  column = std::string(2 << 20, 'x');
   const absl::Status refused = Submit(large).status();
   EXPECT_EQ(ErrorReason(refused), "SPEC_TOO_LARGE") << refused;
-  labels["zone"] = std::string(1'000'000, 'x');
+  column = std::string(1'000'000, 'x');
   for (int i = 0; i < 10; ++i) {
     const auto job = Submit(large);
     ASSERT_TRUE(job.ok()) << job.status();
