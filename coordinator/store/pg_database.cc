@@ -286,11 +286,16 @@ absl::Status PgDatabase::CheckServer() {
   for (const char* setting : {"synchronous_commit", "fsync"}) {
     ATOLL_ASSIGN_OR_RETURN(const std::string value, AskText(fmt::format("SHOW {}", setting)));
     // "local" and "remote_write" do not wait until synchronous replicas have it on their disks.
-    if (value == "on" || value == "remote_apply") continue;
-    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_NOT_DURABLE",
-                     fmt::format("{} is {}: the server would acknowledge what a crash or a failover loses; turn it on "
-                                 "for this database or role",
-                                 setting, value));
+    if (value != "on" && value != "remote_apply") {
+      return MakeError(
+          absl::StatusCode::kFailedPrecondition, "STORE_NOT_DURABLE",
+          fmt::format("{} is {}: the server would acknowledge what a crash or a failover loses; turn it on "
+                      "for this database or role",
+                      setting, value));
+    }
+    // What a session has set itself outlives that the server reads its configuration again; fsync is the server's.
+    if (std::string_view(setting) == "fsync") continue;
+    ATOLL_RETURN_IF_ERROR(AskText(fmt::format("SET {} = {}", setting, value)).status());
   }
   ATOLL_ASSIGN_OR_RETURN(const std::string encoding, AskText("SHOW server_encoding"));
   if (encoding != "UTF8") {

@@ -541,6 +541,25 @@ TEST(PgServerTest, WhatWasAcknowledgedIsThereAfterTheServerWasKilled) {
   EXPECT_FALSE(lost);
 }
 
+TEST(PgServerTest, ASessionKeepsTheDurabilityThatItWasCheckedFor) {
+  const std::string missing = testing_postgres::MissingPgServer();
+  ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
+  PgServer server;
+  const std::string uri = server.NewDatabase();
+  const auto target = ParsePgUri(uri);
+  ASSERT_TRUE(target.ok()) << target.status();
+  const auto database = PgDatabase::Connect(*target, kLong);
+  ASSERT_TRUE(database.ok()) << database.status();
+  server.Ask(uri, "ALTER SYSTEM SET synchronous_commit = off");
+  server.Ask(uri, "SELECT pg_reload_conf()");
+  const std::string show = "SHOW synchronous_commit";
+  ASSERT_TRUE(testing_cluster::Await(absl::Seconds(30), [&] { return server.Ask(uri, show).at(0) == "off"; }));
+  Statement row = (*database)->Prepare(show);
+  const auto found = row.Step();
+  ASSERT_TRUE(found.ok() && *found) << found.status();
+  EXPECT_EQ(row.Text(), "on");
+}
+
 TEST(PgServerTest, OneThatHangsIsGivenUp) {
   const std::string missing = testing_postgres::MissingPgServer();
   ATOLL_REQUIRE_FACILITY(missing.empty(), missing);
