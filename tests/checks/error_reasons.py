@@ -19,7 +19,11 @@ CANONICAL = {
 }
 NOT_REASONS = re.compile(r"^(ATOLL_(?!CHECK)|SLURM_|JOBSET_(NAME|REPLICATED|JOB_INDEX|SUBDOMAIN)|JOB_COMPLETION|MASTER_|"
                          r"(LOCAL_)?WORLD_SIZE|OMP_|XDG_|GRPC_|UCX_|NCCL_|NO_COLOR|TZ_)")
-FIELD_CALLS = {"FieldError", "NotAllowed", "RequiredNumber", "Required", "TreeError", "TreeStatus"}
+# Functions that take a reason and not its code.
+CALLS = {
+    "FieldError": "INVALID_ARGUMENT", "NotAllowed": "FAILED_PRECONDITION", "RequiredNumber": "INVALID_ARGUMENT",
+    "Required": "INVALID_ARGUMENT", "TreeError": "INVALID_ARGUMENT", "TreeStatus": "INVALID_ARGUMENT",
+}
 BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 
 
@@ -46,8 +50,8 @@ def reasons():
                 entry = found.setdefault(reason, (set(), set()))
                 if codes:
                     entry[0].add(snake(codes[-1]))
-                elif call and call[-1] in FIELD_CALLS:
-                    entry[0].add("INVALID_ARGUMENT")
+                elif call and call[-1] in CALLS:
+                    entry[0].add(CALLS[call[-1]])
                 entry[1].add(str(path.parent.relative_to(ROOT)))
     return found
 
