@@ -9,9 +9,11 @@
 namespace atl::jobs {
 namespace {
 
+// Of a store's epoch or an attempt; later ones count on from what is found.
 bool ParseNumber(std::string_view text, int64_t* number) {
+  constexpr int64_t kMost = int64_t{1} << 53;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size() && *number > 0;
+  return error == std::errc() && end == text.data() + text.size() && *number > 0 && *number <= kMost;
 }
 
 // "<attempt's folder>/evidence/<file>".

@@ -84,7 +84,8 @@ TEST(RetentionTest, AttemptFoldersAreParsedStrictly) {
   EXPECT_EQ(folder.attempt, 7);
   for (const char* bad :
        {"file:///b/models/m/v/x", "file:///b/jobs/j", "file:///b/jobs/j/t/7/x", "file:///b/jobs/j/t/a-7/x",
-        "file:///b/jobs/j/t/0-7/x", "file:///b/jobs/j/t/1-/x", "file:///b/jobs/j/t/1-2"}) {
+        "file:///b/jobs/j/t/0-7/x", "file:///b/jobs/j/t/1-/x", "file:///b/jobs/j/t/1-2",
+        "file:///b/jobs/j/t/1-9223372036854775807/x", "file:///b/jobs/j/t/9223372036854775807-1/x"}) {
     EXPECT_FALSE(ParseAttemptFolder("file:///b/jobs/", bad, &folder)) << bad;
   }
 }
