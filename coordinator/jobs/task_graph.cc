@@ -69,6 +69,11 @@ std::string_view RequiredOutput(TaskKind kind) {
   return "";
 }
 
+// The output of a partition task that an expert's training reads.
+std::string OwnPartition(const Task& task) {
+  return fmt::format("partition/{}", task.index);
+}
+
 bool IsSha256(std::string_view text) {
   return text.size() == 64 &&
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
@@ -121,9 +126,29 @@ std::vector<Task> ExpandTasks(std::string_view job_id, const spec::JobSpec& spec
   return graph.Take();
 }
 
+PartitionUris PartitionUrisOf(const JobRecord& record) {
+  PartitionUris uris;
+  for (const Task& task : record.tasks) {
+    if (task.kind != TaskKind::kPartition) continue;
+    for (const spec::Artifact& artifact : task.outputs) uris[artifact.name].push_back(artifact.uri);
+  }
+  return uris;
+}
+
+std::vector<std::string> InputUrisOf(const PartitionUris& partitions, const Task& task) {
+  std::vector<std::string> uris;
+  if (task.kind == TaskKind::kTrainExpert) {
+    const auto own = partitions.find(OwnPartition(task));
+    if (own != partitions.end()) uris = own->second;
+  } else if (task.kind == TaskKind::kTrainRouter) {
+    for (const auto& [name, more] : partitions) uris.insert(uris.end(), more.begin(), more.end());
+  }
+  return uris;
+}
+
 std::vector<spec::TaskInput> InputsOf(const JobRecord& record, const Task& task) {
   const std::set<std::string_view> wanted(task.depends_on.begin(), task.depends_on.end());
-  const std::string own_partition = fmt::format("partition/{}", task.index);
+  const std::string own_partition = OwnPartition(task);
   std::vector<spec::TaskInput> inputs;
   for (const Task& source : record.tasks) {
     if (!wanted.contains(source.task_id)) continue;

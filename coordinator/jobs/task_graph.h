@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +31,13 @@ std::vector<Task> ExpandTasks(std::string_view job_id, const spec::JobSpec& spec
 
 // The outputs that `task` reads: those of its dependencies; an expert's training gets its own cluster's only.
 std::vector<spec::TaskInput> InputsOf(const JobRecord& record, const Task& task);
+
+// URIs of what a job's partition tasks have put out, by the name of the output.
+using PartitionUris = std::map<std::string, std::vector<std::string>, std::less<>>;
+PartitionUris PartitionUrisOf(const JobRecord& record);
+
+// The URIs that InputsOf has for a task that trains, out of its job's: for thousands of tasks that wait at once.
+std::vector<std::string> InputUrisOf(const PartitionUris& partitions, const Task& task);
 
 // OK when `outputs` hold what the tasks after this kind read, each named once with URI and hash; else INVALID_ARGUMENT,
 // reason INVALID_OUTPUTS, naming what is missing or wrong.

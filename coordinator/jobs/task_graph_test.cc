@@ -13,6 +13,8 @@ namespace {
 using spec::TaskKind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAreArray;
 
 spec::JobSpec SmallSpec() {
   spec::JobSpec spec;
@@ -103,6 +105,17 @@ TEST(TaskGraphTest, AnExpertReadsItsOwnClusterOnly) {
     EXPECT_EQ(input.artifacts[0].name, "partition/1");
   }
   EXPECT_EQ(InputsOf(record, *FindTask(record, "j/train_router"))[0].artifacts.size(), 2u);
+  // The same by their URIs alone.
+  const PartitionUris partitions = PartitionUrisOf(record);
+  for (const Task& task : record.tasks) {
+    if (!IsTraining(task.kind)) continue;
+    std::vector<std::string> expected;
+    for (const spec::TaskInput& input : InputsOf(record, task)) {
+      for (const spec::Artifact& artifact : input.artifacts) expected.push_back(artifact.uri);
+    }
+    EXPECT_THAT(InputUrisOf(partitions, task), UnorderedElementsAreArray(expected)) << task.task_id;
+  }
+  EXPECT_THAT(InputUrisOf(PartitionUrisOf({}), *FindTask(record, "j/train_expert-1")), IsEmpty());
 }
 
 TEST(TaskGraphTest, OutputsAreCheckedByKind) {

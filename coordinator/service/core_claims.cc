@@ -1,5 +1,6 @@
 // Claims: granting at once, waiting, answering later.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/errors.h"
@@ -47,12 +48,17 @@ std::set<std::string> Core::FailedIslands(const leases::Candidate& candidate) co
 std::vector<leases::Candidate> Core::CandidatesOf(const jobs::JobRecord& record, absl::Duration* until) const {
   const absl::Duration now = Now();
   std::vector<leases::Candidate> candidates;
+  std::optional<jobs::PartitionUris> partitions;
   *until = absl::InfiniteDuration();
   for (const jobs::Task& task : record.tasks) {
     const bool expired = task.state == jobs::TaskState::kLeased && leases_.Expired(task.task_id, now);
     if (task.state != jobs::TaskState::kReady && !expired) continue;
     leases::Candidate& candidate = candidates.emplace_back(CandidateOf(record, task));
     if (expired) candidate.expired_island = task.island_id;
+    if (jobs::IsTraining(task.kind)) {
+      if (!partitions) partitions = jobs::PartitionUrisOf(record);
+      candidate.input_uris = jobs::InputUrisOf(*partitions, task);
+    }
     const absl::Duration move_left = task.move.until - clock_.Now();
     if (move_left > absl::ZeroDuration()) {
       candidate.wanted_island = task.move.to;
@@ -74,10 +80,6 @@ leases::Candidate Core::CandidateOf(const jobs::JobRecord& record, const jobs::T
   candidate.requirements = record.job.spec.requirements;
   candidate.requirements.min_ranks = spec::LeastRanks(record.job.spec);
   candidate.format = options_.membership.format;
-  if (!jobs::IsTraining(task.kind)) return candidate;
-  for (const spec::TaskInput& input : jobs::InputsOf(record, task)) {
-    for (const spec::Artifact& artifact : input.artifacts) candidate.input_uris.push_back(artifact.uri);
-  }
   return candidate;
 }
 
