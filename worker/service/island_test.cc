@@ -1046,6 +1046,22 @@ TEST_F(IslandTest, ACoordinatorThatLostItsStoreIsServedByTheSameProcesses) {
   EXPECT_TRUE(coordinator_.Copy().released.empty());
 }
 
+TEST_F(IslandTest, ACoordinatorThatForgotTheIslandIsServedByTheSameProcesses) {
+  Grant(TrainingGrant(1, 10));
+  StartLeader(2);
+  AddFollower(1);
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  // After long silence: it counts incarnations anew, and is of the same epoch.
+  coordinator_.Change([](auto* state) {
+    state->knows_island = false;
+    state->incarnation = 1;
+  });
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.knows_island; }));
+  Grant(TrainingGrant(2, 10));
+  ASSERT_TRUE(coordinator_.Await([](const auto& state) { return state.completed.size() == 2; }));
+  EXPECT_TRUE(coordinator_.Copy().released.empty());
+}
+
 TEST_F(IslandTest, ALeaderWhoseIslandWasTakenOverEnds) {
   StartLeader(1);
   ASSERT_TRUE(coordinator_.Await([](const auto& state) { return !state.registered_ranks.empty(); }));

@@ -155,8 +155,8 @@ absl::Status Leader::RegisterIfChanged() {
   {
     absl::MutexLock lock(&mutex_);
     if (!superseded_.ok()) {
-      // A coordinator that does not know the island lost its store: it learns of the island again. Another process
-      // that took the island's place keeps it.
+      // A coordinator that does not know the island lost its store, or forgot the island: it learns of it again.
+      // Another process that took the island's place keeps it.
       if (!absl::IsNotFound(superseded_)) return superseded_;
       superseded_ = absl::OkStatus();
       registered_ranks_ = 0;
@@ -168,7 +168,9 @@ absl::Status Leader::RegisterIfChanged() {
   capabilities.set_ranks(static_cast<int32_t>(ranks));
   ATOLL_ASSIGN_OR_RETURN(const Registration registration, coordinator_->Register(capabilities, request_id_));
   registered_ranks_ = ranks;
-  island_->SetIncarnation(registration.incarnation);
+  // One that has forgotten the island counts anew, and ranks that are here obey no lower one.
+  incarnation_ = std::max(incarnation_, registration.incarnation);
+  island_->SetIncarnation(incarnation_);
   keeper_->SetInterval(registration.heartbeat_interval);
   epoch_uri_ = registration.epoch_uri;
   {
@@ -394,7 +396,7 @@ absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& g
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan,
                          MakeTrainingPlan(inputs, pipeline, {.ranks = static_cast<int32_t>(ranks.size())}, counted));
   atlpb::island::v1::StartAttempt start;
-  start.set_incarnation(coordinator_->incarnation());
+  start.set_incarnation(incarnation_);
   start.set_epoch_uri(epoch_uri_);
   *start.mutable_grant() = wire::ToProto(grant);
   *start.mutable_plan() = wire::ToProto(plan);
@@ -459,7 +461,7 @@ absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::
   spdlog::info("task {} attempt {}: {} stages on ranks {}; {}", grant.token.task_id, grant.token.attempt,
                plan.stages.size(), fmt::join(*ranks, ","), plan.reason);
   atlpb::island::v1::StartAttempt start;
-  start.set_incarnation(coordinator_->incarnation());
+  start.set_incarnation(incarnation_);
   start.set_epoch_uri(epoch_uri_);
   *start.mutable_grant() = wire::ToProto(grant);
   *start.mutable_plan() = wire::ToProto(plan);

@@ -148,6 +148,7 @@ class Leader {
   size_t settled_ranks_ = 0;     // the leader has waited for more than these, and goes on with them
   size_t registered_ranks_ = 0;  // 0: not registered
   std::string epoch_uri_;        // of the coordinator's blob store
+  int64_t incarnation_ = 0;      // that ranks are told: the highest of this process
   std::optional<absl::Duration> store_failing_since_;  // with nothing done or failed since; unset: it works
   std::set<std::string> unmet_;
   absl::Status unfit_;  // why no task can be done here
