@@ -66,14 +66,16 @@ ModelFollower::ModelFollower(FollowerOptions options, std::shared_ptr<grpc::Chan
 }
 
 ModelFollower::~ModelFollower() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-    if (watch_ != nullptr) watch_->TryCancel();
-  }
+  Stop();
   watcher_.join();
   roller_.join();
   loader_thread_.join();
+}
+
+void ModelFollower::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopping_ = true;
+  if (watch_ != nullptr) watch_->TryCancel();
 }
 
 void ModelFollower::LookAgain() {

@@ -2,7 +2,7 @@
 // beside the old one, switches when it is ready, and goes on with the last known one while the coordinator is away.
 //
 // Three threads, joined by the destructor: one reads the watch stream (again and again, with backoff), one carries out
-// DecideRoll's decisions and waits for nothing, one blocks in loading.
+// DecideRoll's decisions and waits for nothing, one blocks in loading, which nothing ends early.
 #pragma once
 
 #include <deque>
@@ -104,6 +104,9 @@ class ModelFollower {
   ~ModelFollower();
   ModelFollower(const ModelFollower&) = delete;
   ModelFollower& operator=(const ModelFollower&) = delete;
+
+  // Begins no load and no switch any more; a load under way goes on. Thread-safe; waits for no load.
+  void Stop();
 
   // `server_needs` may answer otherwise now: versions that wait are looked at. Thread-safe; does not block.
   void LookAgain();

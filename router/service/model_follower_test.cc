@@ -383,6 +383,20 @@ TEST_F(ModelFollowerTest, WhileAVersionLoadsOthersRollAndDrain) {
   EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&letters), absl::Seconds(20)));
 }
 
+TEST_F(ModelFollowerTest, OnceStoppedNothingSwitchesAndOnlyTheEndWaitsForALoad) {
+  StartCoordinator();
+  Follow();
+  models_->Set("v1", 1);
+  ASSERT_TRUE(AwaitServing("v1"));
+  SetStuck("v2");
+  models_->Set("v2", 2);
+  ASSERT_TRUE(AwaitLoads(2));
+  follower_->Stop();
+  SetStuck("");
+  follower_.reset();
+  EXPECT_EQ(engine_.Info("digits")->version, "v1");
+}
+
 TEST_F(ModelFollowerTest, EndsPromptlyWithAndWithoutACoordinator) {
   StartCoordinator();
   Follow();

@@ -273,16 +273,11 @@ void RouterServer::SetServing() {
 }
 
 void RouterServer::Shutdown(absl::Duration grace) {
+  // No version begins to serve any more, which would turn health back.
+  if (follower_ != nullptr) follower_->Stop();
   directory_.reset();
   reports_.reset();
   if (remote_ != nullptr) remote_->Stop();
-  if (server_watcher_) remote_->Unwatch(*server_watcher_);
-  server_watcher_.reset();
-  {
-    absl::MutexLock lock(&follower_mutex_);
-    followed_ = nullptr;
-  }
-  follower_.reset();
   if (server_ != nullptr) {
     server_->SetServing(false);
     engine_.Drain(grace);
@@ -292,6 +287,14 @@ void RouterServer::Shutdown(absl::Duration grace) {
   engine_.Stop();
   // After the engine has ended its requests, so that each of them gets its answer.
   rest_.reset();
+  // Last: a load under way may take minutes, and requests are not to wait for it.
+  if (server_watcher_) remote_->Unwatch(*server_watcher_);
+  server_watcher_.reset();
+  {
+    absl::MutexLock lock(&follower_mutex_);
+    followed_ = nullptr;
+  }
+  follower_.reset();
 }
 
 RouterServer::~RouterServer() {

@@ -82,7 +82,7 @@ class RouterServer {
   }
 
   // Health turns NOT_SERVING and new requests are refused; what is queued or sampled gets `grace` to finish, then it is
-  // cancelled. Safe to call twice.
+  // cancelled. A version that is being loaded is waited for after that. Safe to call twice.
   void Shutdown(absl::Duration grace);
 
  private:
