@@ -144,8 +144,8 @@ std::string DescribeMissing(const ServerNeeds& needs) {
   return text;
 }
 
-bool IsNewer(const std::optional<ServingChoice>& known, const ServingChoice& news) {
-  return !known || news.generation > known->generation;
+bool Replaces(const ServingChoice& sent, const std::optional<ServingChoice>& known, bool first) {
+  return !known || sent.generation > known->generation || (first && sent != *known);
 }
 
 }  // namespace atl::router

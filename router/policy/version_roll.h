@@ -78,7 +78,9 @@ RollDecision DecideRoll(absl::Duration now, const std::optional<ServingChoice>& 
 // What keeps a version from being served, of servers' networks: which, the bytes that lack, and why. Empty: nothing.
 std::string DescribeMissing(const ServerNeeds& needs);
 
-// Whether news about the serving row replaces what is known: a higher generation, or the first.
-bool IsNewer(const std::optional<ServingChoice>& known, const ServingChoice& news);
+// Whether a serving row that was sent replaces the known one. Within a watch a higher generation does. What is sent
+// `first` of a model in a watch is where the coordinator stands, and replaces any other: the generations of a store
+// that was restored go on from those of its backup.
+bool Replaces(const ServingChoice& sent, const std::optional<ServingChoice>& known, bool first);
 
 }  // namespace atl::router

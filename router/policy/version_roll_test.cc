@@ -217,11 +217,18 @@ TEST(DescribeMissingTest, NamesTheNetworksAndTheBytes) {
       "expert 6, expert 7 and 2 more");
 }
 
-TEST(IsNewerTest, OnlyAHigherGenerationReplacesTheKnownRow) {
-  EXPECT_TRUE(IsNewer(std::nullopt, kTwo));
-  EXPECT_FALSE(IsNewer(kTwo, kTwo));
-  EXPECT_FALSE(IsNewer(kTwo, {"v9", 1}));
-  EXPECT_TRUE(IsNewer(kTwo, {"v1", 3}));
+TEST(ReplacesTest, WithinAWatchOnlyAHigherGenerationReplacesTheKnownRow) {
+  for (const bool first : {false, true}) {
+    EXPECT_TRUE(Replaces(kTwo, std::nullopt, first));
+    EXPECT_FALSE(Replaces(kTwo, kTwo, first));
+    EXPECT_TRUE(Replaces({"v1", 3}, kTwo, first));
+  }
+  EXPECT_FALSE(Replaces({"v9", 1}, kTwo, /*first=*/false));
+}
+
+TEST(ReplacesTest, WhatARestoredCoordinatorSaysFirstReplacesAnyOtherRow) {
+  EXPECT_TRUE(Replaces({"v1", 1}, kTwo, /*first=*/true));
+  EXPECT_TRUE(Replaces({"another", 2}, kTwo, /*first=*/true));
 }
 
 TEST(VersionRollTest, RepeatedDecisionsWalkFromTheOldVersionToTheNew) {

@@ -132,14 +132,15 @@ bool ModelFollower::WatchOnce() {
     if (stopping_) return false;
     watch_ = &context;
   }
-  // Every model, from the start: a row that is known already changes nothing (IsNewer).
+  // Every model, from the start: a row that is known already changes nothing.
   const auto reader = stub_->WatchModel(&context, pb::WatchModelRequest());
   pb::WatchModelResponse response;
   bool heard = false;
+  std::set<std::string> told;
   while (reader->Read(&response)) {
     if (!heard && callbacks_.on_connection) callbacks_.on_connection(true);
     heard = true;
-    TakeNews(response.model());
+    TakeNews(response.model(), told.insert(response.model().name()).second);
   }
   const grpc::Status status = reader->Finish();
   absl::MutexLock lock(&mutex_);
@@ -152,7 +153,7 @@ bool ModelFollower::WatchOnce() {
   return heard;
 }
 
-void ModelFollower::TakeNews(const pb::Model& model) {
+void ModelFollower::TakeNews(const pb::Model& model, bool first) {
   if (model.serving_version().empty()) return;
   const bool asked = options_.models.empty() ||
                      std::find(options_.models.begin(), options_.models.end(), model.name()) != options_.models.end();
@@ -175,11 +176,17 @@ void ModelFollower::TakeNews(const pb::Model& model) {
   const auto pinned = options_.pinned.find(model.name());
   if (is_new && pinned != options_.pinned.end()) WarnOfUnknown(model.name(), pinned->second, followed.published);
   news_ = true;
-  if (!IsNewer(followed.wanted, choice)) return;
+  if (!Replaces(choice, followed.wanted, first)) return;
   if (!followed.published.contains(choice.version)) {
     spdlog::error("model '{}': generation {} serves version '{}', which is not among its {} versions", model.name(),
                   choice.generation, choice.version, model.versions_size());
     return;
+  }
+  if (followed.wanted && choice.generation <= followed.wanted->generation) {
+    spdlog::warn(
+        "model '{}': the coordinator is at generation {} of the serving version, '{}', and was at {}, '{}': its "
+        "store was restored",
+        model.name(), choice.generation, choice.version, followed.wanted->generation, followed.wanted->version);
   }
   followed.wanted = choice;
   engine_->Expect(model.name());

@@ -127,7 +127,8 @@ class ModelFollower {
   void WatchLoop();
   // Reads one stream to its end. Returns whether anything came.
   bool WatchOnce();
-  void TakeNews(const atlpb::model::v1::Model& model);
+  // `first`: of this model in this watch.
+  void TakeNews(const atlpb::model::v1::Model& model, bool first);
 
   void RollLoop();
   // Carries out one decision for one model; false when there was none.

@@ -238,6 +238,23 @@ TEST_F(ModelFollowerTest, GoesOnWhileTheCoordinatorIsAwayAndFindsItAgain) {
   EXPECT_TRUE(AwaitServing("v2"));
 }
 
+TEST_F(ModelFollowerTest, ACoordinatorWhoseStoreWasRestoredIsFollowedFromItsBackupOn) {
+  StartCoordinator();
+  const std::string address = server_->address();
+  Follow();
+  models_->Set("v1", 3);
+  ASSERT_TRUE(AwaitServing("v1"));
+  models_->Set("v2", 4);
+  ASSERT_TRUE(AwaitServing("v2"));
+  StopCoordinator();
+  // The backup is from before v2.
+  StartCoordinator(address);
+  models_->Set("v1", 3);
+  EXPECT_TRUE(AwaitServing("v1"));
+  models_->Set("v3", 4);
+  EXPECT_TRUE(AwaitServing("v3"));
+}
+
 TEST_F(ModelFollowerTest, ARollbackToALoadedVersionNeedsNoSecondLoad) {
   StartCoordinator();
   Follow();
