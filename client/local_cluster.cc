@@ -130,6 +130,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
     ATOLL_RETURN_IF_ERROR(MakeFolders(options.folder + name));
   }
   ATOLL_ASSIGN_OR_RETURN(const int lock, TakeLock(options.folder));
+  // Left by a cluster that was killed: its process id may be anybody's by now.
+  unlink(ClusterFilePath(options.folder).c_str());
   const sigset_t signals = SupervisedSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(options, lock));
@@ -364,14 +366,13 @@ void LocalCluster::Stop() {
 }
 
 absl::StatusOr<std::optional<int64_t>> RunningCluster(const std::string& folder) {
-  absl::StatusOr<ClusterFile> file = ReadClusterFile(folder);
   const int fd = open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return std::optional<int64_t>();
   const bool free = flock(fd, LOCK_SH | LOCK_NB) == 0;
   close(fd);
   if (free) return std::optional<int64_t>();
-  ATOLL_RETURN_IF_ERROR(file.status());
-  return std::optional<int64_t>(file->pid);
+  ATOLL_ASSIGN_OR_RETURN(const ClusterFile file, ReadClusterFile(folder));
+  return std::optional<int64_t>(file.pid);
 }
 
 }  // namespace atl::client

@@ -92,7 +92,7 @@ class LocalCluster {
   bool stopped_ = false;
 };
 
-// Whether a cluster holds the folder, and its process id.
+// Whether a cluster holds the folder, and its process id. NOT_FOUND, reason CLUSTER_NOT_FOUND, while it starts.
 absl::StatusOr<std::optional<int64_t>> RunningCluster(const std::string& folder);
 
 }  // namespace atl::client

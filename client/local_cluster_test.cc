@@ -117,6 +117,22 @@ TEST_F(LocalClusterTest, StartsEverythingAndStopsWithoutAProcessLeft) {
   EXPECT_FALSE(RunningCluster(options_.folder)->has_value());
 }
 
+TEST_F(LocalClusterTest, WhileItStartsNobodyIsToldOfAClusterThatWasKilled) {
+  options_.islands = 0;
+  ASSERT_TRUE(WriteClusterFile(options_.folder, {.coordinator = "127.0.0.1:1", .pid = 1}).ok());
+  Program("atoll-coordinator",
+          "#!/bin/sh\nls " + options_.folder + " > " + folder_ +
+              "/seen\n"
+              "while [ $# -gt 0 ]; do [ \"$1\" = --port-file ] && echo 127.0.0.1:4711 > \"$2\"; shift; done\n"
+              "exec sleep 600\n");
+  const auto cluster = LocalCluster::Start(options_, absl::Seconds(20));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const std::string seen = ReadFile(folder_ + "/seen").value_or("");
+  EXPECT_THAT(seen, HasSubstr("lock"));
+  EXPECT_THAT(seen, Not(HasSubstr("cluster.json")));
+  EXPECT_EQ(ReadClusterFile(options_.folder)->pid, getpid());
+}
+
 TEST_F(LocalClusterTest, ExpertServersFollowTheCoordinatorAndTheRouterLeavesExpertsToThem) {
   options_.islands = 0;
   options_.expert_servers = 2;
