@@ -19,6 +19,9 @@
 namespace atl::router {
 namespace {
 
+// How often a request looks for itself where this process had no descriptor left to be woken by.
+constexpr int kLookMilliseconds = 100;
+
 // 0 for what is no socket of the internet.
 int LocalPort(int descriptor) {
   sockaddr_storage local{};
@@ -105,6 +108,7 @@ absl::Status RestCall::AwaitDue(int socket, const WakeUp& stop, bool (RestCall::
   pollfd events[] = {{.fd = changed_.descriptor(), .events = POLLIN, .revents = 0},
                      {.fd = stop.descriptor(), .events = POLLIN, .revents = 0},
                      {.fd = socket, .events = POLLRDHUP, .revents = 0}};
+  const int wait = changed_.descriptor() < 0 ? kLookMilliseconds : -1;
   while (true) {
     changed_.Clear();
     {
@@ -119,7 +123,7 @@ absl::Status RestCall::AwaitDue(int socket, const WakeUp& stop, bool (RestCall::
       return MakeError(absl::StatusCode::kCancelled, "REQUEST_CANCELLED", "the caller hung up");
     }
     // The engine ends every request by its deadline.
-    poll(events, std::size(events), -1);
+    poll(events, std::size(events), wait);
   }
 }
 

@@ -15,7 +15,7 @@
 
 namespace atl::router {
 
-// A file descriptor that poll finds readable once it was set. Thread-safe.
+// A file descriptor that poll finds readable once it was set; -1 where this process had none left. Thread-safe.
 class WakeUp {
  public:
   WakeUp();

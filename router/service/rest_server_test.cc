@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -677,6 +678,22 @@ TEST(FindSocketTest, OfConnectionsFromOnePortTheOneToTheServerCounts) {
   for (const Server& server : servers) {
     for (const int descriptor : {server.accepted, server.caller, server.listener}) close(descriptor);
   }
+}
+
+TEST(RestCallTest, AnEndIsHeardAlsoWhereNoDescriptorWasLeft) {
+  const WakeUp stop;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  RestCall call;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::thread engine([&call] {
+    absl::SleepFor(absl::Milliseconds(50));  // the caller waits by then
+    call.OnError(absl::InternalError("over"));
+  });
+  EXPECT_TRUE(absl::IsInternal(call.Await(/*socket=*/-1, stop)));
+  engine.join();
 }
 
 TEST_F(RestServerTest, ADrainingRouterSaysThatItIsNotReady) {
