@@ -15,6 +15,7 @@
 #include "common/model/fingerprint.h"
 #include "common/model/weights.h"
 #include "fmt/format.h"
+#include "router/engine/hosted_networks.h"
 #include "router/engine/local_lane.h"
 #include "router/engine/network.h"
 #include "router/engine/stored_probe.h"
@@ -140,8 +141,9 @@ absl::StatusOr<LocalLane::Computed> LocalExperts::Core::Evaluate(const Device& d
     const absl::Status& why = pinned.status();
     if (ErrorReason(why) == "NETWORK_NOT_HOSTED") return why;
     spdlog::warn("cannot load {} again: {}", Describe(evaluation.network), std::string(why.message()));
-    // A store that is away may come back; files that are gone or damaged do not.
-    if (why.code() != absl::StatusCode::kUnavailable) device.memory->Abandon(evaluation.network);
+    // Files that are gone or damaged do not come back. All else may: a store that is away or refuses keys that ran out,
+    // a device without room.
+    if (absl::IsNotFound(why) || absl::IsDataLoss(why)) device.memory->Abandon(evaluation.network);
     return MakeError(absl::StatusCode::kUnavailable, ErrorReason(why), std::string(why.message()));
   }
   const Network& network = **pinned;
@@ -248,6 +250,11 @@ absl::StatusOr<std::shared_ptr<const ServedVersion>> LocalExperts::Host(std::sha
                                                 for (const NetworkId& id : loaded) core->placer.Forget(id);
                                                 delete served;
                                               });
+}
+
+bool LocalExperts::Hosts(const NetworkId& id) const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [&id](const auto& lane) { return FindHosted(*lane->hosted(), id) != nullptr; });
 }
 
 NetworkMemoryStats LocalExperts::stats() const {

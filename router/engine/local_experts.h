@@ -43,6 +43,9 @@ class LocalExperts {
   absl::Status Load(std::shared_ptr<const VersionFiles> files, int32_t expert);
   // Memory goes with the last batch that uses it.
   void Forget(const NetworkId& id);
+  // Whether a batch would find it. No longer, though it was not forgotten, where its files were gone or damaged when it
+  // was to be read again.
+  bool Hosts(const NetworkId& id) const;
   // Loads all networks of a version, which are forgotten with the last reference to the result. When one cannot be
   // loaded none stays.
   absl::StatusOr<std::shared_ptr<const ServedVersion>> Host(std::shared_ptr<const VersionFiles> files);

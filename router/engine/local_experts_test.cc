@@ -449,6 +449,8 @@ TEST_F(LocalExpertsTest, AFileThatIsGoneWhenItsExpertIsLoadedAgainIsOneLostExper
   EXPECT_THAT(std::string(lost.message()), HasSubstr("expert_0/diffusion_pytorch_model.safetensors"));
   EXPECT_TRUE(Answer(*lane, Of(1, RowsOf({0}, false))).ok());
   EXPECT_THAT(*lane->hosted(), ElementsAre(HostedNetwork{.id = files_->served.network(1), .resident = true}));
+  EXPECT_FALSE(experts->Hosts(files_->served.network(0)));
+  EXPECT_TRUE(experts->Hosts(files_->served.network(1)));
 }
 
 TEST_F(LocalExpertsTest, NetworksThatDoNotFitTheIndexAreRefused) {

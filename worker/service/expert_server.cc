@@ -154,7 +154,8 @@ absl::StatusOr<int64_t> ExpertServer::Read(const AssignedNetwork& network) {
                      fmt::format("{}: expected {}, found model '{}' version '{}'", network.uri, Describe(network.id),
                                  files->index.name, files->index.version));
   }
-  ATOLL_RETURN_IF_ERROR(local_->Load(files, network.id.expert));
+  // Loads are counted: one more would keep it for ever.
+  if (!local_->Hosts(network.id)) ATOLL_RETURN_IF_ERROR(local_->Load(files, network.id.expert));
   return router::WeightBytes(*files, network.id.expert);
 }
 
@@ -185,7 +186,13 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(const ExpertSe
 Hosting ExpertServer::hosting() const {
   Hosting hosting{.fingerprint = local_->fingerprint(), .memory_bytes = local_->stats().budget_bytes};
   absl::MutexLock lock(&mutex_);
-  if (!leaving_) hosting.networks = keeper_->hosted();
+  if (leaving_) return hosting;
+  hosting.networks = keeper_->hosted();
+  for (HostedState& network : hosting.networks) {
+    if (network.state != HostedState::State::kReady || local_->Hosts(network.id)) continue;
+    network.state = HostedState::State::kLoading;
+    keeper_->LoadAgain(network.id);
+  }
   return hosting;
 }
 

@@ -33,6 +33,15 @@ void HostingKeeper::Assign(std::vector<AssignedNetwork> assigned) {
   news_ = true;
 }
 
+void HostingKeeper::LoadAgain(const router::NetworkId& id) {
+  absl::MutexLock lock(&mutex_);
+  const auto entry = entries_.find(id);
+  if (entry == entries_.end() || entry->second.state != State::kReady) return;
+  entry->second.state = State::kLoading;
+  entry->second.next_try = -absl::InfiniteDuration();
+  news_ = true;
+}
+
 std::vector<HostedState> HostingKeeper::hosted() const {
   std::vector<HostedState> hosted;
   absl::MutexLock lock(&mutex_);

@@ -60,6 +60,9 @@ class HostingKeeper {
 
   // All that is to be hosted from now on; the rest is dropped, before anything is loaded.
   void Assign(std::vector<AssignedNetwork> assigned);
+  // What was loaded is hosted no longer, though nobody dropped it: it is loaded again. Changes nothing of what is not
+  // ready.
+  void LoadAgain(const router::NetworkId& id);
   // By network.
   std::vector<HostedState> hosted() const;
   // Waits until everything that is assigned is ready, and returns OK, or the first error of a load.

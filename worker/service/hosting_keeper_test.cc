@@ -86,6 +86,23 @@ TEST(HostingKeeper, WhatFailsIsSaidAndTriedAgain) {
   EXPECT_EQ(keeper.hosted()[0].state, HostedState::State::kReady);
 }
 
+TEST(HostingKeeper, WhatIsHostedNoLongerIsLoadedAgainAndFailsByItsReason) {
+  Loads loads;
+  FakeClock clock;
+  HostingKeeper keeper({}, loads.Calls(), &clock);
+  keeper.Assign({Expert(0), Expert(1)});
+  EXPECT_TRUE(keeper.AwaitReady().ok());
+  loads.Fail(0, MakeError(absl::StatusCode::kDataLoss, "HASH_MISMATCH", "damaged"));
+  keeper.LoadAgain(Expert(0).id);
+  keeper.LoadAgain(Expert(2).id);  // of which it knows nothing
+  EXPECT_EQ(ErrorReason(keeper.AwaitReady()), "HASH_MISMATCH");
+  EXPECT_TRUE(loads.Await("+0+1+0"));
+  loads.Heal(0);
+  clock.Advance(absl::Milliseconds(2100));
+  EXPECT_TRUE(loads.Await("+0+1+0+0"));
+  EXPECT_TRUE(keeper.AwaitReady().ok());
+}
+
 TEST(HostingKeeper, AnotherDigestIsAnotherNetwork) {
   Loads loads;
   HostingKeeper keeper({}, loads.Calls(), Clock::Real());
