@@ -22,6 +22,22 @@ absl::Status FileError(int error, std::string_view what, const std::string& path
   return MakeError(code, code == absl::StatusCode::kNotFound ? "FILE_NOT_FOUND" : "FILE_ERROR", message);
 }
 
+// A device or a pipe, as /dev/null, belongs to others as well: a file in its place would be no use to them.
+bool IsDeviceOrPipe(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
+
+// `shown`: what errors name.
+absl::Status WriteBytes(const std::string& path, std::string_view bytes, const std::string& shown) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  return file ? absl::OkStatus() : FileError(errno, "write", shown);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit) {
@@ -57,23 +73,12 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   if (!folder.empty()) {
     if (absl::Status status = MakeFolders(folder.string()); !status.ok()) return status;
   }
+  if (IsDeviceOrPipe(path)) return WriteBytes(path, bytes, path);
   const std::string part = fmt::format("{}.{}.part", path, getpid());
-  {
-    std::ofstream file(part, std::ios::binary | std::ios::trunc);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    file.close();
-    if (!file) {
-      const int error = errno;
-      unlink(part.c_str());
-      return FileError(error, "write", path);
-    }
-  }
-  if (rename(part.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    unlink(part.c_str());
-    return FileError(error, "write", path);
-  }
-  return absl::OkStatus();
+  absl::Status status = WriteBytes(part, bytes, path);
+  if (status.ok() && rename(part.c_str(), path.c_str()) != 0) status = FileError(errno, "write", path);
+  if (!status.ok()) unlink(part.c_str());
+  return status;
 }
 
 }  // namespace atl::client

@@ -13,7 +13,8 @@ namespace atl::client {
 // standard input.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit = int64_t{1} << 30);
 
-// Writes beside the file and renames, so that a reader sees the old file or the new one. Makes its folder.
+// Writes beside the file and renames, so that a reader sees the old file or the new one. Makes its folder. A device or
+// a pipe is written to.
 absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
 absl::Status MakeFolders(const std::string& path);

@@ -1,6 +1,10 @@
 // Requests to the router, and samples on disk.
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -344,6 +348,22 @@ TEST(SampleSetTest, WhatCannotBeWrittenLeavesNothing) {
   signal(SIGXFSZ, handler);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot write " + folder + "/00001-class0.png"));
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST(FilesTest, APipeIsWrittenToAndNotReplaced) {
+  const std::string folder = TemporaryFolder("files_pipe");
+  ASSERT_TRUE(MakeFolders(folder).ok());
+  const std::string path = folder + "/pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const int pipe = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(pipe, 0);
+  EXPECT_TRUE(WriteFile(path, "written").ok());
+  std::string found(100, ' ');
+  found.resize(static_cast<size_t>(std::max<ssize_t>(0, read(pipe, found.data(), found.size()))));
+  EXPECT_EQ(found, "written");
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+  close(pipe);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(SampleSetTest, DamagedSetsAreNamed) {
