@@ -191,6 +191,12 @@ void Dispatcher::Cancel(int64_t id) {
   }
 }
 
+absl::Duration Dispatcher::DeadlineOn(int32_t lane, absl::Duration now) const {
+  // A thread of this process is neither late nor lost: behind a long load it may take as long as it does.
+  if (!lanes_.at(lane).info.remote) return absl::InfiniteDuration();
+  return now + options_.calls.failover.longest_call;
+}
+
 SchedulerOptions Dispatcher::SchedulerOptionsNow() const {
   // Of all lanes: any of them may have to take a batch over from another.
   SchedulerOptions options = options_.scheduler;
@@ -245,7 +251,7 @@ bool Dispatcher::FailOver(absl::Duration now) {
       continue;
     }
     Evaluation again = *call.evaluation;
-    again.deadline = now + options_.calls.failover.longest_call;
+    again.deadline = DeadlineOn(move.lane, now);
     StartOn(&call, move.call, move.lane, std::make_shared<const Evaluation>(std::move(again)));
     started = true;
   }
@@ -283,7 +289,7 @@ Evaluation Dispatcher::Gather(const Dispatch& dispatch) const {
 void Dispatcher::Start(absl::Duration now, const Dispatch& dispatch) {
   Evaluation evaluation = Gather(dispatch);
   evaluation.id = next_id_++;
-  evaluation.deadline = now + options_.calls.failover.longest_call;
+  evaluation.deadline = DeadlineOn(dispatch.lane, now);
   Call call{.key = dispatch.key};
   for (const int64_t id : dispatch.evaluations) {
     const auto waiting = waiting_.find(id);
@@ -305,7 +311,9 @@ void Dispatcher::Start(absl::Duration now, const Dispatch& dispatch) {
   Call& started = calls_[id] = std::move(call);
   StartOn(&started, id, number, started.evaluation);
   if (const int32_t probed = table_.TakeProbe(id, now); probed >= 0) {
-    StartOn(nullptr, id, probed, started.evaluation);
+    Evaluation probe = *started.evaluation;
+    probe.deadline = DeadlineOn(probed, now);
+    StartOn(nullptr, id, probed, std::make_shared<const Evaluation>(std::move(probe)));
   }
 }
 

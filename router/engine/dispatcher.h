@@ -152,6 +152,8 @@ class Dispatcher {
   // Starts the batch on one more lane, of which no other attempt of it waits. A probe is no attempt.
   void StartOn(Call* call, int64_t id, int32_t lane, std::shared_ptr<const Evaluation> evaluation);
   void Cancel(int64_t id);
+  // Until when a batch that leaves for the lane is waited for.
+  absl::Duration DeadlineOn(int32_t lane, absl::Duration now) const;
   // Why a call that nobody answers is lost.
   absl::Status LossOf(const GroupKey& key, const std::vector<std::string>& tried, const std::string& why) const;
   FinishedCall End(int64_t id, absl::StatusOr<EvaluationAnswer> answer);

@@ -167,6 +167,16 @@ TEST_F(EngineFailoverTest, ALateAnswerChangesNothingAndBringsTheLaneBack) {
   EXPECT_EQ(next->report().routing.failovers, 0);
 }
 
+TEST_F(EngineFailoverTest, OnlyAServerMayDropABatchThatTakesLong) {
+  const auto events = Submit({0}, 1);
+  engine_.RunTick();
+  ASSERT_THAT(local_->started(), SizeIs(1));
+  EXPECT_EQ(local_->started()[0]->deadline, absl::InfiniteDuration());
+  RunUntilHeld(a_);
+  EXPECT_LT(a_->started()[0]->deadline, absl::InfiniteDuration());
+  RunUntilOver(events, {a_, b_});
+}
+
 TEST_F(EngineFailoverTest, WithEveryReplicaGoneTheRequestFailsByName) {
   const auto events = Submit({1}, 2);
   RunUntilHeld(a_);
