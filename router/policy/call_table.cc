@@ -125,7 +125,9 @@ void CallTable::Failed(int64_t call, int32_t lane, absl::Duration now) {
   // Of a call that is over it may be the end that it was told to come to.
   if (waiting == calls_.end() && !failed_attempt.probe) return;
   const auto entry = lanes_.find(lane);
-  if (!failed_attempt.missed && entry != lanes_.end()) entry->second.record.Missed(now);
+  // In this process it is the network that could not be read again: the lane's others are as good as before.
+  const bool blames_lane = failed_attempt.remote && !failed_attempt.missed;
+  if (blames_lane && entry != lanes_.end()) entry->second.record.Missed(now);
   if (waiting == calls_.end()) return;
   for (CallAttempt& failed : waiting->second.attempts) {
     if (failed.lane == lane && !failed.failed_at) failed.failed_at = now;

@@ -233,6 +233,16 @@ TEST_F(CallTableTest, ALocalLaneIsNeverLate) {
   EXPECT_TRUE(table_.Answered(1, 2, now_));
 }
 
+TEST_F(CallTableTest, AFailureOfALocalLaneIsItsNetworksAlone) {
+  CallLane local = Remote(0, {kExpert, kExpert + 1});
+  local.remote = false;
+  SetLanes({local});
+  for (const int64_t call : {1, 2}) Start(call, 0);
+  for (const int64_t call : {1, 2}) table_.Failed(call, 0, now_);
+  EXPECT_EQ(table_.health(0), LaneHealth::kHealthy);
+  EXPECT_THAT(Decide(Ms(100)), ElementsAre("retry 1 on 0", "retry 2 on 0"));
+}
+
 TEST_F(CallTableTest, ReproducibleCallsStayAmongEqualArithmetic) {
   SetLanes({Remote(0, {kExpert}, 1), Remote(1, {kExpert}, 2), Remote(2, {kExpert}, 1)});
   Start(1, 0, kExpert, 1);
