@@ -336,7 +336,8 @@ std::optional<FinishedCall> Dispatcher::TakeAnswer(LaneAnswer answer) {
   const absl::Duration now = clock_->Monotonic();
   const auto found = calls_.find(answer.evaluation);
   if (!answer.answer.ok() && IsFailoverError(answer.answer.status())) {
-    table_.Failed(answer.evaluation, answer.lane, now);
+    const bool lives = ErrorReason(answer.answer.status()) == "NETWORK_NOT_HOSTED";
+    table_.Failed(answer.evaluation, answer.lane, now, lives);
     if (found == calls_.end()) return std::nullopt;
     found->second.last_error = std::string(answer.answer.status().message());
     Report(found->second, answer.lane, answer.answer);

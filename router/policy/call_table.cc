@@ -116,7 +116,7 @@ bool CallTable::Answered(int64_t call, int32_t lane, absl::Duration now) {
   return false;
 }
 
-void CallTable::Failed(int64_t call, int32_t lane, absl::Duration now) {
+void CallTable::Failed(int64_t call, int32_t lane, absl::Duration now, bool lives) {
   const auto attempt = open_.find({call, lane});
   if (attempt == open_.end()) return;
   const OpenAttempt failed_attempt = attempt->second;
@@ -127,7 +127,10 @@ void CallTable::Failed(int64_t call, int32_t lane, absl::Duration now) {
   const auto entry = lanes_.find(lane);
   // In this process it is the network that could not be read again: the lane's others are as good as before.
   const bool blames_lane = failed_attempt.remote && !failed_attempt.missed;
-  if (blames_lane && entry != lanes_.end()) entry->second.record.Missed(now);
+  if (entry != lanes_.end()) {
+    if (lives) entry->second.record.Answered();
+    if (!lives && blames_lane) entry->second.record.Missed(now);
+  }
   if (waiting == calls_.end()) return;
   for (CallAttempt& failed : waiting->second.attempts) {
     if (failed.lane == lane && !failed.failed_at) failed.failed_at = now;

@@ -70,8 +70,9 @@ class CallTable {
   // An attempt was answered, or failed in a way that no other replica would change. True when it ends the call; false
   // when it comes too late, and changes nothing but what is known of the lane.
   bool Answered(int64_t call, int32_t lane, absl::Duration now);
-  // An attempt failed (IsFailoverError): Decide says what follows.
-  void Failed(int64_t call, int32_t lane, absl::Duration now);
+  // An attempt failed (IsFailoverError): Decide says what follows. `lives`: by the lane's own word that it has the
+  // network no longer.
+  void Failed(int64_t call, int32_t lane, absl::Duration now, bool lives = false);
   // Nobody waits for the call any more.
   void Drop(int64_t call);
   // The lanes whose answers to a call that is over are of no use: it may be cancelled there.

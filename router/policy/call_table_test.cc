@@ -123,6 +123,13 @@ TEST_F(CallTableTest, AFailedCallIsRetriedAtOnce) {
   EXPECT_EQ(table_.counts().retries, 1);
 }
 
+TEST_F(CallTableTest, ALaneThatHasTheNetworkNoLongerIsNoneThatFails) {
+  for (const int64_t call : {1, 2}) Start(call, 0);
+  for (const int64_t call : {1, 2}) table_.Failed(call, 0, now_, /*lives=*/true);
+  EXPECT_EQ(table_.health(0), LaneHealth::kHealthy);
+  EXPECT_THAT(Decide(Ms(0)), ElementsAre("retry 1 on 1", "retry 2 on 1"));
+}
+
 TEST_F(CallTableTest, CallsUnderWayOnAStoppedLaneWaitOneDeadlineTogether) {
   QuarantineLane0();
   EXPECT_THAT(LanesOf(table_.Usable(now_)), ElementsAre(1)) << "steps to come do not wait at all";
