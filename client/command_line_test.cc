@@ -578,6 +578,22 @@ TEST_F(CommandLineTest, DatasetsAreImportedListedAndInspected) {
   EXPECT_EQ(nlohmann::json::parse(Run({"dataset", "list", "--output", "json"}).out).size(), 1u);
 }
 
+TEST_F(CommandLineTest, WhatOnlyReadsABlobStoreDoesNotMakeIt) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"dataset", "list"},
+      {"dataset", "inspect", "digits"},
+      {"jobs", "trace", "j1"},
+      {"report", "--job", "j1", "--out", folder_ + "/report"},
+  };
+  for (std::vector<std::string> arguments : commands) {
+    arguments.insert(arguments.end(), {"--blob-store", "file://" + folder_ + "/typo"});
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 4) << arguments[1];
+    EXPECT_THAT(outcome.err, HasSubstr("/typo [BLOB_STORE_NOT_FOUND]")) << arguments[1];
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/typo"));
+}
+
 TEST_F(CommandLineTest, ClassesOfADatasetMoveNoCursor) {
   int shade = 0;
   for (const char* name : {"cats", "dogs\x1b[2J"}) {

@@ -96,7 +96,7 @@ absl::StatusOr<std::vector<dataset::SheetRow>> SheetRows(storage::BlobStore* sto
 }
 
 absl::Status Inspect(const Session& session, const InspectFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenExistingBlobStore(session));
   ATOLL_ASSIGN_OR_RETURN(const auto manifest, ReadDataset(store.get(), flags.name));
   Print(session, manifest);
   if (flags.sheet.empty()) return absl::OkStatus();
@@ -111,7 +111,7 @@ absl::Status Inspect(const Session& session, const InspectFlags& flags) {
 }
 
 absl::Status List(const Session& session) {
-  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenExistingBlobStore(session));
   ATOLL_ASSIGN_OR_RETURN(const auto manifests, ListDatasets(store.get()));
   if (session.format == OutputFormat::kJson) {
     *session.out << "[";

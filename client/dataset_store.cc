@@ -2,6 +2,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/storage/existing_store.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -9,6 +10,12 @@ namespace atl::client {
 
 absl::StatusOr<std::unique_ptr<storage::BlobStore>> OpenBlobStore(const Session& session) {
   ATOLL_ASSIGN_OR_RETURN(const std::string uri, session.BlobStoreUri());
+  return storage::BlobStore::Open(uri);
+}
+
+absl::StatusOr<std::unique_ptr<storage::BlobStore>> OpenExistingBlobStore(const Session& session) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string uri, session.BlobStoreUri());
+  ATOLL_RETURN_IF_ERROR(storage::CheckStoreExists(uri));
   return storage::BlobStore::Open(uri);
 }
 

@@ -12,7 +12,10 @@
 
 namespace atl::client {
 
+// A local one is made where there is none.
 absl::StatusOr<std::unique_ptr<storage::BlobStore>> OpenBlobStore(const Session& session);
+// For what only reads: NOT_FOUND, reason BLOB_STORE_NOT_FOUND, where there is none.
+absl::StatusOr<std::unique_ptr<storage::BlobStore>> OpenExistingBlobStore(const Session& session);
 
 // NOT_FOUND, reason DATASET_NOT_FOUND, lists the datasets that are there.
 absl::StatusOr<dataset::DatasetManifest> ReadDataset(storage::BlobStore* store, const std::string& name);

@@ -1,8 +1,6 @@
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -153,21 +151,8 @@ void Print(const Session& session, const std::string& root, const FsckReport& re
                               empty ? ": the store is empty" : "");
 }
 
-// Opening a local store would make its folder, and one that was mistyped or is not mounted would look whole.
-absl::Status CheckFolder(const std::string& uri) {
-  constexpr std::string_view kLocal = "file://";
-  if (!uri.starts_with("file:///")) return absl::OkStatus();
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(uri.substr(kLocal.size()), error);
-  if (status.type() != std::filesystem::file_type::not_found) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kNotFound, "BLOB_STORE_NOT_FOUND",
-                   fmt::format("expected a blob store, found no folder at {}", uri));
-}
-
 absl::Status Fsck(const Session& session, const FsckFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string uri, session.BlobStoreUri());
-  ATOLL_RETURN_IF_ERROR(CheckFolder(uri));
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store, OpenExistingBlobStore(session));
   FsckOptions options = flags.options;
   if (!flags.offline) ATOLL_RETURN_IF_ERROR(AskCoordinator(session, &options.known));
   ATOLL_ASSIGN_OR_RETURN(FsckReport report, fsck::CheckBlobStore(store.get(), options));

@@ -30,7 +30,7 @@ absl::Status Report(const Session& session, const ReportFlags& flags) {
   GetJobResponse response;
   ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::GetJob, request, &response));
   const Job& job = response.job();
-  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenExistingBlobStore(session));
   ATOLL_ASSIGN_OR_RETURN(const auto manifest, ReadDataset(store.get(), job.spec().dataset()));
   std::vector<SampleSet> sets;
   for (const std::string& folder : flags.samples) {

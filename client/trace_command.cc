@@ -40,7 +40,7 @@ absl::Status Trace(const Session& session, const TraceFlags& flags) {
   request.set_job_id(flags.job);
   GetJobResponse response;
   ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::GetJob, request, &response));
-  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenBlobStore(session));
+  ATOLL_ASSIGN_OR_RETURN(const auto store, OpenExistingBlobStore(session));
   ATOLL_ASSIGN_OR_RETURN(const TracedStep step, ReadTracedStep(store.get(), response.job(), flags.task, flags.step));
   const std::string text = TextOf(session, flags, step);
   if (flags.out.empty()) {

@@ -1,7 +1,6 @@
 #include "router/service/router_server.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
 
 #include "common/base/address.h"
@@ -9,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/http_access.h"
+#include "common/storage/existing_store.h"
 #include "common/storage/model_folder.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -72,17 +72,6 @@ absl::Status CheckTargets(const RouterOptions& options) {
     ATOLL_RETURN_IF_ERROR(options.security->CheckTarget(address));
   }
   return absl::OkStatus();
-}
-
-// Opening a local store would make its folder, and a router is only to read.
-absl::Status CheckStore(const std::string& uri) {
-  constexpr std::string_view kLocal = "file://";
-  std::error_code error;
-  if (!uri.starts_with(kLocal) || std::filesystem::is_directory(uri.substr(kLocal.size()), error)) {
-    return absl::OkStatus();
-  }
-  return MakeError(absl::StatusCode::kNotFound, "BLOB_STORE_NOT_FOUND",
-                   fmt::format("--blob-store: expected the coordinator's blob store, found no folder at {}", uri));
 }
 
 }  // namespace
@@ -227,7 +216,7 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
 }
 
 absl::Status RouterServer::Follow(const RouterOptions& options) {
-  ATOLL_RETURN_IF_ERROR(CheckStore(options.blob_store));
+  ATOLL_RETURN_IF_ERROR(WithContext(storage::CheckStoreExists(options.blob_store), "--blob-store"));
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open(options.blob_store));
   const std::shared_ptr<grpc::Channel> channel =
       rpc::MakeChannel(options.coordinator, rpc::ChannelCredentialsOf(options.security.get()));

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
+#include "common/storage/existing_store.h"
 #include "fmt/format.h"
 #include "router/engine/version_files.h"
 #include "spdlog/spdlog.h"
@@ -35,6 +36,7 @@ absl::Status CheckSource(const ExpertServerOptions& options) {
     return FieldError("--experts", "NETWORKS_ARE_ASSIGNED",
                       "expected --model-dir with it: with --coordinator the coordinator says what is hosted");
   }
+  ATOLL_RETURN_IF_ERROR(WithContext(storage::CheckStoreExists(options.blob_store), "--blob-store"));
   // Before anything is bound; the port does not matter.
   return AdvertisedAddress(options.listen, options.advertise, /*bound_port=*/0).status();
 }

@@ -143,6 +143,8 @@ TEST_F(ExpertServerTest, WhatCannotBeServedIsRefusedByItsFlag) {
   EXPECT_EQ(refused([](Options* options) { options->coordinator.clear(); }), "--model-dir MODEL_SOURCE_REQUIRED");
   EXPECT_EQ(refused([](Options* options) { options->model_dir = "/m"; }), "--model-dir MODEL_SOURCE_REQUIRED");
   EXPECT_EQ(refused([](Options* options) { options->blob_store.clear(); }), "--blob-store BLOB_STORE_REQUIRED");
+  EXPECT_EQ(refused([](Options* options) { options->blob_store += "/typo"; }), " BLOB_STORE_NOT_FOUND");
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/typo"));
   EXPECT_EQ(refused([](Options* options) { options->networks = {0}; }), "--experts NETWORKS_ARE_ASSIGNED");
   EXPECT_EQ(refused([](Options* options) { options->listen = "0.0.0.0:0"; }),
             "--advertise ADVERTISED_ADDRESS_REQUIRED");
