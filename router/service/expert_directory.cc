@@ -97,7 +97,11 @@ bool ExpertDirectory::WatchOnce() {
   absl::MutexLock lock(&mutex_);
   watch_ = nullptr;
   if (!stopping_ && !keeps_none && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) {
-    spdlog::warn("watching expert servers: {}; those that are known stay", status.error_message());
+    // Once for each reason: it may be away for days.
+    if (heard || status.error_message() != away_) {
+      spdlog::warn("watching expert servers: {}; those that are known stay", status.error_message());
+    }
+    away_ = status.error_message();
   }
   return heard;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -41,6 +42,7 @@ class ExpertDirectory {
   const std::unique_ptr<atlpb::serving::v1::ServingService::Stub> stub_;
   RemoteExperts* const experts_;
   Clock* const clock_;
+  std::string away_;  // why the last watch ended; of the thread alone
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

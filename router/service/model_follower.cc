@@ -146,8 +146,10 @@ bool ModelFollower::WatchOnce() {
   absl::MutexLock lock(&mutex_);
   watch_ = nullptr;
   if (!stopping_ && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) {
-    spdlog::warn("watching models: {}; serving goes on with what is known",
-                 std::string(rpc::FromGrpc(status).message()));
+    // Once for each reason: it may be away for days.
+    std::string why(rpc::FromGrpc(status).message());
+    if (heard || why != away_) spdlog::warn("watching models: {}; serving goes on with what is known", why);
+    away_ = std::move(why);
     if (callbacks_.on_connection) callbacks_.on_connection(false);
   }
   return heard;

@@ -154,6 +154,8 @@ class ModelFollower {
   Clock* const clock_;
   const Callbacks callbacks_;
 
+  std::string away_;  // why the last watch ended; of the thread that watches
+
   absl::Mutex mutex_;
   std::map<std::string, Followed> models_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> left_out_ ABSL_GUARDED_BY(mutex_);  // models that options_.models has not, as logged
