@@ -619,6 +619,13 @@ TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndFlag) {
   }
 }
 
+TEST_F(CommandLineTest, UpRefusesAFolderThatItsFileCannotName) {
+  const Outcome outcome = RunWith({"up"}, {{"ATOLL_CLUSTER", folder_ + "/\xff"}});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--dir: expected a path in UTF-8, found '"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/\xff"));
+}
+
 TEST_F(CommandLineTest, DownWithoutAClusterSaysSo) {
   const Outcome outcome = Run({"down", "--dir", folder_ + "/c"});
   EXPECT_EQ(outcome.code, 4);

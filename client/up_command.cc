@@ -17,7 +17,9 @@
 #include "client/local_cluster.h"
 #include "common/base/errors.h"
 #include "common/base/flag_checks.h"
+#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -53,6 +55,11 @@ absl::StatusOr<ClusterOptions> CompleteOptions(const Session& session, ClusterOp
   if (options.folder.empty()) options.folder = session.ClusterFolder();
   options.folder = std::filesystem::absolute(options.folder, error).lexically_normal().string();
   if (options.folder.size() > 1 && options.folder.back() == '/') options.folder.pop_back();
+  // Other commands read it in cluster.json, which carries no other bytes.
+  if (!IsPlainUtf8(options.folder)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
+                     fmt::format("--dir: expected a path in UTF-8, found {}", Quoted(options.folder)));
+  }
   options.programs = std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
   if (error)
     return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR", "cannot read /proc/self/exe: " + error.message());
