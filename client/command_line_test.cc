@@ -253,6 +253,16 @@ TEST_F(CommandLineTest, SampleSendsWhatWasAskedFor) {
   EXPECT_EQ(Run({"sample", "--class", "1", "--out", folder_ + "/x", "--init", folder_ + "/none.png"}).code, 4);
 }
 
+TEST_F(CommandLineTest, SampleRefusesAFolderOfOtherFilesBeforeItDraws) {
+  ASSERT_TRUE(WriteFile(folder_ + "/mine/notes.txt", "x").ok());
+  const Outcome outcome = Run({"sample", "--class", "1", "--out", folder_ + "/x.png", "--out", folder_ + "/mine"});
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_THAT(outcome.err, HasSubstr("[FOLDER_NOT_EMPTY]"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/x.png"));
+  absl::MutexLock lock(&sampler_.mutex_);
+  EXPECT_TRUE(sampler_.requests_.empty());
+}
+
 TEST_F(CommandLineTest, SampleShowsItsProgressAndPreviews) {
   const std::string preview = folder_ + "/now.png";
   const Outcome outcome = Run({"sample", "--class", "0-1", "--out", folder_ + "/set", "--report", "--preview", preview},

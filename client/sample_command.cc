@@ -220,6 +220,10 @@ std::string RoutingTable(const Routing& routing, int width) {
 
 absl::Status Sample(const Session& session, const SampleFlags& flags) {
   ATOLL_RETURN_IF_ERROR(CheckOut(flags));
+  // Before hours of drawing, not after them.
+  for (const std::string& out : flags.out) {
+    if (!out.ends_with(".png")) ATOLL_RETURN_IF_ERROR(CheckSampleFolder(out));
+  }
   ATOLL_ASSIGN_OR_RETURN(const Peer<SampleService> peer, ConnectRouter<SampleService>(session));
   ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetSamplerInfo(session, peer, flags));
   ATOLL_ASSIGN_OR_RETURN(const Labels labels, FindLabels(flags, flags.count, info));

@@ -61,16 +61,9 @@ void RemoveSet(const std::string& folder) {
   rmdir(folder.c_str());  // refuses one that is not empty, and a link to one
 }
 
-absl::Status PrepareFolder(const std::string& folder) {
+bool HasSet(const std::string& folder) {
   std::error_code error;
-  if (std::filesystem::exists(folder + "/" + kIndexFile, error)) {
-    RemoveSet(folder);
-  } else if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error)) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_EMPTY",
-        fmt::format("expected an empty folder or one with earlier samples, found {} with other files", folder));
-  }
-  return MakeFolders(folder);
+  return std::filesystem::exists(folder + "/" + kIndexFile, error);
 }
 
 nlohmann::ordered_json IndexOf(const SampleSet& set) {
@@ -206,8 +199,20 @@ std::string SettingsJson(const SampleSet& set) {
   return google::protobuf::util::MessageToJsonString(set.settings, &json, options).ok() ? json : "{}";
 }
 
+absl::Status CheckSampleFolder(const std::string& folder) {
+  std::error_code error;
+  if (HasSet(folder) || !std::filesystem::exists(folder, error) || std::filesystem::is_empty(folder, error)) {
+    return absl::OkStatus();
+  }
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "FOLDER_NOT_EMPTY",
+      fmt::format("expected an empty folder or one with earlier samples, found {} with other files", folder));
+}
+
 absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set) {
-  ATOLL_RETURN_IF_ERROR(PrepareFolder(folder));
+  ATOLL_RETURN_IF_ERROR(CheckSampleFolder(folder));
+  if (HasSet(folder)) RemoveSet(folder);
+  ATOLL_RETURN_IF_ERROR(MakeFolders(folder));
   const absl::Status written = WriteFiles(folder, set);
   if (!written.ok()) RemoveSet(folder);
   return written;

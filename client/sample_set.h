@@ -56,8 +56,11 @@ void Merge(const Routing& more, Routing* routing);
 // The settings by the names that requests have, without those that are off.
 std::string SettingsJson(const SampleSet& set);
 
-// Replaces a set that is there, and leaves other files beside it alone; a non-empty folder without a set is
-// FAILED_PRECONDITION, reason FOLDER_NOT_EMPTY. After an error no set is there.
+// Whether a set may be written there: a non-empty folder without one is FAILED_PRECONDITION, reason FOLDER_NOT_EMPTY.
+absl::Status CheckSampleFolder(const std::string& folder);
+
+// Replaces a set that is there, and leaves other files beside it alone; errors of CheckSampleFolder. After another
+// error no set is there.
 absl::Status WriteSampleSet(const std::string& folder, const SampleSet& set);
 
 // NOT_FOUND, or DATA_LOSS (SAMPLES_MALFORMED), naming the file.
