@@ -283,7 +283,10 @@ void RemoteLane::OnAnswer(Frame* bytes, absl::Status* broken) {
   if (const absl::Status checked = CheckAnswer(*batch.evaluation, *answer); !checked.ok()) {
     return batch.done(WithContext(checked, "expert server " + options_.address));
   }
-  answer->queue_time = std::max(absl::ZeroDuration(), clock_->Monotonic() - batch.started - answer->compute_time);
+  // The time by which batches are cut is the server's word, but within what the batch took.
+  const absl::Duration took = clock_->Monotonic() - batch.started;
+  answer->compute_time = std::clamp(answer->compute_time, absl::ZeroDuration(), took);
+  answer->queue_time = took - answer->compute_time;
   batch.done(std::move(answer));
 }
 

@@ -230,6 +230,23 @@ TEST(ExpertStream, AnswersComeInAnyOrder) {
   EXPECT_EQ(first.Take()->values[0], 1);
 }
 
+TEST(ExpertStream, NoServerComputedForLongerThanItsBatchTook) {
+  const auto fake = MakeFake();
+  const ServedLanes server({fake});
+  RemoteLane remote(Quick(server.address()), Clock::Real());
+  ASSERT_TRUE(Hosted(&remote).Await(2));
+  for (const absl::Duration claimed : {absl::Hours(-1), absl::Hours(1)}) {
+    Asked asked(&remote, Batch(1, Expert(0)));
+    ASSERT_TRUE(fake->AwaitHeld(1));
+    fake->Answer(EvaluationAnswer{.values = {1, 2, 3, 4}, .fingerprint = "f1", .compute_time = claimed});
+    const auto answer = asked.Take();
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_GE(answer->compute_time, absl::ZeroDuration());
+    EXPECT_LT(answer->compute_time, absl::Hours(1));
+    EXPECT_GE(answer->queue_time, absl::ZeroDuration());
+  }
+}
+
 TEST(ExpertStream, AnotherDigestIsNotHosted) {
   const auto fake = MakeFake();
   const ServedLanes server({fake});
