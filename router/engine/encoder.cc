@@ -13,22 +13,28 @@ Encoder::~Encoder() {
 }
 
 void Encoder::Start(Job job) {
+  auto entry = std::make_unique<Job>(std::move(job));
   absl::MutexLock lock(&mutex_);
-  jobs_.push_back(std::make_unique<Job>(std::move(job)));
+  (entry->preview ? previews_ : jobs_).push_back(std::move(entry));
 }
 
 void Encoder::Loop() {
-  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !jobs_.empty(); };
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !jobs_.empty() || !previews_.empty();
+  };
   while (true) {
     std::unique_ptr<Job> job;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&ready));
       if (stopping_) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
+      std::deque<std::unique_ptr<Job>>& next = jobs_.empty() ? previews_ : jobs_;
+      job = std::move(next.front());
+      next.pop_front();
     }
-    inbox_->Add(EncodedImage{job->image.id, FinishImage(job->image, job->model->info, job->format)});
+    inbox_->Add(EncodedImage{.image = job->image.id,
+                             .encoded = FinishImage(job->image, job->model->info, job->format),
+                             .preview = job->preview});
   }
 }
 

@@ -1,4 +1,4 @@
-// Makes pictures of finished samples beside sampling.
+// Makes pictures of finished samples, and behind them previews, beside sampling.
 #pragma once
 
 #include <deque>
@@ -12,14 +12,15 @@
 
 namespace atl::router {
 
-// One thread, joined by the destructor, which drops what is waiting. Thread-safe. Its queue is bounded by the images in
-// flight.
+// One thread, joined by the destructor, which drops what is waiting. Thread-safe. Its queues are bounded by the images
+// in flight.
 class Encoder {
  public:
   struct Job {
     ActiveImage image;  // its sample; the step is not read
     ImageFormat format = ImageFormat::kPng;
     std::shared_ptr<const ServedVersion> model;
+    bool preview = false;  // waits for all that are none
   };
 
   explicit Encoder(std::shared_ptr<Inbox> inbox);
@@ -36,6 +37,7 @@ class Encoder {
   const std::shared_ptr<Inbox> inbox_;
   absl::Mutex mutex_;
   std::deque<std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<Job>> previews_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -453,7 +453,11 @@ bool Engine::TakeIn() {
   for (EncodedImage& image : content.images) {
     const auto flight = flights_.find(image.image);
     if (flight == flights_.end()) continue;
-    DeliverImage(flight->second.request, image.image, std::move(image.encoded));
+    if (image.preview) {
+      TakePreview(flight->second, std::move(image.encoded));
+    } else {
+      DeliverImage(flight->second.request, image.image, std::move(image.encoded));
+    }
   }
   return !content.answers.empty() || !content.images.empty() || !lost.empty();
 }

@@ -7,7 +7,7 @@
 // Threads: Submit, the tickets, the model calls and the lane calls may come from any thread and never wait for a step.
 // One sampling thread (Start) or the caller of RunTick (tests; never both) decides, calls the lanes and the requests'
 // events, and sleeps until an answer, a request, a cancellation or a deadline. It waits for no lane. Once started, one
-// more thread makes pictures of finished samples.
+// more thread makes pictures of finished samples and previews.
 #pragma once
 
 #include <cstdint>
@@ -223,6 +223,8 @@ class Engine {
   void CountChoice(ActiveRequest* request, ActiveImage* image);
   void FinishStep(const Flight& flight);
   void DeliverProgress();
+  void StartPreviews(ActiveRequest* request);
+  void TakePreview(const Flight& flight, absl::StatusOr<SampledImage> preview);
   // Images that have made all their steps, on their way to the caller.
   void StartDelivery(ActiveRequest* request);
   void DeliverImage(ActiveRequest* request, int64_t image, absl::StatusOr<SampledImage> sampled);

@@ -255,6 +255,54 @@ TEST_F(EngineLanesTest, StoppingWaitsForNoLane) {
   EXPECT_EQ(hung->AnswerAll(), 1) << "into nowhere";
 }
 
+// Hears of previews too.
+class PreviewedEvents : public RecordedEvents {
+ public:
+  void OnPreviews(std::vector<SampledImage> previews) override {
+    for (SampledImage& preview : previews) {
+      absl::MutexLock lock(&preview_mutex_);
+      previews_.push_back(std::move(preview));
+    }
+  }
+  std::vector<SampledImage> AwaitPreviews(size_t count) {
+    absl::MutexLock lock(&preview_mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(preview_mutex_) { return previews_.size() >= count; };
+    preview_mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(20));
+    return previews_;
+  }
+
+ private:
+  absl::Mutex preview_mutex_;
+  std::vector<SampledImage> previews_ ABSL_GUARDED_BY(preview_mutex_);
+};
+
+TEST_F(EngineLanesTest, AStartedEngineMakesPreviewsBesideSampling) {
+  Engine engine({}, Clock::Real(), nullptr);
+  engine.Serve(std::make_shared<ServedVersion>(ServedVersion{.info = Info()}));
+  const auto lane = std::make_shared<ScriptedLane>(LaneInfo{.name = "lane"}, backend_);
+  engine.AddLane(lane);
+  engine.Start();
+  const auto events = std::make_shared<PreviewedEvents>();
+  SampleRequest request{.classes = {0}, .steps = 2};
+  request.preview_every = 1;
+  const auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  // The router network, then the expert: the first step.
+  for (int call = 0; call < 2; ++call) {
+    while (lane->AnswerAll() == 0) std::this_thread::yield();
+  }
+  const std::vector<SampledImage> previews = events->AwaitPreviews(1);
+  ASSERT_THAT(previews, SizeIs(1));
+  EXPECT_THAT(previews[0].data, HasSubstr("PNG"));
+  while (!events->over()) {
+    lane->AnswerAll();
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(events->log().back(), "done");
+  EXPECT_THAT(events->images(), SizeIs(1));
+  engine.Stop();
+}
+
 TEST_F(EngineLanesTest, AStartedEngineNeedsNoTicksAndMakesPicturesBesideSampling) {
   Engine engine({}, Clock::Real(), nullptr);
   engine.Serve(std::make_shared<ServedVersion>(ServedVersion{.info = Info()}));

@@ -29,8 +29,10 @@ absl::StatusOr<std::string> EncodePngOf(const std::vector<float>& pixels, const 
   return dataset::EncodePng(picture);
 }
 
-absl::StatusOr<SampledImage> Deliver(const ActiveImage& image, const std::vector<float>& pixels,
-                                     const SamplerInfo& info, ImageFormat format) {
+}  // namespace
+
+absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format) {
+  const std::vector<float>& pixels = image.state.x;
   if (!std::all_of(pixels.begin(), pixels.end(), [](float value) { return std::isfinite(value); })) {
     return MakeError(absl::StatusCode::kInternal, "NON_FINITE_OUTPUT",
                      fmt::format("image {} (class {}, seed {}) of model '{}' version '{}': expected finite pixels, "
@@ -50,8 +52,6 @@ absl::StatusOr<SampledImage> Deliver(const ActiveImage& image, const std::vector
   }
   return sampled;
 }
-
-}  // namespace
 
 void RoutingReport::Count(const ExpertChoice& choice, std::vector<int32_t>* before) {
   ++image_steps;
@@ -87,23 +87,16 @@ void StartImages(ActiveRequest* request) {
   }
 }
 
-absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format) {
-  return Deliver(image, image.state.x, info, format);
-}
-
-std::vector<SampledImage> TakePreviews(ActiveRequest* request) {
-  std::vector<SampledImage> previews;
+std::vector<ActiveImage*> TakeDuePreviews(ActiveRequest* request) {
+  std::vector<ActiveImage*> due;
   const int32_t every = request->order.preview_every;
-  if (every == 0 || request->reported_step / every == request->previewed_step / every) return previews;
+  if (every == 0 || request->reported_step / every == request->previewed_step / every) return due;
   request->previewed_step = request->reported_step;
-  for (const ActiveImage& image : request->images) {
+  for (ActiveImage& image : request->images) {
     const bool finished = image.steps_done == static_cast<int32_t>(request->grid.size());
-    if (finished || image.state.preview.empty()) continue;
-    absl::StatusOr<SampledImage> preview =
-        Deliver(image, image.state.preview, request->model->info, request->order.format);
-    if (preview.ok()) previews.push_back(*std::move(preview));
+    if (!finished && !image.previewing && !image.state.preview.empty()) due.push_back(&image);
   }
-  return previews;
+  return due;
 }
 
 }  // namespace atl::router

@@ -57,6 +57,7 @@ struct ActiveImage {
   std::vector<Asked> asked;
   bool renormalised = false;  // the step under way goes on without an expert
   bool delivering = false;    // all steps are done, and its picture is being made
+  bool previewing = false;    // its preview is being made
 };
 
 struct SampledImage {
@@ -122,8 +123,8 @@ void StartImages(ActiveRequest* request);
 // finite.
 absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format);
 
-// Previews of the images in flight, where the request asks for them at the step that it has reported, and has none of
-// it yet; else none. Those that are not finite are left out.
-std::vector<SampledImage> TakePreviews(ActiveRequest* request);
+// The images in flight whose previews are due: where the request asks for them at the step that it has reported, and
+// has none of it yet. Those whose last one is still being made are left out.
+std::vector<ActiveImage*> TakeDuePreviews(ActiveRequest* request);
 
 }  // namespace atl::router

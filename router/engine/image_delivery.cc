@@ -13,10 +13,36 @@ void Engine::DeliverProgress() {
     if (least == request->reported_step) continue;
     request->reported_step = least;
     request->events->OnProgress(least, static_cast<int32_t>(request->grid.size()));
-    if (std::vector<SampledImage> previews = TakePreviews(request.get()); !previews.empty()) {
-      request->events->OnPreviews(std::move(previews));
-    }
+    StartPreviews(request.get());
   }
+}
+
+void Engine::StartPreviews(ActiveRequest* request) {
+  std::vector<SampledImage> made;
+  for (ActiveImage* image : TakeDuePreviews(request)) {
+    Encoder::Job job{.image = {.id = image->id, .index = image->index, .order = image->order},
+                     .format = request->order.format,
+                     .model = request->model,
+                     .preview = true};
+    job.image.state.x = image->state.preview;
+    if (encoder_ != nullptr) {
+      image->previewing = true;
+      encoder_->Start(std::move(job));
+      continue;
+    }
+    absl::StatusOr<SampledImage> preview = FinishImage(job.image, job.model->info, job.format);
+    if (preview.ok()) made.push_back(*std::move(preview));
+  }
+  if (!made.empty()) request->events->OnPreviews(std::move(made));
+}
+
+void Engine::TakePreview(const Flight& flight, absl::StatusOr<SampledImage> preview) {
+  flight.image->previewing = false;
+  // One that is not finite is left out: the end of the image will tell.
+  if (!preview.ok() || !flight.request->failure.ok()) return;
+  std::vector<SampledImage> previews;
+  previews.push_back(*std::move(preview));
+  flight.request->events->OnPreviews(std::move(previews));
 }
 
 void Engine::StartDelivery(ActiveRequest* request) {

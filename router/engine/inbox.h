@@ -25,6 +25,7 @@ struct LaneAnswer {
 struct EncodedImage {
   int64_t image = 0;
   absl::StatusOr<SampledImage> encoded;
+  bool preview = false;
 };
 
 // Thread-safe; no call blocks but Await. Bounded by what is under way.
