@@ -173,6 +173,7 @@ AdmissionState Engine::CurrentState() {
     } else {
       ++state.queued_requests;
       state.queued_images += entry.images;
+      state.queued_init_values += entry.init_values;
     }
   }
   return state;
@@ -187,7 +188,9 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
   auto active = std::make_unique<ActiveRequest>();
   ATOLL_ASSIGN_OR_RETURN(active->order, ResolveRequest(request, info, options_.limits));
   const auto images = static_cast<int64_t>(active->order.images.size());
-  *decision = Admit(images, CurrentState(), options_.admission);
+  int64_t init_values = 0;
+  for (const InitImage& init : request.init_images) init_values += static_cast<int64_t>(init.pixels->size());
+  *decision = Admit(images, init_values, CurrentState(), options_.admission);
   if (!decision->admitted) return RejectionStatus(*decision);
 
   const absl::Duration now = clock_->Monotonic();
@@ -196,7 +199,7 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
   active->model = version;
   active->deadline = std::min(deadline, now + options_.max_request_time);
   active->submitted = now;
-  admitted_[active->id] = {.images = images, .model = info.model, .version = info.version};
+  admitted_[active->id] = {.images = images, .init_values = init_values, .model = info.model, .version = info.version};
   image_steps_left_ += StepsLeft(*active);
   return active;
 }

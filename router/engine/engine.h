@@ -179,9 +179,10 @@ class Engine {
   // An admitted request, known by its id until its ticket is dropped and its sampling is over.
   struct Admitted {
     int64_t images = 0;
-    bool joined = false;   // else queued
-    bool beside = false;   // in the small requests' own room
-    bool sampling = true;  // else done, failed or left
+    int64_t init_values = 0;  // that it starts from
+    bool joined = false;      // else queued
+    bool beside = false;      // in the small requests' own room
+    bool sampling = true;     // else done, failed or left
     bool ticket_held = true;
     std::string model;
     std::string version;

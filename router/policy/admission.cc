@@ -19,7 +19,8 @@ absl::Duration RetryDelay(const AdmissionState& state, const AdmissionOptions& o
 
 }  // namespace
 
-AdmissionDecision Admit(int64_t images, const AdmissionState& state, const AdmissionOptions& options) {
+AdmissionDecision Admit(int64_t images, int64_t init_values, const AdmissionState& state,
+                        const AdmissionOptions& options) {
   AdmissionDecision decision;
   decision.position = state.images_in_flight + state.queued_images;
   if (state.queued_requests >= options.max_queued_requests) {
@@ -28,6 +29,11 @@ AdmissionDecision Admit(int64_t images, const AdmissionState& state, const Admis
   } else if (state.queued_images > 0 && state.queued_images + images > options.max_queued_images) {
     decision.reason = fmt::format("{} images wait already and the request has {}, expected at most {} in all",
                                   state.queued_images, images, options.max_queued_images);
+  } else if (state.queued_init_values > 0 && state.queued_init_values + init_values > options.max_queued_init_values) {
+    decision.reason = fmt::format(
+        "images to start from of {} values wait already and the request has {}, expected at "
+        "most {} in all",
+        state.queued_init_values, init_values, options.max_queued_init_values);
   } else {
     decision.admitted = true;
     decision.reason = "there is room in the queue";

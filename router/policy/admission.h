@@ -16,6 +16,8 @@ struct AdmissionOptions {
   int64_t max_images_in_flight = 2048;
   int64_t max_queued_images = 8192;
   int64_t max_queued_requests = 512;
+  // Of the images that queued requests start from, in all. Bounds memory: 1 GiB.
+  int64_t max_queued_init_values = int64_t{256} << 20;
   absl::Duration min_retry_delay = absl::Milliseconds(200);
   absl::Duration max_retry_delay = absl::Minutes(1);
   // A queued request rises by one priority after each of these.
@@ -31,6 +33,7 @@ struct AdmissionState {
   int64_t images_in_flight = 0;
   int64_t queued_images = 0;
   int64_t queued_requests = 0;
+  int64_t queued_init_values = 0;
   // Solver steps that are left, over all images queued and in flight.
   int64_t image_steps_left = 0;
   // Measured; 0 before anything was.
@@ -44,7 +47,9 @@ struct AdmissionDecision {
   std::string reason;
 };
 
-AdmissionDecision Admit(int64_t images, const AdmissionState& state, const AdmissionOptions& options);
+// `init_values`: of the images that the request starts from.
+AdmissionDecision Admit(int64_t images, int64_t init_values, const AdmissionState& state,
+                        const AdmissionOptions& options);
 
 struct QueuedRequest {
   int64_t images = 0;

@@ -15,32 +15,41 @@ const AdmissionOptions kOptions{
 
 TEST(AdmitTest, TellsHowManyImagesAreAhead) {
   const AdmissionDecision decision =
-      Admit(5, {.images_in_flight = 40, .queued_images = 2, .queued_requests = 1}, kOptions);
+      Admit(5, 0, {.images_in_flight = 40, .queued_images = 2, .queued_requests = 1}, kOptions);
   EXPECT_TRUE(decision.admitted);
   EXPECT_EQ(decision.position, 42);
 }
 
 TEST(AdmitTest, RefusesWhatDoesNotFitTheQueue) {
-  EXPECT_FALSE(Admit(1, {.queued_images = 3, .queued_requests = 3}, kOptions).admitted);
-  EXPECT_FALSE(Admit(11, {.queued_images = 40, .queued_requests = 1}, kOptions).admitted);
-  EXPECT_TRUE(Admit(10, {.queued_images = 40, .queued_requests = 1}, kOptions).admitted);
+  EXPECT_FALSE(Admit(1, 0, {.queued_images = 3, .queued_requests = 3}, kOptions).admitted);
+  EXPECT_FALSE(Admit(11, 0, {.queued_images = 40, .queued_requests = 1}, kOptions).admitted);
+  EXPECT_TRUE(Admit(10, 0, {.queued_images = 40, .queued_requests = 1}, kOptions).admitted);
+}
+
+TEST(AdmitTest, ImagesToStartFromAreBoundedByTheirValues) {
+  const AdmissionOptions options{.max_queued_init_values = 100};
+  const AdmissionState waiting{.queued_images = 1, .queued_requests = 1, .queued_init_values = 60};
+  EXPECT_TRUE(Admit(1, 40, waiting, options).admitted);
+  EXPECT_FALSE(Admit(1, 41, waiting, options).admitted);
+  EXPECT_TRUE(Admit(1, 0, waiting, options).admitted);
+  EXPECT_TRUE(Admit(1, 101, {.queued_images = 1, .queued_requests = 1}, options).admitted) << "one alone";
 }
 
 TEST(AdmitTest, ARequestLargerThanTheQueueIsTakenWhenNobodyWaits) {
-  EXPECT_TRUE(Admit(80, {}, kOptions).admitted);
+  EXPECT_TRUE(Admit(80, 0, {}, kOptions).admitted);
 }
 
 TEST(AdmitTest, RetryDelayIsHalfOfTheBacklogWithinItsBounds) {
   AdmissionState state{.queued_images = 50, .queued_requests = 3, .image_steps_left = 1000};
-  EXPECT_EQ(Admit(1, state, kOptions).retry_delay, kOptions.min_retry_delay);
+  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kOptions.min_retry_delay);
   state.time_per_image_step = absl::Milliseconds(10);
-  EXPECT_EQ(Admit(1, state, kOptions).retry_delay, absl::Seconds(5));
+  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, absl::Seconds(5));
   state.image_steps_left = 1'000'000;
-  EXPECT_EQ(Admit(1, state, kOptions).retry_delay, kOptions.max_retry_delay);
+  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kOptions.max_retry_delay);
 }
 
 TEST(AdmitTest, RejectionNamesTheDelay) {
-  const absl::Status status = RejectionStatus(Admit(1, {.queued_images = 50, .queued_requests = 3}, kOptions));
+  const absl::Status status = RejectionStatus(Admit(1, 0, {.queued_images = 50, .queued_requests = 3}, kOptions));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(status), "QUEUE_FULL");
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("try again in 200ms"));
