@@ -277,6 +277,27 @@ TEST_F(CommandLineTest, SampleShowsItsProgressAndPreviews) {
   EXPECT_THAT(Run({"sample", "--class", "0-1", "--out", folder_ + "/set"}).err, Not(HasSubstr("step 1/2")));
 }
 
+TEST_F(CommandLineTest, ADrawThatHasBroughtImagesWaitsForRoom) {
+  {
+    absl::MutexLock lock(&sampler_.mutex_);
+    sampler_.taken_first_ = 1;
+    sampler_.refusals_ = 1;
+  }
+  const Outcome outcome = Run({"sample", "--class", "all", "--out", folder_ + "/set"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the queue is full"));
+  EXPECT_THAT(outcome.err, HasSubstr("asking again"));
+  EXPECT_THAT(outcome.out, HasSubstr("4 images of digits"));
+  {
+    absl::MutexLock lock(&sampler_.mutex_);
+    ASSERT_EQ(sampler_.requests_.size(), 3U);
+    EXPECT_EQ(sampler_.requests_[1].SerializeAsString(), sampler_.requests_[2].SerializeAsString());
+    sampler_.refusals_ = 1;
+  }
+  // With nothing drawn yet the error is told at once.
+  EXPECT_EQ(Run({"sample", "--class", "all", "--out", folder_ + "/other"}).code, 7);
+}
+
 TEST_F(CommandLineTest, BenchCountsWhatIsDoneAndRefused) {
   {
     absl::MutexLock lock(&sampler_.mutex_);

@@ -167,7 +167,11 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
     {
       absl::MutexLock lock(&mutex_);
       requests_.push_back(*request);
-      if (refusals_-- > 0) return Refusal();
+      if (taken_first_ > 0) {
+        --taken_first_;
+      } else if (refusals_-- > 0) {
+        return Refusal();
+      }
       if (latent_) return rpc::ToGrpc(FieldError("format", "LATENT_MODEL", "expected raw, found PNG"));
     }
     atlpb::sample::v1::SampleResponse progress;
@@ -230,6 +234,7 @@ class FakeSampler : public atlpb::sample::v1::SampleService::Service {
   int not_yet_ ABSL_GUARDED_BY(mutex_) = 0;
   bool incomplete_ ABSL_GUARDED_BY(mutex_) = false;
   bool latent_ ABSL_GUARDED_BY(mutex_) = false;
+  int taken_first_ ABSL_GUARDED_BY(mutex_) = 0;  // requests before the refusals
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<atlpb::sample::v1::SampleRequest> requests_ ABSL_GUARDED_BY(mutex_);
 };

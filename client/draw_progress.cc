@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "client/table.h"
 #include "fmt/format.h"
@@ -26,6 +27,10 @@ void DrawProgress::OnRequest(int64_t images) {
   step_ = 0;
   total_steps_ = 0;
   position_ = 0;
+}
+
+void DrawProgress::OnRequestLost() {
+  done_ -= std::exchange(request_done_, 0);
 }
 
 void DrawProgress::OnQueued(int64_t position) {

@@ -16,6 +16,8 @@ class DrawProgress {
 
   // The next request, of so many images, was sent; `position` images are ahead of it once the router has said so.
   void OnRequest(int64_t images);
+  // It failed, and is sent again: its images do not count.
+  void OnRequestLost();
   void OnQueued(int64_t position);
   // The slowest image of the request has done `step` of `total_steps`.
   void OnStep(absl::Duration now, int32_t step, int32_t total_steps);

@@ -121,7 +121,10 @@ TEST(DrawProgressTest, ShareCountsStepsOfImagesInTheMaking) {
   EXPECT_DOUBLE_EQ(progress.share(), 0.25);
   progress.OnImage(absl::Seconds(2));
   EXPECT_DOUBLE_EQ(progress.share(), (1 + 3 * 0.5) / 8);
-  for (int i = 0; i < 3; ++i) progress.OnImage(absl::Seconds(2));
+  progress.OnRequestLost();
+  progress.OnRequest(4);
+  EXPECT_EQ(progress.share(), 0) << "its images do not count";
+  for (int i = 0; i < 4; ++i) progress.OnImage(absl::Seconds(2));
   EXPECT_DOUBLE_EQ(progress.share(), 0.5);
   progress.OnRequest(4);
   EXPECT_DOUBLE_EQ(progress.share(), 0.5) << "the next request has done no step";

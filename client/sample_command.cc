@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <map>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "client/calls.h"
 #include "client/commands.h"
@@ -31,6 +33,11 @@ using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): eve
 // One stream may take this long, unless --timeout says otherwise; the images of a large request come in the order they
 // are done.
 constexpr absl::Duration kStreamTimeout = absl::Hours(1);
+// A draw of several requests that has brought images goes on where the router is away, or has no room, for this long:
+// they took their time.
+constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
+constexpr absl::Duration kLongestPause = absl::Seconds(10);
 // How often a long draw says how far it is where no terminal shows it all the time.
 constexpr absl::Duration kNoteInterval = absl::Seconds(10);
 
@@ -91,6 +98,22 @@ class Drawing {
   }
 
   // Fills set->images[first ...].
+  absl::Status Draw(const Peer<SampleService>& peer, const SampleRequest& request, size_t first) {
+    const absl::Duration give_up = Clock::Real()->Monotonic() + kPatience;
+    absl::Duration pause = kFirstPause;
+    while (true) {
+      const absl::Status status = DrawOne(peer, request, first);
+      const bool may_pass = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+      if (first == 0 || !may_pass || Clock::Real()->Monotonic() + pause > give_up) return status;
+      progress_.OnRequestLost();
+      *session_.err << fmt::format("{} [{}]; asking again\n", OneLine(std::string(status.message())),
+                                   ErrorReason(status));
+      absl::SleepFor(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+
+ private:
   absl::Status DrawOne(const Peer<SampleService>& peer, const SampleRequest& request, size_t first) {
     grpc::ClientContext context;
     const absl::Duration timeout = session_.timeout_given ? session_.timeout() : kStreamTimeout;
@@ -113,7 +136,6 @@ class Drawing {
                      fmt::format("expected {} images and their report, found {}", request.classes_size(), images_));
   }
 
- private:
   absl::Status Hear(const SampleRequest& request, SampleResponse* response) {
     const absl::Duration now = Clock::Real()->Monotonic();
     const auto fits = [&](const Image& image) { return image.index() >= 0 && image.index() < request.classes_size(); };
@@ -237,7 +259,7 @@ absl::Status Sample(const Session& session, const SampleFlags& flags) {
   Drawing drawing(session, flags, &set);
   size_t first = 0;
   for (const SampleRequest& request : requests) {
-    ATOLL_RETURN_IF_ERROR(drawing.DrawOne(peer, request, first));
+    ATOLL_RETURN_IF_ERROR(drawing.Draw(peer, request, first));
     first += static_cast<size_t>(request.classes_size());
   }
   ATOLL_RETURN_IF_ERROR(WriteAll(session, flags, set));
@@ -280,7 +302,8 @@ void AddSampleCommand(CLI::App* app, Session* session) {
   command->footer(R"(
 The same seed, class and settings give the same image to rounding, whatever else the router does meanwhile, and with
 --reproducible the same bytes. A folder's samples.json says all that was set, by flags or by default. --timeout bounds one
-request to the router, of at most as many images as it takes at once (default 1 h).
+request to the router, of at most as many images as it takes at once (default 1 h). A draw of several requests waits up to
+5 min for a router that is away or has no room.
 
 Examples:
   atoll sample --class all --count 10 --out digits.png
