@@ -157,7 +157,9 @@ TEST_F(NcclTransportTest, AbortDoesNotWaitForNcclToEndTheCommunicators) {
   auto work = *ranks[1]->Receive(kForward, bytes);
   api_.HoldAborts(true);
   ranks[1]->Abort(absl::CancelledError("first"));
-  while (api_.aborts_begun() == 0) std::this_thread::yield();
+  const absl::Duration deadline = Clock::Real()->Monotonic() + kPatience;
+  while (api_.aborts_begun() == 0 && Clock::Real()->Monotonic() < deadline) std::this_thread::yield();
+  ASSERT_EQ(api_.aborts_begun(), 1);
   ranks[1]->Abort(absl::CancelledError("second"));
   EXPECT_FALSE(work->Done()) << "NCCL may still write into the buffer";
   EXPECT_EQ(ranks[1]->Receive(kForward, bytes).status(), absl::CancelledError("first"));
