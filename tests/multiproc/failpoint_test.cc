@@ -417,6 +417,10 @@ bool AwaitServing(multiproc::CoordinatorProcess* process) {
   });
 }
 
+constexpr const char* kEpochPlaces[] = {"epoch.before_create", "epoch.after_create", "store.adopt_epoch.before_commit",
+                                        "store.adopt_epoch.after_commit"};
+constexpr const char* kEpochActions[] = {"kill", "error", "delay:100ms"};
+
 TEST(EpochFailpointTest, ARestoredStoreTakesAHigherEpochWhereverItStopped) {
   const storage::TemporaryFolder folder;
   multiproc::CoordinatorProcess process(folder.path());
@@ -424,34 +428,33 @@ TEST(EpochFailpointTest, ARestoredStoreTakesAHigherEpochWhereverItStopped) {
   ASSERT_TRUE(AwaitServing(&process)) << process.log();
   process.Stop(SIGTERM);
   const std::string store = folder.File("store.db");
-  int number = 0;
-  for (const char* place : {"epoch.before_create", "epoch.after_create", "store.adopt_epoch.before_commit",
-                            "store.adopt_epoch.after_commit"}) {
-    for (const std::string action : {"kill", "error", "delay:100ms"}) {
-      if (Repeats() == 0 && number++ % 4 != 0) continue;
-      SCOPED_TRACE(fmt::format("{}={}", place, action));
-      const auto before = invariants::ReadStoryOf(store);
-      ASSERT_TRUE(before.ok()) << before.status();
-      std::filesystem::remove(folder.File("address"));
-      process.Start(fmt::format("{}={}", place, action), {"--restored"});
-      if (action.starts_with("delay")) {
-        ASSERT_TRUE(AwaitServing(&process)) << process.log();
-        process.Stop(SIGTERM);
-      } else {
-        const std::optional<int> status = process.AwaitEnd(kPatience);
-        ASSERT_TRUE(status.has_value());
-        EXPECT_EQ(WIFSIGNALED(*status), action == "kill") << process.log();
-      }
-      // It is a restored one still, though nobody says so again.
-      std::filesystem::remove(folder.File("address"));
-      process.Start();
+  // In CTest every fourth: each action once, at another place.
+  const int step = Repeats() == 0 ? 4 : 1;
+  for (int number = 0; number < 12 * std::max(1, Repeats()); number += step) {
+    const char* place = kEpochPlaces[number / 3 % 4];
+    const std::string action = kEpochActions[number % 3];
+    SCOPED_TRACE(fmt::format("{}={}", place, action));
+    const auto before = invariants::ReadStoryOf(store);
+    ASSERT_TRUE(before.ok()) << before.status();
+    std::filesystem::remove(folder.File("address"));
+    process.Start(fmt::format("{}={}", place, action), {"--restored"});
+    if (action.starts_with("delay")) {
       ASSERT_TRUE(AwaitServing(&process)) << process.log();
       process.Stop(SIGTERM);
-      const auto after = invariants::ReadStoryOf(store);
-      ASSERT_TRUE(after.ok()) << after.status();
-      EXPECT_GT(after->epoch, before->epoch);
-      EXPECT_EQ(invariants::ToString(invariants::CheckInvariants({.store = store, .blobs = process.blob_root()})), "");
+    } else {
+      const std::optional<int> status = process.AwaitEnd(kPatience);
+      ASSERT_TRUE(status.has_value());
+      EXPECT_EQ(WIFSIGNALED(*status), action == "kill") << process.log();
     }
+    // It is a restored one still, though nobody says so again.
+    std::filesystem::remove(folder.File("address"));
+    process.Start();
+    ASSERT_TRUE(AwaitServing(&process)) << process.log();
+    process.Stop(SIGTERM);
+    const auto after = invariants::ReadStoryOf(store);
+    ASSERT_TRUE(after.ok()) << after.status();
+    EXPECT_GT(after->epoch, before->epoch);
+    EXPECT_EQ(invariants::ToString(invariants::CheckInvariants({.store = store, .blobs = process.blob_root()})), "");
   }
 }
 
