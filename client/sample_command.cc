@@ -33,8 +33,8 @@ using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): eve
 // One stream may take this long, unless --timeout says otherwise; the images of a large request come in the order they
 // are done.
 constexpr absl::Duration kStreamTimeout = absl::Hours(1);
-// A draw of several requests that has brought images goes on where the router is away, or has no room, for this long:
-// they took their time.
+// A draw that the router has begun goes on where it is away, or has no room, for this long: what was drawn took its
+// time.
 constexpr absl::Duration kPatience = absl::Minutes(5);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
 constexpr absl::Duration kLongestPause = absl::Seconds(10);
@@ -104,7 +104,7 @@ class Drawing {
     while (true) {
       const absl::Status status = DrawOne(peer, request, first);
       const bool may_pass = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
-      if (first == 0 || !may_pass || Clock::Real()->Monotonic() + pause > give_up) return status;
+      if (!heard_ || !may_pass || Clock::Real()->Monotonic() + pause > give_up) return status;
       progress_.OnRequestLost();
       *session_.err << fmt::format("{} [{}]; asking again\n", OneLine(std::string(status.message())),
                                    ErrorReason(status));
@@ -137,6 +137,7 @@ class Drawing {
   }
 
   absl::Status Hear(const SampleRequest& request, SampleResponse* response) {
+    heard_ = true;
     const absl::Duration now = Clock::Real()->Monotonic();
     const auto fits = [&](const Image& image) { return image.index() >= 0 && image.index() < request.classes_size(); };
     bool previewed = false;
@@ -177,6 +178,7 @@ class Drawing {
   size_t first_ = 0;
   int images_ = 0;
   bool done_ = false;
+  bool heard_ = false;  // of any request
 };
 
 absl::Status WriteAll(const Session& session, const SampleFlags& flags, const SampleSet& set) {
@@ -302,7 +304,7 @@ void AddSampleCommand(CLI::App* app, Session* session) {
   command->footer(R"(
 The same seed, class and settings give the same image to rounding, whatever else the router does meanwhile, and with
 --reproducible the same bytes. A folder's samples.json says all that was set, by flags or by default. --timeout bounds one
-request to the router, of at most as many images as it takes at once (default 1 h). A draw of several requests waits up to
+request to the router, of at most as many images as it takes at once (default 1 h). A draw that has begun waits up to
 5 min for a router that is away or has no room.
 
 Examples:

@@ -75,9 +75,14 @@ absl::Status ValidateUri(const std::string& path, std::string_view uri) {
   const std::string_view authority = rest.substr(0, rest.find('/'));
   // A secret that was not encoded has slashes of its own; a bucket's name has no colon.
   const bool colon = authority.find(':') != std::string_view::npos;
-  if ((colon ? rest : authority).find('@') == std::string_view::npos) return absl::OkStatus();
+  const bool user = (colon ? rest : authority).find('@') != std::string_view::npos;
+  // Keys and signatures; a file's URI has no parameters.
+  const size_t query = rest.find('?');
+  const bool parameters = query != std::string_view::npos && rest.find('=', query) != std::string_view::npos;
+  if (!user && !parameters) return absl::OkStatus();
   return FieldError(path, "CREDENTIALS_IN_URI",
-                    "expected a URI without credentials, for islands have their own; found some before an '@'");
+                    fmt::format("expected a URI without credentials, for islands have their own; found {}",
+                                user ? "some before an '@'" : "parameters after a '?'"));
 }
 
 absl::Status ValidateFeatures(const FeatureSpec& features, const DatasetFacts* dataset) {

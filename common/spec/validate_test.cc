@@ -89,6 +89,8 @@ std::vector<BadSpec> BadSpecs() {
          s.frozen = {{.name = "a", .layers = {{.kind = "mean"}}, .weights = "s3://KEY:SEKRET@bucket/x.safetensors"}};
        },
        "frozen[0].weights", "CREDENTIALS_IN_URI", ""},
+      {[](JobSpec& s) { s.features.encoder_uri = "s3://bucket/x.pt?access_key=KEY&secret_key=SEKRET"; },
+       "features.encoder_uri", "CREDENTIALS_IN_URI", "found parameters after a '?'"},
       // Also where there is more to say of it.
       {[](JobSpec& s) {
          s.frozen = {{.name = "a", .torchscript = {"a.pt"}, .weights = "s3://KEY:SEKRET@bucket/x.safetensors"}};

@@ -64,7 +64,9 @@ absl::Status Core::LoadFailures() {
       if (task.failures == 0 || jobs::IsFinal(task.state)) continue;
       ATOLL_ASSIGN_OR_RETURN(const std::vector<store::AttemptRow> attempts, store_.Attempts(task.task_id));
       for (const store::AttemptRow& row : attempts) {
-        if (row.outcome == jobs::AttemptOutcome::kFailed) failures_[task.task_id][row.island_id] = row.end_time;
+        if (row.outcome == jobs::AttemptOutcome::kFailed) {
+          failures_[task.task_id][row.island_id] = {.last = row.end_time, .errors = 1};
+        }
       }
     }
   }
@@ -148,9 +150,11 @@ void Core::TakeOver(jobs::JobRecord record, const jobs::Effect& effect) {
     leases_.End(ended.task_id);
     progress_.erase(ended.task_id);
     answered_claims_.erase(ended.task_id);
-    if (ended.outcome == jobs::AttemptOutcome::kFailed) {
-      const std::string& island_id = jobs::FindTask(record, ended.task_id)->island_id;
-      failures_[ended.task_id][island_id] = clock_.Now();
+    const jobs::Task& before = *jobs::FindTask(*Active(record.job.job_id), ended.task_id);
+    if (jobs::FindTask(record, ended.task_id)->failures > before.failures) {
+      IslandFailures& failures = failures_[ended.task_id][before.island_id];
+      failures.last = clock_.Now();
+      ++(ended.outcome == jobs::AttemptOutcome::kFailed ? failures.errors : failures.losses);
     }
     metrics_.AttemptsEnded(ended.outcome)->Increment();
   }

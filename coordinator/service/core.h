@@ -401,8 +401,13 @@ class Core {
   std::set<std::string, std::less<>> stale_jobs_;                  // whose candidates may be others by now
   absl::Duration candidates_until_ = absl::ZeroDuration();         // then some lease runs out, or jobs_until_ has come
   std::map<std::string, absl::Duration, std::less<>> jobs_until_;  // by job: as CandidatesOf says
-  // By task and island: when an attempt reported an error last.
-  std::map<std::string, std::map<std::string, absl::Time>, std::less<>> failures_;
+  struct IslandFailures {
+    absl::Time last = absl::InfinitePast();
+    int32_t errors = 0;  // that attempts reported
+    int32_t losses = 0;  // processes that ended before they committed anything
+  };
+  // By task and island, of this process's time; errors also of before.
+  std::map<std::string, std::map<std::string, IslandFailures>, std::less<>> failures_;
   std::set<int64_t> new_candidates_;  // ages of jobs that waiting claims were not offered yet
   bool offer_everything_ = false;     // to waiting claims: not the candidates have changed, but who may have them
   std::map<std::string, StepTime, std::less<>> step_times_;  // by island

@@ -16,6 +16,8 @@ namespace atl::coordinator {
 namespace {
 
 constexpr size_t kSecretBytes = 16;
+// A process that ended once may have been preempted, and its island is the next to have room for the task.
+constexpr int32_t kLossesThatTell = 2;
 
 absl::Status StillLetIn(const ClaimRequest& request) {
   return request.still_let_in ? request.still_let_in() : absl::OkStatus();
@@ -31,8 +33,9 @@ std::set<std::string> Core::FailedIslands(const leases::Candidate& candidate) co
   const auto failures = failures_.find(candidate.task_id);
   if (failures == failures_.end()) return {};
   std::set<std::string> failed;
-  for (const auto& [island_id, time] : failures->second) {
-    if (clock_.Now() - time < options_.failure_memory) failed.insert(island_id);
+  for (const auto& [island_id, island] : failures->second) {
+    const bool fails = island.errors > 0 || island.losses >= kLossesThatTell;
+    if (fails && clock_.Now() - island.last < options_.failure_memory) failed.insert(island_id);
   }
   const auto can_run = [&](const auto& entry) {
     const leases::Island& island = entry.second;
