@@ -41,8 +41,8 @@ struct CoreOptions {
   leases::SlowIslandOptions slow_islands;
   // How long a task that was moved is kept for others than the island it was moved from.
   absl::Duration move_preference = absl::Minutes(10);
-  // How long a task that failed on an island, or was lost there twice, is kept for others, while some other can run it. Else an island that fails
-  // all of its tasks, and so is always free, would use up the failure budget of every job.
+  // How long a task that failed on an island, or was lost there twice, is kept for others, while some other can run it.
+  // Else an island that fails all of its tasks, and so is always free, would use up the failure budget of every job.
   absl::Duration failure_memory = absl::Hours(1);
   // Root of the blob store, without a trailing '/'.
   std::string blob_root;
