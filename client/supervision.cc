@@ -1,15 +1,14 @@
 #include "client/supervision.h"
 
-#include <algorithm>
+#include "common/base/backoff.h"
 
 namespace atl::client {
 
 absl::Time RestartPolicy::Died(absl::Time now) {
   constexpr absl::Duration kStable = absl::Seconds(30);
-  constexpr absl::Duration kFirst = absl::Milliseconds(500);
-  constexpr absl::Duration kMost = absl::Seconds(10);
-  pause_ = now - started_ >= kStable ? kFirst : std::clamp(pause_ * 2, kFirst, kMost);
-  return now + pause_;
+  constexpr BackoffLimits kRestarts{.first = absl::Milliseconds(500), .longest = absl::Seconds(10)};
+  deaths_ = now - started_ >= kStable ? 1 : deaths_ + 1;
+  return now + BackoffDelay(kRestarts, deaths_, 0);
 }
 
 }  // namespace atl::client

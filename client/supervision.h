@@ -1,6 +1,8 @@
 // When to start a process that died again. Pure.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/time/time.h"
 
 namespace atl::client {
@@ -14,7 +16,7 @@ class RestartPolicy {
 
  private:
   absl::Time started_ = absl::InfinitePast();
-  absl::Duration pause_ = absl::ZeroDuration();
+  int64_t deaths_ = 0;  // since it last lived that long
 };
 
 }  // namespace atl::client

@@ -1,12 +1,11 @@
 #include "client/watch_job.h"
 
-#include <algorithm>
-
 #include "absl/time/clock.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "client/calls.h"
 #include "client/job_text.h"
 #include "client/watch_view.h"
+#include "common/base/backoff.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -52,10 +51,10 @@ absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, 
   WatchView view(json ? session.err : session.out, session.terminal && !json, session.width, session.colour);
   Job job;
   absl::Time last_answer = absl::Now();
-  absl::Duration pause = absl::ZeroDuration();
+  Backoff backoff({.first = absl::Milliseconds(200), .longest = absl::Seconds(5)});
   const auto show = [&](const Job& now) {
     last_answer = absl::Now();
-    pause = absl::ZeroDuration();
+    backoff.Reset();
     view.Show(now, last_answer);
   };
   while (true) {
@@ -63,9 +62,8 @@ absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, 
     if (IsFinal(job.state())) return job;
     if (!MayReconnect(status)) return ExplainCall(status, peer.what, kStreamTime);
     if (!status.ok() && absl::Now() - last_answer > patience) return ExplainCall(status, peer.what, kStreamTime);
-    if (absl::IsUnavailable(status) && pause == absl::ZeroDuration()) view.Note(peer.what + " is away; waiting for it");
-    pause = std::clamp(pause * 2, absl::Milliseconds(200), absl::Seconds(5));
-    absl::SleepFor(pause);
+    if (absl::IsUnavailable(status) && backoff.failures() == 0) view.Note(peer.what + " is away; waiting for it");
+    absl::SleepFor(backoff.Next());
   }
 }
 

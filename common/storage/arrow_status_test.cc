@@ -73,16 +73,15 @@ TEST(PublicUriTest, HasNeitherCredentialsNorOptions) {
 TEST(RetryDelayTest, GrowsWithJitterAndEnds) {
   const RemoteOptions options{.tries = 6,
                               .unreachable_tries = 2,
-                              .first_delay = absl::Milliseconds(100),
-                              .longest_delay = absl::Milliseconds(500)};
-  EXPECT_EQ(RetryDelay(options, false, 1, 0), absl::Milliseconds(50));
-  EXPECT_EQ(RetryDelay(options, false, 2, 0), absl::Milliseconds(100));
+                              .backoff = {.first = absl::Milliseconds(100), .longest = absl::Milliseconds(500)}};
+  EXPECT_EQ(RetryDelay(options, false, 1, 0), absl::Milliseconds(100));
+  EXPECT_EQ(RetryDelay(options, false, 2, 0), absl::Milliseconds(200));
   EXPECT_EQ(RetryDelay(options, false, 2, 0.5), absl::Milliseconds(150));
-  EXPECT_EQ(RetryDelay(options, false, 5, 0), absl::Milliseconds(250));
+  EXPECT_EQ(RetryDelay(options, false, 5, 0), absl::Milliseconds(500));
   EXPECT_FALSE(RetryDelay(options, false, 6, 0).has_value());
   EXPECT_TRUE(RetryDelay(options, true, 1, 0).has_value());
   EXPECT_FALSE(RetryDelay(options, true, 2, 0).has_value());
-  EXPECT_EQ(RetryDelay({}, false, 10, 1.0), absl::Seconds(10));
+  EXPECT_EQ(RetryDelay({}, false, 10, 0), absl::Seconds(10));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/backoff.h"
 #include "common/storage/local_copies.h"
 #include "common/storage/sha256.h"
 
@@ -68,8 +69,7 @@ struct RemoteOptions {
   int64_t tries = 11;
   // Calls in all while no connection comes about or it breaks.
   int64_t unreachable_tries = 5;
-  absl::Duration first_delay = absl::Milliseconds(100);
-  absl::Duration longest_delay = absl::Seconds(10);
+  BackoffLimits backoff{.first = absl::Milliseconds(100), .longest = absl::Seconds(10)};
   // What local copies of files (LocalPath, MapVerified) may take together.
   int64_t local_copies_bytes = int64_t{16} << 30;
 };

@@ -1,7 +1,6 @@
 #include "common/storage/remote_files.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -93,9 +92,7 @@ std::string PublicUri(std::string_view uri) {
 std::optional<absl::Duration> RetryDelay(const RemoteOptions& options, bool unreachable, int64_t failures,
                                          double jitter) {
   if (failures >= (unreachable ? options.unreachable_tries : options.tries)) return std::nullopt;
-  const absl::Duration full =
-      std::min(options.first_delay * std::pow(2.0, static_cast<double>(failures - 1)), options.longest_delay);
-  return full * (0.5 + jitter / 2);
+  return BackoffDelay(options.backoff, failures, jitter);
 }
 
 absl::StatusOr<std::shared_ptr<arrow::fs::FileSystem>> OpenRemote(const std::string& root_uri,

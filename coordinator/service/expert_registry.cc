@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <set>
 
+#include "common/base/backoff.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -14,6 +15,8 @@ namespace {
 
 // An answer that does not come in so long never will.
 constexpr absl::Duration kReadPatience = absl::Minutes(1);
+// Between two tries to read a version's index.
+constexpr BackoffLimits kReadBackoff{.first = absl::Seconds(1), .longest = absl::Minutes(1)};
 // Failures that are remembered of one server: more than it can have of what it was told to host.
 constexpr ptrdiff_t kMostFailures = 1'000;
 
@@ -280,7 +283,7 @@ void ExpertRegistry::BeginReads(absl::Duration now, const std::vector<serving::W
       const bool begun = read_weights_(uri, digest, [this, of = digest](absl::StatusOr<serving::VersionWeights> read) {
         TakeWeights(of, std::move(read));
       });
-      weights.next_try = now + (begun ? kReadPatience : options_.first_retry);
+      weights.next_try = now + (begun ? kReadPatience : kReadBackoff.first);
     }
     look_again_ = std::min(look_again_, weights.next_try);
   }
@@ -298,8 +301,7 @@ void ExpertRegistry::TakeWeights(const std::string& digest, absl::StatusOr<servi
   }
   metrics_.index_failures->Increment();
   known.known = weights.status();
-  known.wait = std::min(std::max(options_.first_retry, known.wait * 2), options_.last_retry);
-  known.next_try = Now() + known.wait;
+  known.next_try = Now() + BackoffDelay(kReadBackoff, ++known.failures, 0);
 }
 
 void ExpertRegistry::TakePlan(serving::HostingPlan plan) {

@@ -41,9 +41,6 @@ struct ExpertRegistryOptions {
   absl::Duration heat_interval = absl::Seconds(15);
   // A server that could not load a network gets it again after this, where another server has room.
   absl::Duration failure_memory = absl::Minutes(5);
-  // A version's index that could not be read is read again after this, doubled up to the last.
-  absl::Duration first_retry = absl::Seconds(1);
-  absl::Duration last_retry = absl::Minutes(1);
   // Least time between two decisions, and between two messages of one watch.
   absl::Duration watch_interval = absl::Milliseconds(100);
 };
@@ -116,7 +113,7 @@ class ExpertRegistry {
     absl::StatusOr<serving::VersionWeights> known = absl::UnavailableError("");
     bool asked = false;  // whether `known` is an answer
     absl::Duration next_try = absl::ZeroDuration();
-    absl::Duration wait = absl::ZeroDuration();
+    int64_t failures = 0;  // to read it, in a row
   };
 
   absl::Duration Now() const { return clock_.Monotonic(); }

@@ -4,7 +4,6 @@
 #include <deque>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
@@ -291,22 +290,19 @@ void RemoteLane::OnAnswer(Frame* bytes, absl::Status* broken) {
 }
 
 void RemoteLane::Run() {
-  absl::BitGen random;
-  absl::Duration backoff = options_.first_backoff;
+  Backoff backoff(options_.backoff);
   std::string last_reason;
   for (;;) {
     bool steady = false;
     const absl::Status why = Connect(&steady);
-    if (steady) backoff = options_.first_backoff;
+    if (steady) backoff.Reset();
     absl::MutexLock lock(&mutex_);
-    const absl::Duration wait = backoff * absl::Uniform(random, 0.5, 1.0);
     if (stopping_) return;
     if (const std::string reason(why.message()); steady || reason != last_reason) {
       spdlog::warn("expert server {} is out of reach: {}", options_.address, reason);
       last_reason = reason;
     }
-    if (clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + wait)) return;
-    backoff = std::min(backoff * 2, options_.last_backoff);
+    if (clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + backoff.Next())) return;
   }
 }
 

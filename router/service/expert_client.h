@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "atoll/expert/v1/expert_service.grpc.pb.h"
+#include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -28,9 +29,8 @@ struct RemoteLaneOptions {
   // What the server hosts is asked this often; one that takes longer than the timeout is out of reach.
   absl::Duration list_interval = absl::Seconds(1);
   absl::Duration list_timeout = absl::Seconds(3);
-  // Between two tries to reach it, doubled up to the last, with jitter.
-  absl::Duration first_backoff = absl::Milliseconds(100);
-  absl::Duration last_backoff = absl::Seconds(5);
+  // Between two tries to reach it.
+  BackoffLimits backoff{.first = absl::Milliseconds(100), .longest = absl::Seconds(5)};
   // Batches under way per batch that the server evaluates: the next one is there when an answer leaves.
   int32_t batches_per_slot = 2;
   // Called after what it hosts changed, beside the watcher's callback and as that one; may be null.

@@ -232,8 +232,8 @@ class ExpertDirectoryTest : public RemoteExpertsTest {
   void Follow() {
     Make();
     directory_ = std::make_unique<ExpertDirectory>(
-        DirectoryOptions{.first_backoff = absl::Milliseconds(10), .last_backoff = absl::Milliseconds(50)},
-        rpc::MakeChannel(server_->address()), experts_.get(), Clock::Real());
+        rpc::MakeChannel(server_->address()), experts_.get(), Clock::Real(),
+        BackoffLimits{.first = absl::Milliseconds(10), .longest = absl::Milliseconds(50)});
   }
   void TearDown() override {
     directory_.reset();

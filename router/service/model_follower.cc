@@ -2,10 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/random/random.h"
 #include "common/base/errors.h"
-#include "common/rpc/channel.h"
-#include "common/rpc/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "spdlog/spdlog.h"
@@ -59,23 +56,30 @@ ModelFollower::ModelFollower(FollowerOptions options, std::shared_ptr<grpc::Chan
       loader_(std::move(loader)),
       engine_(engine),
       clock_(clock),
-      callbacks_(std::move(callbacks)) {
-  watcher_ = std::thread([this] { WatchLoop(); });
+      callbacks_(std::move(callbacks)),
+      watch_(
+          {.what = "models",
+           .meanwhile = "serving goes on with what is known",
+           .backoff = options_.backoff,
+           .on_connection = callbacks_.on_connection},
+          [this](grpc::ClientContext* context, const std::function<void()>& received) {
+            return ReadStream(context, received);
+          },
+          clock) {
   roller_ = std::thread([this] { RollLoop(); });
   loader_thread_ = std::thread([this] { LoadLoop(); });
 }
 
 ModelFollower::~ModelFollower() {
   Stop();
-  watcher_.join();
   roller_.join();
   loader_thread_.join();
 }
 
 void ModelFollower::Stop() {
+  watch_.Stop();
   absl::MutexLock lock(&mutex_);
   stopping_ = true;
-  if (watch_ != nullptr) watch_->TryCancel();
 }
 
 void ModelFollower::LookAgain() {
@@ -112,47 +116,16 @@ std::vector<FollowedVersion> ModelFollower::Versions() {
   return versions;
 }
 
-void ModelFollower::WatchLoop() {
-  absl::BitGen random;
-  absl::Duration backoff = options_.first_backoff;
-  while (true) {
-    if (WatchOnce()) backoff = options_.first_backoff;
-    absl::MutexLock lock(&mutex_);
-    const absl::Duration wait = backoff * absl::Uniform(random, 0.5, 1.0);
-    if (clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + wait)) return;
-    backoff = std::min(backoff * 2, options_.last_backoff);
-  }
-}
-
-bool ModelFollower::WatchOnce() {
-  grpc::ClientContext context;
-  rpc::SetTimeout(&context, options_.watch_deadline);
-  {
-    absl::MutexLock lock(&mutex_);
-    if (stopping_) return false;
-    watch_ = &context;
-  }
+grpc::Status ModelFollower::ReadStream(grpc::ClientContext* context, const std::function<void()>& received) {
   // Every model, from the start: a row that is known already changes nothing.
-  const auto reader = stub_->WatchModel(&context, pb::WatchModelRequest());
+  const auto reader = stub_->WatchModel(context, pb::WatchModelRequest());
   pb::WatchModelResponse response;
-  bool heard = false;
   std::set<std::string> told;
   while (reader->Read(&response)) {
-    if (!heard && callbacks_.on_connection) callbacks_.on_connection(true);
-    heard = true;
+    received();
     TakeNews(response.model(), told.insert(response.model().name()).second);
   }
-  const grpc::Status status = reader->Finish();
-  absl::MutexLock lock(&mutex_);
-  watch_ = nullptr;
-  if (!stopping_ && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) {
-    // Once for each reason: it may be away for days.
-    std::string why(rpc::FromGrpc(status).message());
-    if (heard || why != away_) spdlog::warn("watching models: {}; serving goes on with what is known", why);
-    away_ = std::move(why);
-    if (callbacks_.on_connection) callbacks_.on_connection(false);
-  }
-  return heard;
+  return reader->Finish();
 }
 
 void ModelFollower::TakeNews(const pb::Model& model, bool first) {
@@ -346,16 +319,14 @@ void ModelFollower::LoadVersion(const PublishedVersion& version) {
     entry->state = VersionState::kReady;
     entry->replicas_until = clock_->Monotonic() + options_.replicas_patience;
     followed.loaded[version.version] = *std::move(loaded);
-    followed.next_retry.erase(version.version);
+    followed.load_failures.erase(version.version);
     followed.load_errors.erase(version.version);
     return;
   }
-  absl::Duration& wait = followed.next_retry.try_emplace(version.version, options_.first_retry).first->second;
-  if (FilesAreToBlame(status)) wait = options_.last_retry;
+  const absl::Duration wait = BackoffDelay(options_.load_backoff, ++followed.load_failures[version.version], 0);
   entry->state = VersionState::kFailed;
-  entry->retry_at = clock_->Monotonic() + wait;
+  entry->retry_at = clock_->Monotonic() + (FilesAreToBlame(status) ? options_.load_backoff.longest : wait);
   followed.load_errors[version.version] = std::string(status.message());
-  wait = std::min(wait * 2, options_.last_retry);
 }
 
 }  // namespace atl::router

@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "atoll/model/v1/model_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/rpc/watch_loop.h"
 #include "router/engine/engine.h"
 #include "router/policy/version_roll.h"
 
@@ -64,19 +65,14 @@ struct RouterVersions {
 struct FollowerOptions {
   // Models to serve; empty: every model that the coordinator knows.
   std::vector<std::string> models;
-  // A version that could not be loaded is tried again after this: doubling from the first to the last where waiting may
-  // help, at once the last where the files are damaged.
-  absl::Duration first_retry = absl::Seconds(1);
-  absl::Duration last_retry = absl::Minutes(1);
-  // Between two tries to reach the coordinator, doubled up to the last, with jitter.
-  absl::Duration first_backoff = absl::Milliseconds(200);
-  absl::Duration last_backoff = absl::Seconds(5);
+  // Before a version that could not be loaded is tried again; at once the longest where the files are damaged.
+  BackoffLimits load_backoff{.first = absl::Seconds(1), .longest = absl::Minutes(1)};
+  // Between two tries to watch the coordinator.
+  BackoffLimits backoff = rpc::WatchLoop::Options().backoff;
   // Versions that stay loaded, for requests that name them, by model.
   std::map<std::string, std::vector<std::string>> pinned;
   // How long requests of a version that was replaced may still take; they are ended then (VERSION_DRAINED).
   absl::Duration drain_deadline = absl::Minutes(10);
-  // A watch is renewed after this: every call has a deadline.
-  absl::Duration watch_deadline = absl::Minutes(10);
   // How long a version whose networks have a server each waits for the further replicas that servers load.
   absl::Duration replicas_patience = absl::Seconds(30);
 };
@@ -119,14 +115,13 @@ class ModelFollower {
     std::map<std::string, PublishedVersion> published;
     std::vector<VersionStatus> versions;
     std::map<std::string, LoadedVersion> loaded;
-    std::map<std::string, std::string> load_errors;    // of kFailed
-    std::string waits_for;                             // of the wanted version, as it was logged
-    std::map<std::string, absl::Duration> next_retry;  // how long a failed version will wait the next time
+    std::map<std::string, std::string> load_errors;  // of kFailed
+    std::string waits_for;                           // of the wanted version, as it was logged
+    std::map<std::string, int64_t> load_failures;    // in a row, by version
   };
 
-  void WatchLoop();
-  // Reads one stream to its end. Returns whether anything came.
-  bool WatchOnce();
+  // Reads one stream of all models to its end.
+  grpc::Status ReadStream(grpc::ClientContext* context, const std::function<void()>& received);
   // `first`: of this model in this watch.
   void TakeNews(const atlpb::model::v1::Model& model, bool first);
 
@@ -154,16 +149,13 @@ class ModelFollower {
   Clock* const clock_;
   const Callbacks callbacks_;
 
-  std::string away_;  // why the last watch ended; of the thread that watches
-
   absl::Mutex mutex_;
   std::map<std::string, Followed> models_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> left_out_ ABSL_GUARDED_BY(mutex_);  // models that options_.models has not, as logged
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ClientContext* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the call under way, to cancel
-  std::deque<PublishedVersion> loads_ ABSL_GUARDED_BY(mutex_);    // to be loaded
-  std::thread watcher_;
+  std::deque<PublishedVersion> loads_ ABSL_GUARDED_BY(mutex_);  // to be loaded
+  rpc::WatchLoop watch_;
   std::thread roller_;
   std::thread loader_thread_;
 };

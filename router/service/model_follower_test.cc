@@ -80,10 +80,8 @@ class ModelFollowerTest : public ::testing::Test {
     server_.reset();
   }
   void Follow() {
-    FollowerOptions options{.first_retry = absl::Milliseconds(10),
-                            .last_retry = absl::Milliseconds(40),
-                            .first_backoff = absl::Milliseconds(10),
-                            .last_backoff = absl::Milliseconds(50)};
+    FollowerOptions options{.load_backoff = {.first = absl::Milliseconds(10), .longest = absl::Milliseconds(40)},
+                            .backoff = {.first = absl::Milliseconds(10), .longest = absl::Milliseconds(50)}};
     options.models = {"digits", "letters"};
     options.pinned = {{"digits", pinned_}};
     options.drain_deadline = drain_deadline_;

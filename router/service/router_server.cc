@@ -220,7 +220,7 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
   ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open(options.blob_store));
   const std::shared_ptr<grpc::Channel> channel =
       rpc::MakeChannel(options.coordinator, rpc::ChannelCredentialsOf(options.security.get()));
-  directory_ = std::make_unique<ExpertDirectory>(DirectoryOptions{}, channel, remote_.get(), Clock::Real());
+  directory_ = std::make_unique<ExpertDirectory>(channel, remote_.get(), Clock::Real());
   ModelFollower::Callbacks callbacks{
       .server_needs =
           [this](const std::vector<NetworkId>& networks) {

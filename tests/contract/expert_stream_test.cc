@@ -79,7 +79,9 @@ std::shared_ptr<FakeLane> MakeFake(std::vector<HostedNetwork> hosted = {{.id = E
 }
 
 router::RemoteLaneOptions Quick(const std::string& address) {
-  return {.address = address, .list_interval = absl::Milliseconds(20), .last_backoff = absl::Milliseconds(100)};
+  return {.address = address,
+          .list_interval = absl::Milliseconds(20),
+          .backoff = {.first = absl::Milliseconds(20), .longest = absl::Milliseconds(100)}};
 }
 
 std::shared_ptr<const Evaluation> Batch(int64_t id, const NetworkId& network, int64_t rows = 1,

@@ -27,8 +27,7 @@ storage::RemoteOptions Quick() {
   return {.stall_timeout = absl::Seconds(1),
           .tries = 5,
           .unreachable_tries = 3,
-          .first_delay = absl::Milliseconds(5),
-          .longest_delay = absl::Milliseconds(20)};
+          .backoff = {.first = absl::Milliseconds(5), .longest = absl::Milliseconds(20)}};
 }
 
 class S3CreateOnceTest : public ::testing::Test {

@@ -28,8 +28,7 @@ storage::RemoteOptions Quick() {
           .stall_timeout = absl::Seconds(1),
           .tries = 5,
           .unreachable_tries = 3,
-          .first_delay = absl::Milliseconds(10),
-          .longest_delay = absl::Milliseconds(40)};
+          .backoff = {.first = absl::Milliseconds(10), .longest = absl::Milliseconds(40)}};
 }
 
 class S3FaultsTest : public ::testing::Test {

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "absl/random/random.h"
 #include "common/base/errors.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
@@ -28,12 +27,6 @@ constexpr absl::Duration kGrantTime = absl::Seconds(5);
 constexpr absl::Duration kLateToken = absl::Minutes(5);
 
 }  // namespace
-
-absl::Duration RetryDelay(int failures, double jitter) {
-  const absl::Duration full =
-      std::min(absl::Milliseconds(200) * (1 << std::clamp(failures - 1, 0, 10)), absl::Seconds(5));
-  return full * (1 - jitter / 2);
-}
 
 bool IsTriedAgain(const absl::Status& status, bool let_in, absl::Duration shut_out) {
   if (absl::IsUnauthenticated(status)) {
@@ -85,15 +78,17 @@ bool CoordinatorClient::TriesAgain(const absl::Status& status) const {
 
 absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
                                       const spec::LeaseToken* committing) {
-  absl::BitGen random;
-  for (int failures = 1;; ++failures) {
+  Backoff backoff(kCoordinatorBackoff);
+  for (;;) {
     const absl::Status status = Try(what, call, timeout, until);
     if (status.ok()) {
-      if (failures > 1) spdlog::info("{}: the coordinator answers again after {} failed calls", what, failures - 1);
+      if (backoff.failures() > 0) {
+        spdlog::info("{}: the coordinator answers again after {} failed calls", what, backoff.failures());
+      }
       return status;
     }
     if (!TriesAgain(status)) return status;
-    if (failures == 1) {
+    if (backoff.failures() == 0) {
       const absl::Status why = rpc::IsRetryable(status) && options_.explain ? options_.explain() : absl::OkStatus();
       spdlog::warn("{}: {}; trying on", what, (why.ok() ? status : why).ToString());
     }
@@ -102,8 +97,7 @@ absl::Status CoordinatorClient::Retry(const char* what, const UnaryCall& call, a
       const bool given_up = committing != nullptr && *committing == given_up_;
       return stopped_ || hurried_ || given_up || (drained_ && until == Until::kDrain);
     };
-    const absl::Duration delay = RetryDelay(failures, absl::Uniform(random, 0.0, 1.0));
-    clock_->AwaitUntil(&mutex_, absl::Condition(&ended), clock_->Monotonic() + delay);
+    clock_->AwaitUntil(&mutex_, absl::Condition(&ended), clock_->Monotonic() + backoff.Next());
     if (committing != nullptr && *committing == given_up_) return status;
     if (hurried_ && until == Until::kStop) return status;
   }

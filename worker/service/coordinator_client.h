@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "atoll/island/v1/island_service.grpc.pb.h"
+#include "common/base/backoff.h"
 #include "common/base/clock.h"
 #include "common/spec/task.h"
 #include "grpcpp/security/credentials.h"
@@ -24,9 +25,8 @@
 
 namespace atl::worker {
 
-// The `failures`-th delay in a row: 0.2 s, doubled each time, at most 5 s; `jitter` in [0, 1) takes up to half of it
-// away, so that a thousand leaders do not come back at once.
-absl::Duration RetryDelay(int failures, double jitter);
+// Between two tries of a call to the coordinator.
+constexpr BackoffLimits kCoordinatorBackoff{.first = absl::Milliseconds(200), .longest = absl::Seconds(5)};
 
 // Whether a call that failed with `status` is made again. A coordinator that is away, too slow or too busy is waited
 // for without end. One that does not take the island's credential any more, though it did before (`let_in`), is asked

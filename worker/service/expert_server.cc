@@ -127,7 +127,6 @@ absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
 
 void ExpertServer::MakeKeeper() {
   keeper_ = std::make_unique<HostingKeeper>(
-      HostingKeeper::Options{},
       HostingKeeper::Calls{.load = [this](const AssignedNetwork& network) { return Load(network); },
                            .drop = [this](const router::NetworkId& id) { local_->Forget(id); },
                            .changed =

@@ -1,16 +1,22 @@
 #include "worker/service/hosting_keeper.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "common/base/backoff.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::worker {
 
+namespace {
+
+// Between two tries to load a network.
+constexpr BackoffLimits kLoadBackoff{.first = absl::Seconds(1), .longest = absl::Minutes(1)};
+
+}  // namespace
+
 using State = HostedState::State;
 
-HostingKeeper::HostingKeeper(Options options, Calls calls, Clock* clock)
-    : options_(options), calls_(std::move(calls)), clock_(clock) {
+HostingKeeper::HostingKeeper(Calls calls, Clock* clock) : calls_(std::move(calls)), clock_(clock) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -124,8 +130,7 @@ void HostingKeeper::Finish(const router::NetworkId& id, const absl::StatusOr<int
   entry.state = loaded.ok() ? State::kReady : State::kFailed;
   entry.bytes = loaded.value_or(0);
   entry.error = loaded.status();
-  entry.retry = std::min(std::max(options_.first_retry, entry.retry * 2), options_.last_retry);
-  entry.next_try = clock_->Monotonic() + entry.retry;
+  if (!loaded.ok()) entry.next_try = clock_->Monotonic() + BackoffDelay(kLoadBackoff, ++entry.failures, 0);
 }
 
 }  // namespace atl::worker

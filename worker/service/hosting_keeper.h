@@ -46,14 +46,8 @@ class HostingKeeper {
     // lock.
     std::function<void()> changed = nullptr;
   };
-  struct Options {
-    // What could not be loaded is tried again after this, doubled up to the last.
-    absl::Duration first_retry = absl::Seconds(1);
-    absl::Duration last_retry = absl::Minutes(1);
-  };
-
   // `clock` must outlive the keeper.
-  HostingKeeper(Options options, Calls calls, Clock* clock);
+  HostingKeeper(Calls calls, Clock* clock);
   ~HostingKeeper();
   HostingKeeper(const HostingKeeper&) = delete;
   HostingKeeper& operator=(const HostingKeeper&) = delete;
@@ -75,7 +69,7 @@ class HostingKeeper {
     HostedState::State state = HostedState::State::kLoading;
     int64_t bytes = 0;
     absl::Status error;
-    absl::Duration retry = absl::ZeroDuration();          // the wait before the last try
+    int64_t failures = 0;                                 // to load it, in a row
     absl::Duration next_try = -absl::InfiniteDuration();  // of kLoading and kFailed
   };
 
@@ -84,7 +78,6 @@ class HostingKeeper {
   // What is to be done now: a drop, else the first load that is due; null when there is nothing before `*look_again`.
   Entry* Next(absl::Duration now, absl::Duration* look_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const Options options_;
   const Calls calls_;
   Clock* const clock_;
   mutable absl::Mutex mutex_;

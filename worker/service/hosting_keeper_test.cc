@@ -52,7 +52,7 @@ class Loads {
 
 TEST(HostingKeeper, LoadsWhatIsAssignedAndDropsTheRestFirst) {
   Loads loads;
-  HostingKeeper keeper({}, loads.Calls(), Clock::Real());
+  HostingKeeper keeper(loads.Calls(), Clock::Real());
   keeper.Assign({Expert(2), Expert(0)});
   EXPECT_TRUE(keeper.AwaitReady().ok());
   EXPECT_TRUE(loads.Await("+0+2"));
@@ -75,7 +75,7 @@ TEST(HostingKeeper, WhatFailsIsSaidAndTriedAgain) {
   Loads loads;
   loads.Fail(0, MakeError(absl::StatusCode::kUnavailable, "STORE_AWAY", "not now"));
   FakeClock clock;
-  HostingKeeper keeper({}, loads.Calls(), &clock);
+  HostingKeeper keeper(loads.Calls(), &clock);
   keeper.Assign({Expert(0), Expert(1)});
   EXPECT_EQ(ErrorReason(keeper.AwaitReady()), "STORE_AWAY");
   EXPECT_TRUE(loads.Await("+0+1"));
@@ -89,7 +89,7 @@ TEST(HostingKeeper, WhatFailsIsSaidAndTriedAgain) {
 TEST(HostingKeeper, WhatIsHostedNoLongerIsLoadedAgainAndFailsByItsReason) {
   Loads loads;
   FakeClock clock;
-  HostingKeeper keeper({}, loads.Calls(), &clock);
+  HostingKeeper keeper(loads.Calls(), &clock);
   keeper.Assign({Expert(0), Expert(1)});
   EXPECT_TRUE(keeper.AwaitReady().ok());
   loads.Fail(0, MakeError(absl::StatusCode::kDataLoss, "HASH_MISMATCH", "damaged"));
@@ -105,7 +105,7 @@ TEST(HostingKeeper, WhatIsHostedNoLongerIsLoadedAgainAndFailsByItsReason) {
 
 TEST(HostingKeeper, AnotherDigestIsAnotherNetwork) {
   Loads loads;
-  HostingKeeper keeper({}, loads.Calls(), Clock::Real());
+  HostingKeeper keeper(loads.Calls(), Clock::Real());
   keeper.Assign({Expert(0, "d1")});
   EXPECT_TRUE(keeper.AwaitReady().ok());
   keeper.Assign({Expert(0, "d2")});

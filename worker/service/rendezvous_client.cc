@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "absl/random/random.h"
+#include "common/base/backoff.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
@@ -111,7 +111,7 @@ void RendezvousClient::Stop(StopRequest request) {
 }
 
 absl::Status RendezvousClient::Run(RankRunner* runner) {
-  absl::BitGen random;
+  Backoff backoff({.first = options_.retry_delay, .longest = options_.retry_delay});
   std::string last_error;
   for (;;) {
     // A rank that still unwinds an attempt must not be counted on for the next one.
@@ -129,9 +129,8 @@ absl::Status RendezvousClient::Run(RankRunner* runner) {
     if (status.ToString() != last_error)
       spdlog::warn("not with the leader at {}: {}", options_.leader, status.ToString());
     last_error = status.ToString();
-    const absl::Duration delay = options_.retry_delay * absl::Uniform(random, 0.5, 1.5);
     absl::MutexLock lock(&mutex_);
-    clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + delay);
+    clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + backoff.Next());
     if (stopping_) return absl::OkStatus();
   }
 }

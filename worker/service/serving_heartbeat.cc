@@ -56,7 +56,9 @@ std::vector<AssignedNetwork> AssignedOf(const pb::HeartbeatResponse& response) {
 }  // namespace
 
 absl::Duration NextHeartbeat(const HeartbeatTimes& times, absl::Duration interval) {
-  if (times.failures > 0) return times.last_end + std::min(RetryDelay(times.failures, times.jitter), interval);
+  if (times.failures > 0) {
+    return times.last_end + std::min(BackoffDelay(kCoordinatorBackoff, times.failures, times.jitter), interval);
+  }
   return times.last_start + (times.changed ? std::min(kShortestPause, interval) : interval);
 }
 

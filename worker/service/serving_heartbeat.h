@@ -30,8 +30,8 @@ struct HeartbeatTimes {
 };
 
 // When the next call starts. Pure. Without failures an interval after the one before, or at once when something has
-// changed, though never more than one call in 100 ms. While the coordinator is away RetryDelay after the last failure,
-// at most an interval: it hears no more of a server than it always does.
+// changed, though never more than one call in 100 ms. While the coordinator is away BackoffDelay after the last
+// failure, at most an interval: it hears no more of a server than it always does.
 absl::Duration NextHeartbeat(const HeartbeatTimes& times, absl::Duration interval);
 
 // The address that routers are told: `advertise` ("HOST" or "HOST:PORT"; port 0 or none: the bound one), else the host
