@@ -39,10 +39,11 @@ trap 'rm -rf "$work"' EXIT
 home=$work/$name
 mkdir -p "$home"/{bin,libexec,lib/ucx,lib/fallback,deploy,tests}
 
+# A DT_RPATH, unlike a DT_RUNPATH, also holds for the libraries that the libraries need, and comes before LD_LIBRARY_PATH.
 for program in "${programs[@]}"; do
   strip -o "$home/libexec/$program" "build/cuda/bin/$program"
+  patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$home/libexec/$program"
 done
-/usr/bin/python3 deploy/bundle/relocate.py '$ORIGIN/../lib' "${programs[@]/#/$home/libexec/}"
 
 # What the loader finds for the programs and for UCX's modules, which it loads by name from a folder beside it.
 ucx=$(dirname "$(/sbin/ldconfig -p | awk '$1 == "libuct.so.0" { print $NF; exit }')")/ucx
