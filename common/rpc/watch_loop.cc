@@ -60,10 +60,11 @@ bool WatchLoop::ReadOnce(Backoff* backoff, std::string* last_reason) {
   if (connected) backoff->Reset();
   if (absl::IsDeadlineExceeded(status)) return true;
   // Each reason is logged once: the server may be gone for days.
-  if (connected || status.message() != *last_reason) {
-    spdlog::warn("watching {}: {}; {}", options_.what, status.message(), options_.meanwhile);
+  const std::string reason(status.message());
+  if (connected || reason != *last_reason) {
+    spdlog::warn("watching {}: {}; {}", options_.what, reason, options_.meanwhile);
   }
-  *last_reason = status.message();
+  *last_reason = reason;
   if (options_.on_connection) options_.on_connection(false);
   return true;
 }
