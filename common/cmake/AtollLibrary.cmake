@@ -6,7 +6,8 @@
 #       layer stops the configuration. TORCH marks a folder that includes LibTorch headers.
 #   atoll_binary(NAME SOURCES ... DEPS ... [TORCH])          layer 5
 #   atoll_test(NAME SOURCES ... [DEPS ...] [LABELS unit] [TORCH] [MAIN] [TIMEOUT s] [ARGS ...] [SERIAL])
-#       A GoogleTest binary registered with CTest as one test. MAIN: the test has its own main.
+#       A GoogleTest binary registered with CTest as one test. MAIN: the test has its own main; others get
+#       tests/test_main.cc, under which no case is skipped unseen.
 #   atoll_fuzz(NAME SOURCES ... DEPS ...)                     a libFuzzer target (ATOLL_FUZZERS) plus, in every
 #       build, a replay of its committed corpus tests/fuzz/corpus/NAME as a test.
 
@@ -111,7 +112,7 @@ function(atoll_test name)
   if(arg_MAIN)
     target_link_libraries(${name} PRIVATE ${arg_DEPS} deps::gtest)
   else()
-    target_link_libraries(${name} PRIVATE ${arg_DEPS} deps::gtest_main)
+    target_link_libraries(${name} PRIVATE ${arg_DEPS} test_main)
   endif()
   if(arg_TORCH)
     target_link_libraries(${name} PRIVATE deps::absl deps::spdlog)

@@ -486,8 +486,7 @@ TEST_P(TransportContract, WaitingUsesNoProcessor) {
   });
 }
 
-TEST_P(TransportContract, KilledPeerDoesNotHoldUpAbort) {
-  if (!island_->HasProcesses()) GTEST_SKIP() << "ranks are threads here: none can be killed alone";
+TEST_P(TransportProcessContract, KilledPeerDoesNotHoldUpAbort) {
   const std::vector<AttemptIdentity> identities(3, Island::Identity());
   const auto body = [](RankSeat& seat) {
     const Lane dead_in{1, 0, 0, LaneKind::kForward};
@@ -528,8 +527,7 @@ TEST_P(TransportContract, KilledPeerDoesNotHoldUpAbort) {
   island_->Run(identities, body, {1});
 }
 
-TEST_P(TransportContract, NoThreadOrDescriptorIsLeft) {
-  if (island_->HasProcesses()) GTEST_SKIP() << "ranks are processes here: counted where they are threads";
+TEST_P(TransportThreadContract, NoThreadOrDescriptorIsLeft) {
   const auto use = [this] {
     island_->Run(2, [](RankSeat& seat) {
       ASSERT_TRUE(seat.Connect({kForward}).ok());
@@ -551,4 +549,9 @@ TEST_P(TransportContract, NoThreadOrDescriptorIsLeft) {
 }
 
 }  // namespace
+
+// Each program instantiates one of them.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportProcessContract);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportThreadContract);
+
 }  // namespace atl::transport

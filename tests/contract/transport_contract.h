@@ -26,6 +26,10 @@ class TransportContract : public ::testing::TestWithParam<TransportUnderTest> {
   std::unique_ptr<Island> island_;
 };
 
+// Cases in which a rank is killed, and cases that count what is left in the process.
+class TransportProcessContract : public TransportContract {};
+class TransportThreadContract : public TransportContract {};
+
 inline std::string NameOf(const ::testing::TestParamInfo<TransportUnderTest>& info) {
   return info.param.name;
 }

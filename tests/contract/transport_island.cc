@@ -163,7 +163,6 @@ class ProcessSeat final : public RankSeat {
 class ProcessIsland final : public Island {
  public:
   explicit ProcessIsland(TransportFactory factory) : factory_(std::move(factory)) {}
-  bool HasProcesses() const override { return true; }
 
   void Run(const std::vector<AttemptIdentity>& identities, const RankBody& body,
            const std::vector<int32_t>& killed) override {

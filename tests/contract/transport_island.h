@@ -50,9 +50,6 @@ class Island {
     Run(std::vector<AttemptIdentity>(rank_count, Identity()), body);
   }
 
-  // Whether ranks are processes: they can be killed, and each has descriptors and processor time of its own.
-  virtual bool HasProcesses() const { return false; }
-
   static AttemptIdentity Identity() { return {.incarnation = 2, .attempt = 5, .secret = "the attempt's secret"}; }
 };
 

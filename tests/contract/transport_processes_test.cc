@@ -15,11 +15,12 @@ TransportFactory Ucx(std::string transports) {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Processes, TransportContract,
+const auto kTransports =
     ::testing::Values(TransportUnderTest{"Ucx", [] { return MakeProcessIsland(Ucx(UcxOptions().transports)); }},
-                      TransportUnderTest{"UcxTcp", [] { return MakeProcessIsland(Ucx("tcp,self")); }}),
-    NameOf);
+                      TransportUnderTest{"UcxTcp", [] { return MakeProcessIsland(Ucx("tcp,self")); }});
+
+INSTANTIATE_TEST_SUITE_P(Processes, TransportContract, kTransports, NameOf);
+INSTANTIATE_TEST_SUITE_P(Processes, TransportProcessContract, kTransports, NameOf);
 
 }  // namespace
 }  // namespace atl::transport

@@ -14,12 +14,13 @@ TransportFactory Ucx(std::string transports) {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Threads, TransportContract,
+const auto kTransports =
     ::testing::Values(TransportUnderTest{"Loopback", [] { return MakeLoopbackIsland(); }},
                       TransportUnderTest{"Ucx", [] { return MakeThreadIsland(Ucx(UcxOptions().transports)); }},
-                      TransportUnderTest{"UcxTcp", [] { return MakeThreadIsland(Ucx("tcp,self")); }}),
-    NameOf);
+                      TransportUnderTest{"UcxTcp", [] { return MakeThreadIsland(Ucx("tcp,self")); }});
+
+INSTANTIATE_TEST_SUITE_P(Threads, TransportContract, kTransports, NameOf);
+INSTANTIATE_TEST_SUITE_P(Threads, TransportThreadContract, kTransports, NameOf);
 
 }  // namespace
 }  // namespace atl::transport
