@@ -225,11 +225,11 @@ absl::Status PgDatabase::Open() {
   return WithContext(status, fmt::format("store {}", target_.name));
 }
 
-PgDatabase::Result PgDatabase::Ask(const std::function<int()>& send, absl::Duration patience) {
+PgDatabase::Result PgDatabase::Ask(const std::function<int()>& send) {
   Result last(nullptr, PQclear);
   if (!Connected() || send() == 0) return last;
   while (Connected()) {
-    if (!AwaitAnswer(patience)) {
+    if (!AwaitAnswer()) {
       PQfinish(std::exchange(connection_, nullptr));
       return {nullptr, PQclear};
     }
@@ -242,12 +242,12 @@ PgDatabase::Result PgDatabase::Ask(const std::function<int()>& send, absl::Durat
 }
 
 PgDatabase::Result PgDatabase::Ask(const std::string& sql) {
-  return Ask([&] { return PQsendQuery(connection_, sql.c_str()); }, patience_);
+  return Ask([&] { return PQsendQuery(connection_, sql.c_str()); });
 }
 
-bool PgDatabase::AwaitAnswer(absl::Duration patience) {
+bool PgDatabase::AwaitAnswer() {
   Clock& clock = *Clock::Real();
-  const absl::Duration deadline = clock.Monotonic() + patience;
+  const absl::Duration deadline = clock.Monotonic() + patience_;
   while (true) {
     const bool unsent = PQflush(connection_) == 1;
     if (!unsent && PQisBusy(connection_) == 0) return true;
@@ -353,14 +353,6 @@ absl::Status PgDatabase::Execute(const std::string& sql) {
   return Retrying(sql, [&] { return Ask(sql); }).status();
 }
 
-absl::Status PgDatabase::ExecuteLong(const std::string& sql) {
-  ATOLL_RETURN_IF_ERROR(Execute(in_transaction_ ? "SET LOCAL statement_timeout = 0" : "SET statement_timeout = 0"));
-  const auto send = [&] { return PQsendQuery(connection_, sql.c_str()); };
-  absl::Status status = Retrying(sql, [&] { return Ask(send, absl::InfiniteDuration()); }).status();
-  if (!in_transaction_) status.Update(Execute(fmt::format("SET statement_timeout = {}", Milliseconds(timeout_))));
-  return status;
-}
-
 Statement PgDatabase::Prepare(std::string_view sql) {
   return Statement(std::make_unique<PgCursor>(this, std::string(sql)));
 }
@@ -385,7 +377,7 @@ absl::StatusOr<PgDatabase::Result> PgDatabase::Run(const std::string& sql, const
       const auto prepare = [&] {
         return PQsendPrepare(connection_, name.c_str(), numbered.c_str(), count, types.data());
       };
-      Result prepared = Ask(prepare, patience_);
+      Result prepared = Ask(prepare);
       if (PQresultStatus(prepared.get()) != PGRES_COMMAND_OK) return prepared;
       it = statements_.emplace(sql, name).first;
     }
@@ -393,7 +385,7 @@ absl::StatusOr<PgDatabase::Result> PgDatabase::Run(const std::string& sql, const
       return PQsendQueryPrepared(connection_, it->second.c_str(), count, values.data(), lengths.data(), formats.data(),
                                  /*resultFormat=*/1);
     };
-    return Ask(execute, patience_);
+    return Ask(execute);
   });
 }
 

@@ -46,7 +46,6 @@ class PgDatabase : public Database {
 
   Dialect dialect() const override { return Dialect::kPostgres; }
   absl::Status Execute(const std::string& sql) override;
-  absl::Status ExecuteLong(const std::string& sql) override;
   Statement Prepare(std::string_view sql) override;
   int64_t changes() const override { return changes_; }
   absl::Status Begin() override;
@@ -81,10 +80,10 @@ class PgDatabase : public Database {
   bool Connected() const;
   // The answer to what `send` sends: the last of several, or the first error. Empty when nothing could be sent, and,
   // without the connection, when the answer did not come in time.
-  Result Ask(const std::function<int()>& send, absl::Duration patience);
+  Result Ask(const std::function<int()>& send);
   Result Ask(const std::string& sql);
   // Returns when the answer is there or the connection is gone; false when neither was so in time.
-  bool AwaitAnswer(absl::Duration patience);
+  bool AwaitAnswer();
   // Outside a transaction, connects again and runs `ask` again when the connection turned out to be gone.
   absl::StatusOr<Result> Retrying(std::string_view doing, const std::function<Result()>& ask);
   absl::StatusOr<Result> Judge(std::string_view doing, Result result);

@@ -1,6 +1,6 @@
 // The seam between the store's SQL, which is written once, and the databases that run it. Private to coordinator/store.
 //
-// SQL is what SQLite and PostgreSQL both take: '?' for parameters, ON CONFLICT, RETURNING, BIGINT in casts, sha256().
+// SQL is what SQLite and PostgreSQL both take: '?' for parameters, ON CONFLICT, RETURNING, BIGINT in casts.
 #pragma once
 
 #include <cstdint>
@@ -86,8 +86,6 @@ class Database {
   virtual Dialect dialect() const = 0;
   // Runs one or more statements without parameters.
   virtual absl::Status Execute(const std::string& sql) = 0;
-  // The same for what takes as long as the database is large: no limit of time ends it.
-  virtual absl::Status ExecuteLong(const std::string& sql) { return Execute(sql); }
   // A cached prepared statement. `sql` is a literal: a bad one is a bug, and comes back as an error at Step.
   virtual Statement Prepare(std::string_view sql) = 0;
   // Rows changed by the last statement.

@@ -32,15 +32,9 @@ spec::Artifact ReadArtifact(Statement& row) {
 }
 
 absl::StatusOr<std::vector<spec::Artifact>> ReadArtifacts(Database& database, std::string_view task_id) {
-  std::vector<spec::Artifact> artifacts;
   Statement row =
       database.Prepare(fmt::format("SELECT {} FROM artifacts WHERE task_id = ? ORDER BY position", kArtifactColumns));
-  row.Bind(task_id);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return artifacts;
-    artifacts.push_back(ReadArtifact(row));
-  }
+  return ReadRows(row.Bind(task_id), ReadArtifact);
 }
 
 // Of the tasks of the jobs that `selected` gives, by task; `job_id`, if given, takes the place of its question mark.
@@ -53,9 +47,7 @@ absl::StatusOr<std::map<std::string, std::vector<jobs::Rollback>>> ReadRollbacks
       "attempt",
       kRollbackColumns, selected));
   if (!job_id.empty()) row.Bind(job_id);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return rollbacks;
+  ATOLL_RETURN_IF_ERROR(ForEachRow(row, [&](Statement&) {
     const std::string task_id = row.Text();
     jobs::Rollback& rollback = rollbacks[task_id].emplace_back();
     rollback.attempt = row.Int();
@@ -67,7 +59,9 @@ absl::StatusOr<std::map<std::string, std::vector<jobs::Rollback>>> ReadRollbacks
     rollback.message = row.Text();
     rollback.evidence_uri = row.Text();
     rollback.time = row.Time();
-  }
+    return absl::OkStatus();
+  }));
+  return rollbacks;
 }
 
 jobs::Task ReadTask(Statement& row) {
@@ -127,15 +121,9 @@ absl::StatusOr<jobs::Job> ReadJob(Statement& row) {
 }
 
 absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::string_view job_id) {
-  std::vector<jobs::Task> tasks;
   Statement row =
       database.Prepare(fmt::format("SELECT {} FROM tasks WHERE job_id = ? ORDER BY position", kTaskColumns));
-  row.Bind(job_id);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) break;
-    tasks.push_back(ReadTask(row));
-  }
+  ATOLL_ASSIGN_OR_RETURN(std::vector<jobs::Task> tasks, ReadRows(row.Bind(job_id), ReadTask));
   for (jobs::Task& task : tasks) {
     // Written when the task succeeds, and not before.
     if (task.state != jobs::TaskState::kSucceeded) continue;
@@ -153,34 +141,32 @@ absl::StatusOr<std::vector<jobs::JobRecord>> ReadUnfinishedJobs(Database& databa
       fmt::format("SELECT task_id, {} FROM artifacts WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id IN ({})) "
                   "ORDER BY task_id, position",
                   kArtifactColumns, kUnfinished));
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, artifact.Step());
-    if (!found) break;
-    std::vector<spec::Artifact>& of_task = outputs[artifact.Text()];
-    of_task.push_back(ReadArtifact(artifact));
-  }
+  ATOLL_RETURN_IF_ERROR(ForEachRow(artifact, [&](Statement& row) {
+    std::vector<spec::Artifact>& of_task = outputs[row.Text()];
+    of_task.push_back(ReadArtifact(row));
+    return absl::OkStatus();
+  }));
   ATOLL_ASSIGN_OR_RETURN(auto rollbacks, ReadRollbacks(database, kUnfinished));
   std::unordered_map<std::string, std::vector<jobs::Task>> tasks;
   Statement task = database.Prepare(fmt::format(
       "SELECT job_id, {} FROM tasks WHERE job_id IN ({}) ORDER BY job_id, position", kTaskColumns, kUnfinished));
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, task.Step());
-    if (!found) break;
-    std::vector<jobs::Task>& of_job = tasks[task.Text()];
-    of_job.push_back(ReadTask(task));
+  ATOLL_RETURN_IF_ERROR(ForEachRow(task, [&](Statement& row) {
+    std::vector<jobs::Task>& of_job = tasks[row.Text()];
+    of_job.push_back(ReadTask(row));
     if (auto made = outputs.extract(of_job.back().task_id)) of_job.back().outputs = std::move(made.mapped());
     if (auto known = rollbacks.extract(of_job.back().task_id)) of_job.back().rollbacks = std::move(known.mapped());
-  }
+    return absl::OkStatus();
+  }));
   std::vector<jobs::JobRecord> records;
   Statement job =
       database.Prepare(fmt::format("SELECT {} FROM jobs WHERE state IN (1, 2) ORDER BY sequence", kJobColumns));
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, job.Step());
-    if (!found) return records;
+  ATOLL_RETURN_IF_ERROR(ForEachRow(job, [&](Statement& row) -> absl::Status {
     jobs::JobRecord& record = records.emplace_back();
-    ATOLL_ASSIGN_OR_RETURN(record.job, ReadJob(job));
+    ATOLL_ASSIGN_OR_RETURN(record.job, ReadJob(row));
     if (auto of_job = tasks.extract(record.job.job_id)) record.tasks = std::move(of_job.mapped());
-  }
+    return absl::OkStatus();
+  }));
+  return records;
 }
 
 AttemptRow ReadAttempt(Statement& row) {
@@ -213,16 +199,11 @@ CheckpointRow ReadCheckpoint(Statement& row) {
 }
 
 absl::StatusOr<std::vector<CheckpointRow>> ReadCheckpoints(Database& database, std::string_view task_id) {
-  std::vector<CheckpointRow> checkpoints;
   const std::string where = task_id.empty() ? "" : "WHERE task_id = ? ";
   Statement row = database.Prepare(
       fmt::format("SELECT {} FROM checkpoints {}ORDER BY task_id, step, attempt", kCheckpointColumns, where));
   if (!task_id.empty()) row.Bind(task_id);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return checkpoints;
-    checkpoints.push_back(ReadCheckpoint(row));
-  }
+  return ReadRows(row, ReadCheckpoint);
 }
 
 ModelVersionRow ReadModelVersion(Statement& row) {

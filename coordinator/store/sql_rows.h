@@ -3,9 +3,11 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/status_macros.h"
 #include "coordinator/store/sql_database.h"
 #include "coordinator/store/store.h"
 
@@ -13,7 +15,7 @@ namespace atl::store {
 
 // Column lists in the order in which the readers below read them.
 inline constexpr std::string_view kJobColumns =
-    "job_id, spec_yaml, dataset_manifest_uri, state, create_time, end_time, message, model_version, revision, owner";
+    "job_id, spec, dataset_manifest_uri, state, create_time, end_time, message, model_version, revision, owner";
 inline constexpr std::string_view kAttemptColumns =
     "task_id, attempt, store_epoch, island_id, incarnation, secret_sha256, outcome, message, start_time, end_time, "
     "code";
@@ -23,6 +25,27 @@ inline constexpr std::string_view kCheckpointColumns =
     "task_id, attempt, step, manifest_uri, manifest_sha256, milestone, state, commit_time";
 inline constexpr std::string_view kModelVersionColumns = "name, version, job_id, uri, digest, experts, publish_time";
 inline constexpr std::string_view kServingColumns = "name, version, generation, change_time, cause";
+
+// Passes every row to `read`, up to the first error.
+template <typename Read>
+absl::Status ForEachRow(Statement& row, const Read& read) {
+  while (true) {
+    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) return absl::OkStatus();
+    ATOLL_RETURN_IF_ERROR(read(row));
+  }
+}
+
+// What `read` makes of each row.
+template <typename Read, typename T = std::invoke_result_t<Read, Statement&>>
+absl::StatusOr<std::vector<T>> ReadRows(Statement& row, const Read& read) {
+  std::vector<T> rows;
+  ATOLL_RETURN_IF_ERROR(ForEachRow(row, [&](Statement& one) {
+    rows.push_back(read(one));
+    return absl::OkStatus();
+  }));
+  return rows;
+}
 
 absl::StatusOr<jobs::Job> ReadJob(Statement& row);
 AttemptRow ReadAttempt(Statement& row);

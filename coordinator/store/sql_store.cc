@@ -11,7 +11,6 @@
 #include "coordinator/store/sql_rows.h"
 #include "coordinator/store/sql_transaction.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 
 namespace atl::store {
 namespace {
@@ -47,15 +46,6 @@ absl::Status SqlStore::Load(std::unique_ptr<Database> database) {
   ATOLL_RETURN_IF_ERROR(Write("open", [&](Transaction&) {
     return database_->Prepare("UPDATE meta SET value = value WHERE key = 'revision'").Run();
   }));
-  // What fails here is no reason to refuse service: the store itself has the hashes alone.
-  if (const absl::StatusOr<bool> erased = EraseRemains(*database_); !erased.ok()) {
-    spdlog::warn(
-        "store {}: secrets of attempts of an earlier build may still lie in free pages; the next start erases "
-        "them: {}",
-        name_, erased.status().ToString());
-  } else if (*erased) {
-    spdlog::info("store {}: rewritten without the secrets of an earlier build", name_);
-  }
   return LoadMeta();
 }
 
@@ -162,19 +152,18 @@ absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> SqlStore::Fin
   std::map<std::string, spec::Progress, std::less<>> progress;
   Statement row = database_->Prepare(
       "SELECT task_id, progress FROM final_progress WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id = ?)");
-  row.Bind(job_id);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return progress;
+  ATOLL_RETURN_IF_ERROR(ForEachRow(row.Bind(job_id), [&](Statement&) -> absl::Status {
     std::string task_id = row.Text();
     ATOLL_ASSIGN_OR_RETURN(progress[task_id], ProgressFromJson(row.Text()));
-  }
+    return absl::OkStatus();
+  }));
+  return progress;
 }
 
 absl::StatusOr<Store::JobPage> SqlStore::ListJobs(int64_t before, int32_t limit) {
   JobPage page;
   Statement row = database_->Prepare(fmt::format(
-      "SELECT {}, sequence, LENGTH(spec_yaml) FROM jobs WHERE ? = 0 OR sequence < ? ORDER BY sequence DESC LIMIT ?",
+      "SELECT {}, sequence, LENGTH(spec) FROM jobs WHERE ? = 0 OR sequence < ? ORDER BY sequence DESC LIMIT ?",
       kJobColumns));
   row.Bind(before).Bind(before).Bind(int64_t{limit} + 1);
   int64_t last = 0;
@@ -199,14 +188,9 @@ absl::StatusOr<Store::JobPage> SqlStore::ListJobs(int64_t before, int32_t limit)
 }
 
 absl::StatusOr<std::vector<AttemptRow>> SqlStore::ActiveAttempts() {
-  std::vector<AttemptRow> attempts;
   Statement row =
       database_->Prepare(fmt::format("SELECT {} FROM attempts WHERE outcome = 1 ORDER BY task_id", kAttemptColumns));
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return attempts;
-    attempts.push_back(ReadAttempt(row));
-  }
+  return ReadRows(row, ReadAttempt);
 }
 
 absl::StatusOr<std::optional<AttemptRow>> SqlStore::GetAttempt(std::string_view task_id, int64_t attempt) {
@@ -218,15 +202,9 @@ absl::StatusOr<std::optional<AttemptRow>> SqlStore::GetAttempt(std::string_view 
 }
 
 absl::StatusOr<std::vector<AttemptRow>> SqlStore::Attempts(std::string_view task_id) {
-  std::vector<AttemptRow> attempts;
   Statement row =
       database_->Prepare(fmt::format("SELECT {} FROM attempts WHERE task_id = ? ORDER BY attempt", kAttemptColumns));
-  row.Bind(task_id);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return attempts;
-    attempts.push_back(ReadAttempt(row));
-  }
+  return ReadRows(row.Bind(task_id), ReadAttempt);
 }
 
 absl::StatusOr<std::vector<CheckpointRow>> SqlStore::Checkpoints(std::string_view task_id) {
@@ -234,34 +212,20 @@ absl::StatusOr<std::vector<CheckpointRow>> SqlStore::Checkpoints(std::string_vie
 }
 
 absl::StatusOr<std::vector<std::string>> SqlStore::ArtifactUris() {
-  std::vector<std::string> uris;
   Statement row = database_->Prepare("SELECT uri FROM artifacts");
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return uris;
-    uris.push_back(row.Text());
-  }
+  return ReadRows(row, [](Statement& uri) { return uri.Text(); });
 }
 
 absl::StatusOr<std::vector<DeletedJob>> SqlStore::DeletedJobs() {
-  std::vector<DeletedJob> jobs;
   Statement row = database_->Prepare("SELECT job_id, delete_time FROM deleted_jobs");
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return jobs;
-    DeletedJob& job = jobs.emplace_back();
-    job.job_id = row.Text();
-    job.delete_time = row.Time();
-  }
+  return ReadRows(row, [](Statement& job) { return DeletedJob{.job_id = job.Text(), .delete_time = job.Time()}; });
 }
 
 absl::StatusOr<std::vector<leases::Island>> SqlStore::Islands() {
   std::vector<leases::Island> islands;
   Statement row = database_->Prepare(
       "SELECT island_id, incarnation, request_id, capabilities, drain_reason, register_time FROM islands");
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return islands;
+  ATOLL_RETURN_IF_ERROR(ForEachRow(row, [&](Statement&) -> absl::Status {
     leases::Island& island = islands.emplace_back();
     island.island_id = row.Text();
     island.incarnation = row.Int();
@@ -269,7 +233,9 @@ absl::StatusOr<std::vector<leases::Island>> SqlStore::Islands() {
     ATOLL_ASSIGN_OR_RETURN(island.capabilities, CapabilitiesFromJson(row.Text()));
     island.drain_reason = row.Text();
     island.register_time = row.Time();
-  }
+    return absl::OkStatus();
+  }));
+  return islands;
 }
 
 absl::StatusOr<Model> SqlStore::GetModel(std::string_view name) {
@@ -283,25 +249,15 @@ absl::StatusOr<Model> SqlStore::GetModel(std::string_view name) {
   model.serving = ReadServing(serving);
   Statement row = database_->Prepare(
       fmt::format("SELECT {} FROM model_versions WHERE name = ? ORDER BY sequence DESC", kModelVersionColumns));
-  row.Bind(name);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool more, row.Step());
-    if (!more) return model;
-    model.versions.push_back(ReadModelVersion(row));
-  }
+  ATOLL_ASSIGN_OR_RETURN(model.versions, ReadRows(row.Bind(name), ReadModelVersion));
+  return model;
 }
 
 absl::StatusOr<std::vector<Model>> SqlStore::ListModels(std::string_view after, int32_t limit) {
-  std::vector<std::string> names;
-  {
-    Statement row = database_->Prepare("SELECT name FROM serving WHERE name > ? ORDER BY name LIMIT ?");
-    row.Bind(after).Bind(int64_t{limit});
-    while (true) {
-      ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-      if (!found) break;
-      names.push_back(row.Text());
-    }
-  }
+  Statement row = database_->Prepare("SELECT name FROM serving WHERE name > ? ORDER BY name LIMIT ?");
+  row.Bind(after).Bind(int64_t{limit});
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         ReadRows(row, [](Statement& name) { return name.Text(); }));
   std::vector<Model> models;
   for (const std::string& name : names) {
     ATOLL_ASSIGN_OR_RETURN(Model model, GetModel(name));
@@ -311,15 +267,9 @@ absl::StatusOr<std::vector<Model>> SqlStore::ListModels(std::string_view after, 
 }
 
 absl::StatusOr<std::vector<ServingRow>> SqlStore::ServingHistory(std::string_view name) {
-  std::vector<ServingRow> history;
   Statement row = database_->Prepare(
       fmt::format("SELECT {} FROM serving_history WHERE name = ? ORDER BY generation", kServingColumns));
-  row.Bind(name);
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
-    if (!found) return history;
-    history.push_back(ReadServing(row));
-  }
+  return ReadRows(row.Bind(name), ReadServing);
 }
 
 }  // namespace atl::store

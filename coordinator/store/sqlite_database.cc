@@ -6,7 +6,6 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "coordinator/leases/attempt_secret.h"
 #include "fmt/format.h"
 
 namespace atl::store {
@@ -36,16 +35,6 @@ absl::Status SqliteError(int code, std::string_view doing, std::string_view mess
 }
 
 namespace {
-
-// sha256(bytes), as PostgreSQL has it.
-void Sha256Function(sqlite3_context* context, int /*count*/, sqlite3_value** arguments) {
-  const void* bytes = sqlite3_value_blob(arguments[0]);
-  const int size = sqlite3_value_bytes(arguments[0]);
-  const std::string hash = leases::SecretHash(
-      bytes == nullptr ? std::string_view()
-                       : std::string_view(static_cast<const char*>(bytes), static_cast<size_t>(size)));
-  sqlite3_result_blob64(context, hash.data(), hash.size(), SQLITE_TRANSIENT);
-}
 
 class SqliteCursor : public Cursor {
  public:
@@ -110,9 +99,6 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::
     return SqliteError(code, fmt::format("opening store {}", path), handle ? sqlite3_errmsg(handle) : "no memory");
   }
   sqlite3_extended_result_codes(handle, 1);
-  const int function = sqlite3_create_function_v2(handle, "sha256", 1, SQLITE_UTF8 | SQLITE_DETERMINISTIC, nullptr,
-                                                  Sha256Function, nullptr, nullptr, nullptr);
-  if (function != SQLITE_OK) return SqliteError(function, "making sha256()", sqlite3_errmsg(handle));
   sqlite3_busy_timeout(handle, static_cast<int>(absl::ToInt64Milliseconds(busy_timeout)));
   return database;
 }

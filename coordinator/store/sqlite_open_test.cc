@@ -94,21 +94,6 @@ TEST(SqliteOpenTest, TheStoreIsItsOwnersAlone) {
     const auto store = OpenOrDie(folder.File("s.db"));
     EXPECT_EQ(modes(folder), closed);
   }
-  // As an earlier build left it, and a crash its log.
-  TemporaryFolder old;
-  {
-    const auto store = OpenOrDie(folder.File("s.db"));
-    ASSERT_TRUE(store->AdoptEpoch(1).ok());
-    for (const char* name : {"s.db", "s.db-wal"}) {
-      std::filesystem::copy_file(folder.File(name), old.File(name));
-      ASSERT_EQ(chmod(old.File(name).c_str(), 0644), 0);
-    }
-  }
-  {
-    const auto store = OpenOrDie(old.File("s.db"));
-    EXPECT_EQ(store->epoch(), 1) << "of the log";
-    EXPECT_EQ(modes(old), closed);
-  }
   umask(before);
 }
 
@@ -187,15 +172,35 @@ TEST(SqliteOpenTest, ReadOnlyErrorsAreNamed) {
   EXPECT_EQ(ErrorReason(SqliteError(10 /* SQLITE_IOERR */, "writing", "I/O")), "STORE_IO");
 }
 
-TEST(SqliteOpenTest, MigratingTwiceChangesNothing) {
+// A made-up second schema: it becomes the first one's, once, and not at all where it fails.
+TEST(SqliteOpenTest, AnOlderSchemaIsMigratedWholeOrNotAtAll) {
   TemporaryFolder folder;
+  { OpenOrDie(folder.File("s.db")); }
   auto database = SqliteDatabase::Open(folder.File("s.db"), absl::ZeroDuration());
   ASSERT_TRUE(database.ok());
-  ASSERT_TRUE(Migrate(**database).ok());
-  ASSERT_TRUE(Migrate(**database).ok());
-  Statement count = (*database)->Prepare("SELECT count(*) FROM schema_version");
-  ASSERT_TRUE(count.Step().ok());
-  EXPECT_EQ(count.Int(), SchemaVersion());
+  const auto count = [&](std::string_view sql) {
+    Statement row = (*database)->Prepare(sql);
+    EXPECT_TRUE(row.Step().ok()) << sql;
+    return row.Int();
+  };
+  const char* kVersion = "SELECT max(version) FROM schema_version";
+  ASSERT_EQ(count(kVersion), 1);
+
+  const absl::Status failed =
+      Migrate(**database, {Migrations()[0], "ALTER TABLE jobs ADD COLUMN color TEXT; CREATE TABLE jobs (x);"});
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("migrating to schema version 2")) << failed;
+  EXPECT_EQ(count(kVersion), 1);
+  EXPECT_EQ(count("SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'color'"), 0);
+
+  const auto painted = {Migrations()[0], "ALTER TABLE jobs ADD COLUMN color TEXT NOT NULL DEFAULT 'red';"};
+  for (int times = 0; times < 2; ++times) {
+    const absl::Status migrated = Migrate(**database, painted);
+    ASSERT_TRUE(migrated.ok()) << migrated;
+    EXPECT_EQ(count("SELECT count(*) FROM schema_version"), 2);
+    EXPECT_EQ(count("SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'color'"), 1);
+  }
+  database->reset();
+  EXPECT_EQ(ErrorReason(OpenStatus(folder.File("s.db"))), "STORE_TOO_NEW") << "this build has the first one alone";
 }
 
 }  // namespace

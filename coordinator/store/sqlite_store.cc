@@ -83,20 +83,10 @@ absl::StatusOr<int> LockStore(const std::string& store_path) {
   return descriptor;
 }
 
-// A store that is made is its owner's alone, whatever the umask; SQLite makes the files beside it like it. An earlier
-// build made files that others may read: they are closed. Existing files are not opened here, because closing them
-// again would end the locks that this process has on them.
-void CloseToOthers(const std::string& path) {
+// A store that is made is its owner's alone, whatever the umask; SQLite makes the files beside it like it.
+void MakeForOwnerAlone(const std::string& path) {
   const int made = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (made >= 0) close(made);
-  for (const char* suffix : {"", "-wal", "-shm"}) {
-    const std::string name = path + suffix;
-    struct stat found = {};
-    if (stat(name.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || (found.st_mode & 077) == 0) continue;
-    if (chmod(name.c_str(), found.st_mode & 0700) == 0) continue;
-    spdlog::warn("{} can be read by others than its owner, and cannot be closed to them: {}", name,
-                 std::strerror(errno));
-  }
 }
 
 absl::StatusOr<std::unique_ptr<Database>> OpenChecked(const SqliteStoreOptions& options) {
@@ -136,7 +126,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOption
   ATOLL_RETURN_IF_ERROR(CheckLogHasItsStore(options.path));
   ATOLL_ASSIGN_OR_RETURN(const int lock, LockStore(options.path));
   std::unique_ptr<SqliteStore> store(new SqliteStore(options, lock));
-  CloseToOthers(options.path);
+  MakeForOwnerAlone(options.path);
   auto database = OpenChecked(options);
   const absl::Status status = database.ok() ? store->Load(*std::move(database)) : database.status();
   if (!status.ok()) return WithContext(status, fmt::format("store {}", options.path));

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,18 +29,6 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Names of the folder's files that have `bytes` in them.
-inline std::vector<std::string> FilesWith(const std::string& folder, const std::string& bytes) {
-  std::vector<std::string> found;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file()) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    const std::string content{std::istreambuf_iterator<char>(file), {}};
-    if (content.find(bytes) != std::string::npos) found.push_back(entry.path().filename());
-  }
-  return found;
-}
-
 inline std::unique_ptr<SqliteStore> OpenOrDie(const std::string& path) {
   auto store = SqliteStore::Open({path, absl::Milliseconds(50)});
   if (!store.ok()) {
@@ -66,7 +52,7 @@ inline jobs::JobRecord SmallJob(const std::string& job_id) {
   return record;
 }
 
-// Of every attempt that the tests and testdata/ make.
+// The secret of every attempt that the tests make.
 inline const std::string kSecret("s\0cret", 6);
 
 inline AttemptRow ActiveAttempt(const std::string& task_id, int64_t attempt, const std::string& island_id,

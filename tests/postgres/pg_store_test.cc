@@ -444,47 +444,6 @@ TEST_F(PgStoreTest, AnotherProgramsDatabaseIsLeftAlone) {
               ElementsAre("recipes"));
 }
 
-TEST_F(PgStoreTest, SecretsThatAnEarlierBuildWroteBecomeHashes) {
-  const AttemptRow attempt = ActiveAttempt("j-1/cluster", 1, "a", 1);
-  {
-    const auto store = OpenOrDie("host-a");
-    ASSERT_TRUE(store->AdoptEpoch(1).ok());
-    ASSERT_TRUE(store
-                    ->Write("insert",
-                            [&](Transaction& t) -> absl::Status {
-                              ATOLL_RETURN_IF_ERROR(t.NextRevision().status());
-                              ATOLL_RETURN_IF_ERROR(t.InsertJob(SmallJob("j-1")));
-                              return t.InsertAttempt(attempt);
-                            })
-                    .ok());
-  }
-  // As schema 6 had it.
-  server().Ask(
-      uri_,
-      "ALTER TABLE attempts RENAME COLUMN secret_sha256 TO secret; UPDATE attempts SET secret = "
-      "'\\x730063726574'; DELETE FROM meta WHERE key = 'remains'; DELETE FROM schema_version WHERE version > 6");
-  // A large table's takes longer than the lease lasts.
-  server().Ask(
-      uri_,
-      "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(5); RETURN NULL; END $$; "
-      "CREATE TRIGGER slow BEFORE UPDATE ON attempts FOR EACH STATEMENT EXECUTE FUNCTION slow()");
-  const char* where = "SELECT pg_relation_filenode('attempts')";
-  const auto before = server().Ask(uri_, where);
-  {
-    absl::StatusOr<std::unique_ptr<PgStore>> store = absl::UnknownError("not yet");
-    ASSERT_TRUE(testing_cluster::Await(absl::Seconds(60), [&] {
-      store = PgStore::Open({.uri = uri_, .holder = "host-a", .lease_duration = absl::Seconds(2)});
-      return store.ok();
-    })) << store.status();
-    EXPECT_THAT((*store)->ActiveAttempts().value(), ElementsAre(attempt));
-    EXPECT_TRUE((*store)->Write("check", [&](Transaction& t) { return t.CheckFence(TokenOf(attempt)); }).ok());
-  }
-  const auto after = server().Ask(uri_, where);
-  EXPECT_NE(after, before) << "the table is another file, without the rows of before";
-  { OpenOrDie("host-a"); }
-  EXPECT_EQ(server().Ask(uri_, where), after) << "once";
-}
-
 TEST_F(PgStoreTest, ANewerSchemaIsRefusedUntouched) {
   { OpenOrDie("host-a"); }
   server().Ask(uri_, "INSERT INTO schema_version VALUES (99, 0)");
