@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "grpcpp/channel.h"
+
 namespace atl::router {
 namespace {
 

@@ -5,6 +5,7 @@
 #include "common/base/errors.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "grpcpp/channel.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
@@ -17,6 +18,9 @@ constexpr absl::Duration kRollPeriod = absl::Milliseconds(500);
 
 // Requests leave when the engine looks; it is asked again in case one came in between.
 constexpr absl::Duration kEndAgainAfter = absl::Seconds(5);
+
+// How long a version whose networks have a server each waits for the further replicas that servers load.
+constexpr absl::Duration kReplicasPatience = absl::Seconds(30);
 
 bool FilesAreToBlame(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
@@ -317,7 +321,7 @@ void ModelFollower::LoadVersion(const PublishedVersion& version) {
   VersionStatus* const entry = Find(&followed.versions, version.version);
   if (status.ok()) {
     entry->state = VersionState::kReady;
-    entry->replicas_until = clock_->Monotonic() + options_.replicas_patience;
+    entry->replicas_until = clock_->Monotonic() + kReplicasPatience;
     followed.loaded[version.version] = *std::move(loaded);
     followed.load_failures.erase(version.version);
     followed.load_errors.erase(version.version);
