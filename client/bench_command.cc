@@ -115,10 +115,9 @@ absl::Status BenchSample(const Session& session, const BenchFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const GetSamplerInfoResponse info, GetSamplerInfo(session, peer, flags.sample));
   ATOLL_ASSIGN_OR_RETURN(const Labels labels, FindLabels(flags.sample, 1, info));
   ATOLL_RETURN_IF_ERROR(RequestAt(flags, labels, 0).status());
-  OpenLoopOptions options;
-  if (session.timeout_given) options.request_timeout = session.timeout();
+  const absl::Duration request_timeout = session.timeout_given ? session.timeout() : absl::Seconds(60);
   const std::vector<RequestOutcome> outcomes = DriveOpenLoop(
-      peer.stub.get(), arrivals, [&](size_t index) { return *RequestAt(flags, labels, index); }, options,
+      peer.stub.get(), arrivals, [&](size_t index) { return *RequestAt(flags, labels, index); }, request_timeout,
       [&](int64_t sent, int64_t ended) {
         if (!session.terminal) return;
         *session.err << fmt::format("\r\x1b[K{} of {} requests sent, {} ended", sent, arrivals.size(), ended)
@@ -133,7 +132,7 @@ absl::Status BenchSample(const Session& session, const BenchFlags& flags) {
   }
   // Where nothing came back there is nothing measured: the first error says why.
   if (figures.done > 0 || outcomes.empty()) return absl::OkStatus();
-  return InFlags(ExplainCall(outcomes.front().status, peer.what, options.request_timeout));
+  return InFlags(ExplainCall(outcomes.front().status, peer.what, request_timeout));
 }
 
 }  // namespace

@@ -228,11 +228,11 @@ LocalCluster::Process* LocalCluster::AddProcess(const std::string& name, std::ve
   process->name = name;
   process->child.command = std::move(command);
   process->child.log_file = Path("logs/" + name + ".log");
-  process->child.environment = {{"OMP_NUM_THREADS", fmt::format("{}", options_.threads)}};
+  process->child.environment = {fmt::format("OMP_NUM_THREADS={}", options_.threads)};
   // Meant for other clusters: this one speaks in the clear, on this machine alone, and leaves no line in their log.
   for (const char* variable :
        {"ATOLL_TLS_DIR", "ATOLL_CA", "ATOLL_TOKEN_FILE", "ATOLL_PRINCIPALS", "ATOLL_DENY_LIST", "ATOLL_AUDIT_LOG"}) {
-    process->child.environment.emplace_back(variable, "");
+    process->child.environment.push_back(std::string(variable) + "=");
   }
   return process;
 }
@@ -268,7 +268,7 @@ absl::StatusOr<std::string> LocalCluster::LaunchAndAwaitAddress(const std::strin
 }
 
 absl::Status LocalCluster::Launch(Process* process) {
-  ATOLL_ASSIGN_OR_RETURN(process->pid, StartChild(process->child));
+  ATOLL_ASSIGN_OR_RETURN(process->pid, StartSubprocess(process->child));
   process->restarts.Started(absl::Now());
   process->start_at = absl::InfiniteFuture();
   return absl::OkStatus();

@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/child_process.h"
 #include "client/cluster_file.h"
 #include "client/supervision.h"
+#include "common/base/subprocess.h"
 
 namespace atl::client {
 
@@ -58,7 +58,7 @@ class LocalCluster {
   struct Process {
     std::string name;
     StopsWith stops = StopsWith::kFirst;
-    ChildOptions child;
+    SubprocessOptions child;
     RestartPolicy restarts;
     pid_t pid = 0;  // 0: not running
     absl::Time start_at = absl::InfinitePast();

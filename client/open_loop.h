@@ -12,19 +12,12 @@
 
 namespace atl::client {
 
-struct OpenLoopOptions {
-  absl::Duration request_timeout = absl::Seconds(60);
-  // A client that holds more at once measures itself: what would be one more is not sent and fails with reason
-  // TOO_MANY_IN_FLIGHT.
-  int64_t max_in_flight = 4096;
-};
-
 // Sends request(i) at arrivals[i] and returns when all have ended. Blocks; images are counted and dropped. `tick` is
 // called now and then from this thread with the number of requests sent and ended.
 std::vector<RequestOutcome> DriveOpenLoop(atlpb::sample::v1::SampleService::StubInterface* stub,
                                           std::span<const absl::Duration> arrivals,
                                           const std::function<atlpb::sample::v1::SampleRequest(size_t)>& request,
-                                          const OpenLoopOptions& options,
+                                          absl::Duration request_timeout,
                                           const std::function<void(int64_t sent, int64_t ended)>& tick);
 
 }  // namespace atl::client

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 
-#include "client/child_process.h"
 #include "client/commands.h"
 #include "client/dataset_store.h"
 #include "client/files.h"
@@ -143,8 +142,8 @@ absl::StatusOr<planner::Profile> Measure(const Session& session, const ProfileFl
   for (int rank = 0; rank < flags.ranks; ++rank) {
     const absl::Status started =
         children.Start({.command = Command(program, flags, shape, sizes, meeting->folder(), rank),
-                        .log_file = meeting->Path(fmt::format("rank-{}.log", rank)),
-                        .environment = {{"OMP_NUM_THREADS", std::to_string(flags.threads)}}});
+                        .environment = {"OMP_NUM_THREADS=" + std::to_string(flags.threads)},
+                        .log_file = meeting->Path(fmt::format("rank-{}.log", rank))});
     if (started.ok()) continue;
     // Those that run wait for this one, and give up after a while by themselves; no reason to wait for that.
     children.Kill();

@@ -54,13 +54,13 @@ StoppableChildren::~StoppableChildren() {
   for (const auto& [signal, action] : before_) sigaction(signal, &action, nullptr);
 }
 
-absl::Status StoppableChildren::Start(const ChildOptions& options) {
+absl::Status StoppableChildren::Start(const SubprocessOptions& options) {
   ATOLL_RETURN_IF_ERROR(Interrupted());
   if (count_ == kMost) {
     return MakeError(absl::StatusCode::kResourceExhausted, "CANNOT_FORK",
                      fmt::format("expected at most {} children", kMost));
   }
-  ATOLL_ASSIGN_OR_RETURN(const pid_t pid, StartChild(options));
+  ATOLL_ASSIGN_OR_RETURN(const pid_t pid, StartSubprocess(options));
   running[count_++] = pid;
   ++left_;
   // A signal in between found no child to end.

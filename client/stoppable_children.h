@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/child_process.h"
+#include "common/base/subprocess.h"
 
 namespace atl::client {
 
@@ -23,8 +23,8 @@ class StoppableChildren {
   StoppableChildren(const StoppableChildren&) = delete;
   StoppableChildren& operator=(const StoppableChildren&) = delete;
 
-  // Errors of StartChild, or what Interrupted says. At most kMost.
-  absl::Status Start(const ChildOptions& options);
+  // Errors of StartSubprocess, or what Interrupted says. At most kMost.
+  absl::Status Start(const SubprocessOptions& options);
   // That were started and not awaited.
   size_t left() const { return left_; }
   struct Ended {

@@ -14,7 +14,9 @@ class StoppableChildrenTest : public testing::Test {
  protected:
   ~StoppableChildrenTest() override { std::filesystem::remove(log_); }
 
-  ChildOptions Shell(const std::string& script) { return {.command = {"/bin/sh", "-c", script}, .log_file = log_}; }
+  SubprocessOptions Shell(const std::string& script) {
+    return {.command = {"/bin/sh", "-c", script}, .log_file = log_};
+  }
 
   const std::string log_ = testing::TempDir() + "/stoppable_children_test." + std::to_string(getpid());
 };

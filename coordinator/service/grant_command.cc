@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,11 +13,11 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/base/one_line.h"
 #include "common/base/status_macros.h"
+#include "common/base/subprocess.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/spdlog.h"
@@ -112,36 +111,6 @@ struct Output {
   }
 };
 
-absl::StatusOr<pid_t> Spawn(const std::string& command, int input, int output, int complaints) {
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  const absl::Cleanup free_files = [&files] { posix_spawn_file_actions_destroy(&files); };
-  posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, complaints, STDERR_FILENO);
-  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  const absl::Cleanup free_attributes = [&attributes] { posix_spawnattr_destroy(&attributes); };
-  // This process blocks and ignores signals that a program expects to end by.
-  sigset_t none;
-  sigset_t all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  std::string shell = "sh";
-  std::string flag = "-c";
-  std::string text = command;
-  char* const arguments[] = {shell.data(), flag.data(), text.data(), nullptr};
-  pid_t pid = -1;
-  errno = posix_spawn(&pid, "/bin/sh", &files, &attributes, arguments, environ);
-  if (errno != 0) return FailedByErrno("/bin/sh");
-  return pid;
-}
-
 // Until the program has ended; OK then, whatever its exit code.
 absl::Status AwaitEnd(const CommandOptions& options, int process, Output* output, Output* complaints) {
   // Not by wall time: a clock that is set back would keep a program that hangs.
@@ -171,12 +140,6 @@ absl::Status AwaitEnd(const CommandOptions& options, int process, Output* output
     return output->overflowed ? Failed(fmt::format("printed more than {} bytes", options.max_output))
                               : absl::OkStatus();
   }
-}
-
-absl::Status EndOf(int status) {
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  if (WIFEXITED(status)) return Failed(fmt::format("ended with exit code {}", WEXITSTATUS(status)));
-  return Failed(fmt::format("was ended by signal {}", WTERMSIG(status)));
 }
 
 }  // namespace
@@ -225,8 +188,13 @@ absl::StatusOr<std::string> RunCommand(const CommandOptions& options) {
   Output complaints{.limit = kMaxComplaint};
   ATOLL_RETURN_IF_ERROR(output.Open());
   ATOLL_RETURN_IF_ERROR(complaints.Open());
-  ATOLL_ASSIGN_OR_RETURN(const pid_t pid,
-                         Spawn(options.command, input.get(), output.write.get(), complaints.write.get()));
+  const absl::StatusOr<pid_t> started = StartSubprocess({.command = {"/bin/sh", "-c", options.command},
+                                                         .input = input.get(),
+                                                         .output = output.write.get(),
+                                                         .error = complaints.write.get(),
+                                                         .dies_with_thread = false});
+  if (!started.ok()) return Failed(fmt::format("cannot be run: {}", std::string(started.status().message())));
+  const pid_t pid = *started;
   output.write.Close();
   complaints.write.Close();
   // Not pidfd_open: some versions of its header cannot be used from C++.
@@ -238,7 +206,7 @@ absl::StatusOr<std::string> RunCommand(const CommandOptions& options) {
   int end = 0;
   while (waitpid(pid, &end, 0) < 0 && errno == EINTR) {
   }
-  if (status.ok()) status = EndOf(end);
+  if (status.ok() && end != 0) status = Failed(DescribeExit(end));
   if (status.ok()) return std::move(output.text);
   if (complaints.read.get() >= 0) complaints.Take();
   if (!complaints.text.empty()) spdlog::warn("the storage grant command said: {}", OneLine(complaints.text));

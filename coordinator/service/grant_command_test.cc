@@ -112,8 +112,8 @@ TEST(RunCommandTest, EveryOtherEndIsAnError) {
   };
   for (const Row& row : std::vector<Row>{
            {.command = "echo the-secret-of-this-test; echo the-secret-of-this-test >&2; exit 3",
-     .complaint = "ended with exit code 3"},
-           {.command = "/nowhere/to/be/found", .complaint = "ended with exit code 127"},
+     .complaint = "exited with code 3"},
+           {.command = "/nowhere/to/be/found", .complaint = "exited with code 127"},
            {.command = "kill -TERM $$; sleep 600", .complaint = "was ended by signal 15"},
            {.command = "kill -PIPE $$; sleep 600", .complaint = "was ended by signal 13"},
            {.command = "head -c 65537 /dev/zero; sleep 600", .complaint = "printed more than 65536 bytes"},

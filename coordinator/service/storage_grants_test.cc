@@ -114,7 +114,7 @@ TEST_F(StorageGrantsTest, AProgramThatFailsCostsNoAttempt) {
     EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(ErrorReason(failed), "STORAGE_GRANT_FAILED");
     EXPECT_THAT(std::string(failed.message()),
-                HasSubstr("task " + job_id_ + "/fit_features: the storage grant command ended with exit code 3"));
+                HasSubstr("task " + job_id_ + "/fit_features: the storage grant command exited with code 3"));
     EXPECT_THAT(std::string(failed.message()), Not(HasSubstr("leaked")));
   }
   MakeGood();

@@ -10,9 +10,15 @@
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
+namespace {
+
+// Before a network is loaded again whose load failed.
+constexpr absl::Duration kLoadBackoff = absl::Seconds(30);
+
+}  // namespace
 
 DevicePlacer::DevicePlacer(DevicePlacerOptions options, std::vector<Device> devices, Clock* clock)
-    : options_(options), devices_(std::move(devices)), clock_(clock), use_(options.placement.memory) {
+    : options_(options), devices_(std::move(devices)), clock_(clock), use_(kUseMemory) {
   if (devices_.size() < 2 || options_.interval <= absl::ZeroDuration()) return;
   for (const Device& device : devices_) {
     watchers_.push_back(device.memory->watchers().Add([this] {
@@ -145,7 +151,7 @@ bool DevicePlacer::Step() {
   }
   spdlog::warn("cannot load {} ahead: {}", Describe(load.network), std::string(loaded.status().message()));
   absl::MutexLock lock(&mutex_);
-  failed_until_[load.network] = clock_->Monotonic() + options_.backoff;
+  failed_until_[load.network] = clock_->Monotonic() + kLoadBackoff;
   return false;
 }
 

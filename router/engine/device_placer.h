@@ -26,8 +26,6 @@ struct DevicePlacerOptions {
   PlacementOptions placement;
   // Between two looks at what was used; zero: only Step looks.
   absl::Duration interval = absl::Milliseconds(250);
-  // Before a network is loaded again whose load failed.
-  absl::Duration backoff = absl::Seconds(30);
 };
 
 // Thread-safe. Devices are named by their places in the list that it was made with.

@@ -32,15 +32,9 @@ absl::Status CheckSize(const Evaluation& evaluation, const EvaluationAnswer& ans
 
 }  // namespace
 
-Dispatcher::Dispatcher(DispatcherOptions options, Clock* clock, std::shared_ptr<Inbox> inbox,
-                       std::function<void(const BatchStats&)> on_batch,
+Dispatcher::Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, std::function<void(const BatchStats&)> on_batch,
                        std::function<void(const FailoverStats&)> on_failover)
-    : options_(std::move(options)),
-      clock_(clock),
-      inbox_(std::move(inbox)),
-      on_batch_(std::move(on_batch)),
-      on_failover_(std::move(on_failover)),
-      table_(options_.calls) {}
+    : clock_(clock), inbox_(std::move(inbox)), on_batch_(std::move(on_batch)), on_failover_(std::move(on_failover)) {}
 
 Dispatcher::~Dispatcher() {
   for (const auto& [id, call] : calls_) Cancel(id);
@@ -194,12 +188,12 @@ void Dispatcher::Cancel(int64_t id) {
 absl::Duration Dispatcher::DeadlineOn(int32_t lane, absl::Duration now) const {
   // A thread of this process is neither late nor lost: behind a long load it may take as long as it does.
   if (!lanes_.at(lane).info.remote) return absl::InfiniteDuration();
-  return now + options_.calls.failover.longest_call;
+  return now + kLongestCall;
 }
 
 SchedulerOptions Dispatcher::SchedulerOptionsNow() const {
   // Of all lanes: any of them may have to take a batch over from another.
-  SchedulerOptions options = options_.scheduler;
+  SchedulerOptions options;
   for (const auto& [number, lane] : lanes_) {
     const int64_t most = lane.info.max_batch_values;
     if (most > 0) options.max_values_per_batch = std::min(options.max_values_per_batch, most);
@@ -222,7 +216,6 @@ bool Dispatcher::StartBatches() {
     for (const auto& [id, service] : requests_) requests.push_back(service);
     const SchedulerDecision decision =
         DecideDispatches(now, ready_, table_.Usable(now), requests, costs_, SchedulerOptionsNow());
-    look_again_at_ = decision.look_again_at;
     for (const Charge& charge : decision.charges) {
       RequestService& service = requests_.at(charge.request);
       service.used += charge.used;

@@ -24,11 +24,6 @@
 
 namespace atl::router {
 
-struct DispatcherOptions {
-  SchedulerOptions scheduler;
-  CallTableOptions calls;
-};
-
 // Whose evaluation it is: an answer that came too late is known by it.
 struct Asker {
   int64_t image = 0;
@@ -69,8 +64,7 @@ struct FailoverStats {
 class Dispatcher {
  public:
   // `on_batch` and `on_failover` may be null.
-  Dispatcher(DispatcherOptions options, Clock* clock, std::shared_ptr<Inbox> inbox,
-             std::function<void(const BatchStats&)> on_batch,
+  Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, std::function<void(const BatchStats&)> on_batch,
              std::function<void(const FailoverStats&)> on_failover = nullptr);
   // Stops watching the lanes and cancels what is under way; waits for nothing of it. A lane whose last reference this
   // is waits for its answers, though: who must not wait keeps one.
@@ -162,7 +156,6 @@ class Dispatcher {
   void Report(const Call& call, int32_t lane, const absl::StatusOr<EvaluationAnswer>& answer);
   int32_t NumericsOf(const std::string& fingerprint);
 
-  const DispatcherOptions options_;
   Clock* const clock_;
   const std::shared_ptr<Inbox> inbox_;
   const std::function<void(const BatchStats&)> on_batch_;

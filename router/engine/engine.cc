@@ -9,6 +9,8 @@
 namespace atl::router {
 namespace {
 
+// A request without a deadline, or with a later one, ends after this.
+constexpr absl::Duration kMaxRequestTime = absl::Minutes(30);
 // The rate of image-steps is taken over so much time or so many steps, whichever comes first.
 constexpr absl::Duration kRatePeriod = absl::Seconds(1);
 constexpr int64_t kRateSteps = 256;
@@ -63,8 +65,7 @@ Engine::Engine(EngineOptions options, Clock* clock, EngineObserver* observer)
     on_batch = [observer](const BatchStats& stats) { observer->OnBatch(stats); };
     on_failover = [observer](const FailoverStats& stats) { observer->OnFailover(stats); };
   }
-  dispatcher_ =
-      std::make_unique<Dispatcher>(options_.dispatch, clock, inbox_, std::move(on_batch), std::move(on_failover));
+  dispatcher_ = std::make_unique<Dispatcher>(clock, inbox_, std::move(on_batch), std::move(on_failover));
 }
 
 Engine::~Engine() {
@@ -197,7 +198,7 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
   active->id = next_id_++;
   active->grid = active->order.Grid();
   active->model = version;
-  active->deadline = std::min(deadline, now + options_.max_request_time);
+  active->deadline = std::min(deadline, now + kMaxRequestTime);
   active->submitted = now;
   admitted_[active->id] = {.images = images, .init_values = init_values, .model = info.model, .version = info.version};
   image_steps_left_ += StepsLeft(*active);

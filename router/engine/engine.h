@@ -41,9 +41,6 @@ namespace atl::router {
 struct EngineOptions {
   SamplerLimits limits;
   AdmissionOptions admission;
-  DispatcherOptions dispatch;
-  // A request without a deadline, or with a later one, ends after this.
-  absl::Duration max_request_time = absl::Minutes(30);
   // A request that is over and whose results are not taken by then gives its place to others
   // (SampleEvents::OnNotTaken).
   absl::Duration max_delivery_time = absl::Minutes(2);

@@ -173,9 +173,7 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Create(const LocalEx
   absl::StatusOr<std::vector<model::DeviceInfo>> devices = model::OpenDevices(options.device);
   if (!devices.ok()) return WithContext(devices.status(), "--device");
   const bool processor = devices->front().torch_name == "cpu";
-  const int64_t rows = options.reproducible_rows > 0 ? options.reproducible_rows
-                       : processor                   ? kProcessorReproducibleRows
-                                                     : kDeviceReproducibleRows;
+  const int64_t rows = processor ? kProcessorReproducibleRows : kDeviceReproducibleRows;
   std::map<std::string, std::shared_ptr<SizesByShape>> sizes;
   std::vector<Core::Device> made;
   const int parts = static_cast<int>(devices->size());

@@ -23,9 +23,6 @@ struct LocalExpertsOptions {
   // Lanes of the processor, shared by its parts, of which each has at least one; a CUDA device has one lane.
   int threads = 1;
   int64_t memory_budget_bytes = 0;  // of weights, per device; 0: no limit
-  // Rows of the smallest batch that reproducible evaluations run in; 0: what suits the device. One row costs least
-  // where little is asked; two on the processor already share kernels with larger batches, which are then used as well.
-  int64_t reproducible_rows = 0;
   DevicePlacerOptions placer;
 };
 

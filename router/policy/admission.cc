@@ -12,9 +12,9 @@ namespace {
 
 constexpr char kRetryDelayUrl[] = "atoll/retry_delay";
 
-absl::Duration RetryDelay(const AdmissionState& state, const AdmissionOptions& options) {
+absl::Duration RetryDelay(const AdmissionState& state) {
   const absl::Duration backlog = state.time_per_image_step * static_cast<double>(state.image_steps_left);
-  return std::clamp(backlog / 2, options.min_retry_delay, options.max_retry_delay);
+  return std::clamp(backlog / 2, kMinRetryDelay, kMaxRetryDelay);
 }
 
 }  // namespace
@@ -39,16 +39,14 @@ AdmissionDecision Admit(int64_t images, int64_t init_values, const AdmissionStat
     decision.reason = "there is room in the queue";
     return decision;
   }
-  decision.retry_delay = RetryDelay(state, options);
+  decision.retry_delay = RetryDelay(state);
   return decision;
 }
 
 std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
                                    int64_t images_beside, const AdmissionOptions& options) {
   const auto priority_of = [&](size_t i) {
-    const double raised =
-        options.ageing > absl::ZeroDuration() ? absl::FDivDuration(queued[i].waited, options.ageing) : 0;
-    return queued[i].priority + static_cast<int64_t>(raised);
+    return queued[i].priority + static_cast<int64_t>(absl::FDivDuration(queued[i].waited, kQueueAgeing));
   };
   std::vector<size_t> order(queued.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -57,7 +55,7 @@ std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_
   bool kept = false;  // the room, for one that has waited
   for (const size_t i : order) {
     const int64_t images = queued[i].images;
-    const bool waited_long = queued[i].waited >= options.longest_overtaking;
+    const bool waited_long = queued[i].waited >= kLongestOvertaking;
     if (!kept && (images_in_flight == 0 || images_in_flight + images <= options.max_images_in_flight)) {
       images_in_flight += images;
       joining.push_back({.queued = i});

@@ -11,6 +11,14 @@
 
 namespace atl::router {
 
+// Bounds of AdmissionDecision::retry_delay.
+constexpr absl::Duration kMinRetryDelay = absl::Milliseconds(200);
+constexpr absl::Duration kMaxRetryDelay = absl::Minutes(1);
+// A queued request rises by one priority after each of these.
+constexpr absl::Duration kQueueAgeing = absl::Seconds(10);
+// How long smaller requests overtake one that there is no room for; then room is kept for it.
+constexpr absl::Duration kLongestOvertaking = absl::Seconds(2);
+
 struct AdmissionOptions {
   // Images that are sampled together; also those whose results the caller has not taken yet. Bounds memory.
   int64_t max_images_in_flight = 2048;
@@ -18,12 +26,6 @@ struct AdmissionOptions {
   int64_t max_queued_requests = 512;
   // Of the images that queued requests start from, in all. Bounds memory: 1 GiB.
   int64_t max_queued_init_values = int64_t{256} << 20;
-  absl::Duration min_retry_delay = absl::Milliseconds(200);
-  absl::Duration max_retry_delay = absl::Minutes(1);
-  // A queued request rises by one priority after each of these.
-  absl::Duration ageing = absl::Seconds(10);
-  // How long smaller requests overtake one that there is no room for; then room is kept for it.
-  absl::Duration longest_overtaking = absl::Seconds(2);
   // Images of small requests that go on overtaking it, in room of their own beside max_images_in_flight: what is in
   // flight may take minutes more, and they seconds.
   int64_t max_images_beside = 128;

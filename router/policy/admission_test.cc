@@ -41,11 +41,11 @@ TEST(AdmitTest, ARequestLargerThanTheQueueIsTakenWhenNobodyWaits) {
 
 TEST(AdmitTest, RetryDelayIsHalfOfTheBacklogWithinItsBounds) {
   AdmissionState state{.queued_images = 50, .queued_requests = 3, .image_steps_left = 1000};
-  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kOptions.min_retry_delay);
+  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kMinRetryDelay);
   state.time_per_image_step = absl::Milliseconds(10);
   EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, absl::Seconds(5));
   state.image_steps_left = 1'000'000;
-  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kOptions.max_retry_delay);
+  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kMaxRetryDelay);
 }
 
 TEST(AdmitTest, RejectionNamesTheDelay) {
@@ -78,8 +78,8 @@ TEST(ChooseJoiningTest, AnOversizedRequestRunsAlone) {
 }
 
 TEST(ChooseJoiningTest, OnlySmallRequestsOvertakeForLong) {
-  const absl::Duration shortly = kOptions.longest_overtaking - absl::Milliseconds(1);
-  const absl::Duration long_enough = kOptions.longest_overtaking;
+  const absl::Duration shortly = kLongestOvertaking - absl::Milliseconds(1);
+  const absl::Duration long_enough = kLongestOvertaking;
   EXPECT_EQ(Join({{.images = 90, .waited = shortly}, {.images = 10}}, 50), "1");
   EXPECT_EQ(Join({{.images = 90, .waited = long_enough}, {.images = 10}}, 50), "") << "room is kept";
   EXPECT_EQ(Join({{.images = 90, .waited = long_enough}, {.images = 3}, {.images = 5}, {.images = 1}}, 50), "1+ 2+");
@@ -91,13 +91,13 @@ TEST(ChooseJoiningTest, OnlySmallRequestsOvertakeForLong) {
 
 TEST(ChooseJoiningTest, ASmallRequestWaitsNoLongerForRoomThanItLetsOthersOvertake) {
   EXPECT_EQ(Join({{.images = 1, .waited = absl::Seconds(1)}}, 500), "");
-  EXPECT_EQ(Join({{.images = 1, .waited = kOptions.longest_overtaking}}, 500), "0+");
+  EXPECT_EQ(Join({{.images = 1, .waited = kLongestOvertaking}}, 500), "0+");
 }
 
 TEST(ChooseJoiningTest, HigherPrioritiesJoinFirstAndWaitingRaisesThem) {
   std::vector<QueuedRequest> queued = {{.images = 80, .priority = 4}, {.images = 80, .priority = 6}};
   EXPECT_EQ(Join(queued, 0), "1");
-  queued[0].waited = kOptions.ageing * 2;
+  queued[0].waited = kQueueAgeing * 2;
   EXPECT_EQ(Join(queued, 0), "0");
 }
 

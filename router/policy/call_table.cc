@@ -5,13 +5,11 @@
 
 namespace atl::router {
 
-CallTable::CallTable(CallTableOptions options) : options_(options), budget_(options.budget) {}
-
 void CallTable::SetLanes(std::span<const CallLane> lanes) {
   std::map<int32_t, LaneEntry> entries;
   for (const CallLane& lane : lanes) {
     const auto before = lanes_.find(lane.state.lane);
-    LaneRecord record = before == lanes_.end() ? LaneRecord(options_.health) : before->second.record;
+    LaneRecord record = before == lanes_.end() ? LaneRecord() : before->second.record;
     if (before != lanes_.end() && before->second.lane.state.networks.empty() && !lane.state.networks.empty()) {
       record.Reset();
     }
@@ -154,7 +152,7 @@ absl::Duration CallTable::LateAt(const OpenAttempt& attempt) const {
   FailoverState state{.rows = attempt.rows};
   const auto times = times_.find(attempt.network);
   if (times != times_.end()) state.p95_per_row = times->second.Value(0.95);
-  return attempt.started + StepDeadline(state, attempt.loads_first, options_.failover);
+  return attempt.started + StepDeadline(state, attempt.loads_first);
 }
 
 void CallTable::LookAgain(absl::Duration at, absl::Duration now) {
@@ -176,7 +174,7 @@ void CallTable::NoteMisses(absl::Duration now) {
 void CallTable::NoteReplicas(absl::Duration now) {
   for (const auto& [id, call] : calls_) no_replica_since_.try_emplace({call.network, call.numerics}, now);
   std::erase_if(no_replica_since_, [&](const auto& entry) { return Hosted(entry.first.first, entry.first.second); });
-  for (const auto& [replicas, since] : no_replica_since_) LookAgain(since + options_.failover.replica_wait, now);
+  for (const auto& [replicas, since] : no_replica_since_) LookAgain(since + kReplicaWait, now);
 }
 
 FailoverState CallTable::StateOf(const Call& call, absl::Duration now) const {
@@ -209,7 +207,7 @@ std::vector<CallMove> CallTable::Decide(absl::Duration now) {
   std::vector<CallMove> moves;
   for (auto it = calls_.begin(); it != calls_.end();) {
     auto& [id, call] = *it;
-    const FailoverDecision decision = DecideFailover(now, StateOf(call, now), options_.failover);
+    const FailoverDecision decision = DecideFailover(now, StateOf(call, now));
     if (decision.action == FailoverAction::kWait) {
       LookAgain(decision.look_again_at, now);
       ++it;
@@ -246,8 +244,8 @@ std::vector<CallMove> CallTable::Decide(absl::Duration now) {
 bool CallTable::Lost(int64_t model, int32_t network, int32_t numerics, absl::Duration now) {
   if (Hosted({model, network}, numerics)) return false;
   const absl::Duration since = no_replica_since_.try_emplace({{model, network}, numerics}, now).first->second;
-  LookAgain(since + options_.failover.replica_wait, now);
-  return DecideFailover(now, {.no_replica_since = since}, options_.failover).action == FailoverAction::kGiveUp;
+  LookAgain(since + kReplicaWait, now);
+  return DecideFailover(now, {.no_replica_since = since}).action == FailoverAction::kGiveUp;
 }
 
 void CallTable::Forget(int64_t model) {

@@ -18,12 +18,6 @@
 
 namespace atl::router {
 
-struct CallTableOptions {
-  FailoverOptions failover;
-  LaneHealthOptions health;
-  RetryBudgetOptions budget;
-};
-
 // A lane of the engine as it is now: without networks while it is out of reach.
 struct CallLane {
   LaneState state;
@@ -52,8 +46,6 @@ struct CallCounts {
 // Not thread-safe.
 class CallTable {
  public:
-  explicit CallTable(CallTableOptions options = {});
-
   // All lanes, in place of those given before. One that hosts again after it hosted nothing is judged anew.
   void SetLanes(std::span<const CallLane> lanes);
   // The lanes as the scheduler may use them: without those whose health forbids it, but for one call where a probe is
@@ -129,7 +121,6 @@ class CallTable {
   void NoteReplicas(absl::Duration now);
   void LookAgain(absl::Duration at, absl::Duration now);
 
-  const CallTableOptions options_;
   std::map<int32_t, LaneEntry> lanes_;
   std::map<int64_t, Call> calls_;
   std::map<std::pair<int64_t, int32_t>, OpenAttempt> open_;                 // by call and lane

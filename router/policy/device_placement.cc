@@ -11,6 +11,9 @@
 namespace atl::router {
 namespace {
 
+// Use is measured to such a share: copies make room for one another only where it differs by more.
+constexpr double kNoise = 0.25;
+
 class Decider {
  public:
   Decider(std::span<const PlacedNetwork> networks, std::span<const PlacementDevice> devices,
@@ -57,7 +60,7 @@ class Decider {
   std::optional<Room> BestRoom(const PlacedNetwork& network) const;
   // Worth its load, and the place that it takes.
   bool Pays(absl::Duration gain, absl::Duration load_time, absl::Duration lost) const {
-    return gain > load_time + lost && gain > lost * (1 + options_.noise);
+    return gain > load_time + lost && gain > lost * (1 + kNoise);
   }
   // The load of a last copy's second one, after which the first makes room for a copy of `network` that takes over
   // `gain`.

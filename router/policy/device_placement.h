@@ -17,11 +17,10 @@
 
 namespace atl::router {
 
+// What was measured fades with this time constant, and is expected to go on for as long.
+constexpr absl::Duration kUseMemory = absl::Minutes(1);
+
 struct PlacementOptions {
-  // What was measured fades with this time constant, and is expected to go on for as long.
-  absl::Duration memory = absl::Minutes(1);
-  // Use is measured to such a share: copies make room for one another only where it differs by more.
-  double noise = 0.25;
   bool replicate = true;  // false: every network lies on one device at most
 };
 

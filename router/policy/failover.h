@@ -15,22 +15,11 @@
 
 namespace atl::router {
 
-struct FailoverOptions {
-  // A call is late once it took `deadline_factor` times what 95 % of the network's calls take, by rows.
-  absl::Duration min_step_deadline = absl::Milliseconds(200);
-  double deadline_factor = 4;
-  // Before any call of the network was measured: the first may find cold caches.
-  absl::Duration unmeasured_step_deadline = absl::Seconds(5);
-  // More for a call whose network is loaded first.
-  absl::Duration load_allowance = absl::Minutes(1);
-  // After it nothing is expected of a call, however alive its lane is.
-  absl::Duration longest_call = absl::Seconds(30);
-  int32_t max_hedges = 1;                                  // per step
-  int32_t max_attempts = 6;                                // per step, hedges included
-  absl::Duration retry_backoff = absl::Milliseconds(100);  // before a replica that failed is called again; doubles
-  // With no replica left, for a new one to come.
-  absl::Duration replica_wait = absl::Seconds(5);
-};
+// After it nothing is expected of a call, however alive its lane is.
+constexpr absl::Duration kLongestCall = absl::Seconds(30);
+constexpr int32_t kMaxAttempts = 6;  // per step, hedges included
+// The wait for a new replica where none is left.
+constexpr absl::Duration kReplicaWait = absl::Seconds(5);
 
 // One call to one replica.
 struct CallAttempt {
@@ -77,22 +66,19 @@ struct FailoverDecision {
   std::string reason;
 };
 
-// How long a call of so many rows may take before it is late.
-absl::Duration StepDeadline(const FailoverState& state, bool loads_first, const FailoverOptions& options);
+// How long a call of so many rows may take before it is late: four times what 95 % of the network's calls take, by
+// rows, and a minute more where the network is loaded first.
+absl::Duration StepDeadline(const FailoverState& state, bool loads_first);
 
-// Without attempts: kWait (the scheduler starts the first) or kGiveUp.
-FailoverDecision DecideFailover(absl::Duration now, const FailoverState& state, const FailoverOptions& options);
-
-struct RetryBudgetOptions {
-  double share = 0.1;     // of the calls
-  double per_second = 1;  // so that a router with few calls can retry too
-  double reserve = 16;    // at most saved up; there at the start
-};
+// Without attempts: kWait (the scheduler starts the first) or kGiveUp. A step is hedged once at most.
+FailoverDecision DecideFailover(absl::Duration now, const FailoverState& state);
 
 // Bounds retries and hedges together, so that an overload does not feed on them. Not thread-safe.
 class RetryBudget {
  public:
-  explicit RetryBudget(RetryBudgetOptions options = {}) : options_(options), saved_(options.reserve) {}
+  static constexpr double kShare = 0.1;    // of the calls
+  static constexpr double kPerSecond = 1;  // so that a router with few calls can retry too
+  static constexpr double kReserve = 16;   // at most saved up; there at the start
 
   // The first attempt of a step's batch.
   void Called();
@@ -104,9 +90,8 @@ class RetryBudget {
  private:
   double SavedAt(absl::Duration now) const;
 
-  RetryBudgetOptions options_;
-  double saved_;
-  std::optional<absl::Duration> counted_;  // until when per_second is in saved_
+  double saved_ = kReserve;
+  std::optional<absl::Duration> counted_;  // until when kPerSecond is in saved_
 };
 
 // Whether another replica may answer better: UNAVAILABLE, and what says so of this lane alone (it no longer hosts the

@@ -4,7 +4,16 @@
 #include <set>
 #include <utility>
 
+#include "common/base/backoff.h"
+
 namespace atl::router {
+namespace {
+
+constexpr int32_t kQuarantineMisses = 2;  // without an answer between them
+// Between a miss and the next probe; doubles with every miss of a quarantined lane.
+constexpr BackoffLimits kProbes{.first = absl::Milliseconds(500), .longest = absl::Seconds(30)};
+
+}  // namespace
 
 void LaneRecord::Answered() {
   misses_ = 0;
@@ -15,9 +24,7 @@ void LaneRecord::Answered() {
 void LaneRecord::Missed(absl::Duration now) {
   ++misses_;
   probing_ = false;
-  absl::Duration delay = options_.probe_delay;
-  for (int32_t i = options_.quarantine_misses; i < misses_ && delay < options_.max_probe_delay; ++i) delay *= 2;
-  probe_at_ = now + std::min(delay, options_.max_probe_delay);
+  probe_at_ = now + BackoffDelay(kProbes, std::max(misses_ - kQuarantineMisses + 1, 1), 0);
 }
 
 void LaneRecord::Probed() {
@@ -26,7 +33,7 @@ void LaneRecord::Probed() {
 
 LaneHealth LaneRecord::health() const {
   if (misses_ == 0) return LaneHealth::kHealthy;
-  return misses_ < options_.quarantine_misses ? LaneHealth::kSuspect : LaneHealth::kQuarantined;
+  return misses_ < kQuarantineMisses ? LaneHealth::kSuspect : LaneHealth::kQuarantined;
 }
 
 std::vector<LaneState> UsableLanes(std::vector<LaneState> lanes, const std::vector<LaneHealth>& health) {

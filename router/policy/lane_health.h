@@ -17,18 +17,9 @@ enum class LaneHealth {
   kQuarantined,  // gets none but probes
 };
 
-struct LaneHealthOptions {
-  int32_t quarantine_misses = 2;  // without an answer between them
-  // Between a miss and the next probe; doubles with every miss of a quarantined lane.
-  absl::Duration probe_delay = absl::Milliseconds(500);
-  absl::Duration max_probe_delay = absl::Seconds(30);
-};
-
 // What is known of one lane. Not thread-safe.
 class LaneRecord {
  public:
-  explicit LaneRecord(LaneHealthOptions options = {}) : options_(options) {}
-
   // An answer, late ones too, whatever it says of the batch: the lane lives.
   void Answered();
   // A call or probe that failed as UNAVAILABLE, or that was not answered within its step deadline.
@@ -45,7 +36,6 @@ class LaneRecord {
   int32_t misses() const { return misses_; }
 
  private:
-  LaneHealthOptions options_;
   int32_t misses_ = 0;  // since the last answer
   absl::Duration probe_at_ = absl::InfiniteDuration();
   bool probing_ = false;

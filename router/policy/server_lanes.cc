@@ -5,7 +5,7 @@
 namespace atl::router {
 
 LaneChanges DecideLanes(absl::Duration now, std::span<const ListedServer> listed, std::span<const ServerLane> lanes,
-                        std::span<const std::string> named, const ServerLaneOptions& options) {
+                        std::span<const std::string> named) {
   LaneChanges changes;
   const auto is_named = [&](const std::string& address) {
     return std::find(named.begin(), named.end(), address) != named.end();
@@ -18,7 +18,7 @@ LaneChanges DecideLanes(absl::Duration now, std::span<const ListedServer> listed
       if (*entry != lane.server) changes.remove.push_back(lane.server.server_id);
       continue;
     }
-    const absl::Duration ends = std::min(lane.unlisted_since, now) + options.unlisted_grace;
+    const absl::Duration ends = std::min(lane.unlisted_since, now) + kUnlistedGrace;
     if (!lane.hosts || now >= ends) {
       changes.remove.push_back(lane.server.server_id);
     } else {

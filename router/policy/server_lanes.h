@@ -25,11 +25,9 @@ struct ServerLane {
   absl::Duration unlisted_since = absl::InfiniteDuration();
 };
 
-struct ServerLaneOptions {
-  // A server that is not listed any more, and still answers, keeps its lane for so long: a coordinator that started
-  // again hears of its servers within seconds.
-  absl::Duration unlisted_grace = absl::Seconds(30);
-};
+// A server that is not listed any more, and still answers, keeps its lane for so long: a coordinator that started again
+// knows its servers within seconds.
+constexpr absl::Duration kUnlistedGrace = absl::Seconds(30);
 
 struct LaneChanges {
   std::vector<std::string> remove;  // server_ids
@@ -41,6 +39,6 @@ struct LaneChanges {
 // `named` addresses is its own; another process or address of a server takes the place of the lane before. A server
 // that is not listed loses its lane when it hosts nothing, or when the grace is over.
 LaneChanges DecideLanes(absl::Duration now, std::span<const ListedServer> listed, std::span<const ServerLane> lanes,
-                        std::span<const std::string> named, const ServerLaneOptions& options);
+                        std::span<const std::string> named);
 
 }  // namespace atl::router

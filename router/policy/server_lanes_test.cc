@@ -10,13 +10,12 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr absl::Duration kNow = absl::Seconds(100);
-const ServerLaneOptions kOptions{.unlisted_grace = absl::Seconds(30)};
 const ListedServer kOne{.server_id = "one", .incarnation = "1", .address = "a:1"};
 const ListedServer kTwo{.server_id = "two", .incarnation = "1", .address = "b:1"};
 
 LaneChanges Decide(const std::vector<ListedServer>& listed, const std::vector<ServerLane>& lanes,
                    const std::vector<std::string>& named = {}) {
-  return DecideLanes(kNow, listed, lanes, named, kOptions);
+  return DecideLanes(kNow, listed, lanes, named);
 }
 
 TEST(DecideLanesTest, ListedServersGetLanesAndKeepThem) {

@@ -12,13 +12,21 @@
 namespace atl::router {
 namespace {
 
+// While other requests are in flight, the time of what one request may put into a batch.
+constexpr absl::Duration kQuantum = absl::Milliseconds(20);
+// Rows that take no longer hardly prolong a batch: starting one costs about as much.
+constexpr absl::Duration kNegligible = absl::Microseconds(500);
+// A request that got no lane for so long rises by one priority, again and again.
+constexpr absl::Duration kAgeing = absl::Seconds(1);
+// How long evaluations of networks that lanes have go before one whose network has to be loaded first.
+constexpr absl::Duration kLongestLoadAvoidance = absl::Milliseconds(200);
+
 // Of a network that was never measured: turns are taken from the first batch on.
 constexpr BatchCost kNominalCost{.per_row = absl::Microseconds(1)};
 
 struct Group {
   GroupKey key;
   std::vector<const ReadyEvaluation*> waiting;  // ascending by id
-  absl::Duration oldest = absl::InfiniteDuration();
   BatchCost cost;
 
   int64_t rows() const { return static_cast<int64_t>(waiting.size()) * key.rows_each(); }
@@ -57,7 +65,6 @@ class Decider {
     for (const ReadyEvaluation& evaluation : ready) {
       Group& group = groups[evaluation.key];
       group.waiting.push_back(&evaluation);
-      group.oldest = std::min(group.oldest, evaluation.ready_since);
     }
     for (auto& [key, group] : groups) {
       group.key = key;
@@ -79,7 +86,6 @@ class Decider {
   bool Has(size_t lane, const GroupKey& key) const;
   // Where the group can run now: on a lane that has the network; where none has it, on one that loads it.
   std::optional<Place> FindPlace(const Group& group);
-  bool WaitsForMore(const Group& group);
   int64_t RowLimit(const Group& group) const;
   int64_t EvenShare(const Group& group, const Place& place) const;
   // Evaluations of one request in a batch that `leader` leads.
@@ -87,7 +93,6 @@ class Decider {
   Rank RankOf(const ReadyEvaluation& evaluation, bool resident, absl::Duration charged_before) const;
   void Start(Group* group, int64_t leader, const Place& place);
   void Charge(const ReadyEvaluation& evaluation, absl::Duration cost);
-  void LookAgainAt(absl::Duration when) { decision_.look_again_at = std::min(decision_.look_again_at, when); }
 
   const absl::Duration now_;
   const std::span<const LaneState> lanes_;
@@ -124,13 +129,6 @@ std::optional<Place> Decider::FindPlace(const Group& group) {
   return best;
 }
 
-bool Decider::WaitsForMore(const Group& group) {
-  const absl::Duration due = group.oldest + options_.longest_wait;
-  if (now_ >= due || group.rows() >= RowLimit(group)) return false;
-  LookAgainAt(due);
-  return true;
-}
-
 int64_t Decider::RowLimit(const Group& group) const {
   const int64_t fit = options_.max_values_per_batch / std::max<int64_t>(1, group.key.values_each());
   const int64_t rows = std::min(options_.max_rows_per_batch, std::max<int64_t>(1, fit) * group.key.rows_each());
@@ -141,11 +139,11 @@ int64_t Decider::LimitOfRequest(const Group& group, int64_t leader) const {
   const auto count = static_cast<int64_t>(group.waiting.size());
   if (alone_ || !group.cost.known()) return count;
   const int64_t each = group.key.rows_each();
-  const int64_t quantum = std::max<int64_t>(1, group.cost.RowsWithin(options_.quantum, count * each) / each);
+  const int64_t quantum = std::max<int64_t>(1, group.cost.RowsWithin(kQuantum, count * each) / each);
   const int64_t of_leader = std::count_if(group.waiting.begin(), group.waiting.end(),
                                           [&](const auto* evaluation) { return evaluation->request == leader; });
   // As many rows as cost no more than what a batch costs anyway.
-  const absl::Duration hardly = std::max(group.cost.fixed, options_.negligible);
+  const absl::Duration hardly = std::max(group.cost.fixed, kNegligible);
   const int64_t cheap = group.cost.RowsWithin(group.cost.fixed + hardly, count * each) / each;
   return std::min(quantum, std::max(of_leader, cheap));
 }
@@ -178,9 +176,8 @@ Rank Decider::RankOf(const ReadyEvaluation& evaluation, bool resident, absl::Dur
   const RequestService request = found == requests_.end() ? RequestService{} : found->second;
   const absl::Duration waited =
       std::max(absl::ZeroDuration(), now_ - std::max(request.last_service, evaluation.ready_since));
-  const int64_t raised =
-      options_.ageing > absl::ZeroDuration() ? static_cast<int64_t>(absl::FDivDuration(waited, options_.ageing)) : 0;
-  const bool loads = !resident && now_ < evaluation.ready_since + options_.longest_load_avoidance;
+  const auto raised = static_cast<int64_t>(absl::FDivDuration(waited, kAgeing));
+  const bool loads = !resident && now_ < evaluation.ready_since + kLongestLoadAvoidance;
   return {loads, -(request.priority + raised), request.used + charged_before / std::max(request.weight, 1e-6),
           evaluation.ready_since, evaluation.id};
 }
@@ -202,7 +199,7 @@ bool Decider::StartNext() {
   for (Group& group : groups_) {
     if (group.waiting.empty()) continue;
     const std::optional<Place> place = FindPlace(group);
-    if (!place || WaitsForMore(group)) continue;
+    if (!place) continue;
     for (const ReadyEvaluation* evaluation : group.waiting) {
       const Rank rank = RankOf(*evaluation, place->resident, absl::ZeroDuration());
       if (next != nullptr && best <= rank) continue;
@@ -256,10 +253,6 @@ void Decider::Start(Group* group, int64_t leader, const Place& place) {
   std::erase_if(group->waiting, [&](const ReadyEvaluation* evaluation) {
     return std::binary_search(dispatch.evaluations.begin(), dispatch.evaluations.end(), evaluation->id);
   });
-  group->oldest = absl::InfiniteDuration();
-  for (const ReadyEvaluation* evaluation : group->waiting) {
-    group->oldest = std::min(group->oldest, evaluation->ready_since);
-  }
   --free_[place.lane];
   if (!place.resident) loading_.insert({place.lane, group->key.model, group->key.network});
   decision_.dispatches.push_back(std::move(dispatch));

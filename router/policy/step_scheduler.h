@@ -72,19 +72,8 @@ struct SchedulerOptions {
   int64_t max_rows_per_batch = 256;
   // Numbers in the tensors of a batch, and in those of its answer; the default is no limit.
   int64_t max_values_per_batch = int64_t{1} << 40;
-  // A batch that is not full waits this long for more of its kind. Nothing on a CPU, where a batch of one costs hardly
-  // more per row and the next one fills while this one runs.
-  absl::Duration longest_wait = absl::ZeroDuration();
-  // While other requests are in flight, the time of what one request may put into a batch.
-  absl::Duration quantum = absl::Milliseconds(20);
-  // Rows that take no longer hardly prolong a batch: starting one costs about as much.
-  absl::Duration negligible = absl::Microseconds(500);
   // What a batch may take at all: bounds how long a newcomer waits for a lane, and a leaver's batch goes on.
   absl::Duration longest_batch = absl::Milliseconds(150);
-  // A request that got no lane for so long rises by one priority, again and again.
-  absl::Duration ageing = absl::Seconds(1);
-  // How long evaluations of networks that lanes have go before one whose network has to be loaded first.
-  absl::Duration longest_load_avoidance = absl::Milliseconds(200);
 };
 
 struct Dispatch {
@@ -100,9 +89,8 @@ struct Charge {
 };
 
 struct SchedulerDecision {
-  std::vector<Dispatch> dispatches;                         // in the order in which they start
-  std::vector<Charge> charges;                              // for the dispatches, one per request
-  absl::Duration look_again_at = absl::InfiniteDuration();  // when a wait is over, though nothing else happens
+  std::vector<Dispatch> dispatches;  // in the order in which they start
+  std::vector<Charge> charges;       // for the dispatches, one per request
 };
 
 // Fills the free slots.

@@ -214,20 +214,6 @@ TEST_F(DecideDispatchesTest, ARequestThatIsNotServedRisesByOnePriorityEverySoOft
   EXPECT_THAT(Text(Decide({Lane(0, 1, {0, 1})})), ElementsAre("0: 1 @0")) << "as high, and ready for longer";
 }
 
-TEST_F(DecideDispatchesTest, ABatchThatIsNotFullWaitsForMoreAndSaysHowLong) {
-  options_.longest_wait = absl::Milliseconds(5);
-  options_.max_rows_per_batch = 3;
-  Ready(1, Key(0), kNow - absl::Milliseconds(2));
-  Ready(1, Key(0));
-  Ready(1, Key(1));
-  Ready(1, Key(1));
-  Ready(1, Key(1));
-  const SchedulerDecision decision = Decide({Lane(0, 2, {0}), Lane(1, 1, {1})});
-  EXPECT_THAT(Text(decision), ElementsAre("1: 3 4 5 @1")) << "full";
-  EXPECT_EQ(decision.look_again_at, kNow + absl::Milliseconds(3));
-  EXPECT_THAT(Text(Decide({Lane(0, 1, {0})}, kNow + absl::Milliseconds(3))), ElementsAre("0: 1 2 @0"));
-}
-
 TEST_F(DecideDispatchesTest, NetworksThatAreThereGoBeforeThoseThatMustBeLoadedForAWhile) {
   Ready(1, Key(0), kNow - absl::Milliseconds(50));
   Ready(1, Key(1));

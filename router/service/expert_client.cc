@@ -21,6 +21,11 @@ namespace pb = atlpb::expert::v1;
 using Frame = grpc::ByteBuffer;
 using Stub = pb::ExpertService::Stub;
 
+// A server that takes longer to say what it hosts is out of reach.
+constexpr absl::Duration kListTimeout = absl::Seconds(3);
+// Batches under way per batch that the server evaluates: the next one is there when an answer leaves.
+constexpr int32_t kBatchesPerSlot = 2;
+
 constexpr char kDenoiseMethod[] = "/atoll.expert.v1.ExpertService/Denoise";
 
 std::shared_ptr<const std::vector<HostedNetwork>> Nothing() {
@@ -336,7 +341,7 @@ absl::Status RemoteLane::Serve(Stream* stream, Stub* stub, bool* steady) {
 }
 
 absl::StatusOr<pb::ListNetworksResponse> RemoteLane::List(Stub* stub, Stream* stream) {
-  ListCall call(stub, options_.list_timeout, &mutex_);
+  ListCall call(stub, kListTimeout, &mutex_);
   const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return call.done || (stream != nullptr && stream->ended());
   };
@@ -393,7 +398,7 @@ void RemoteLane::TakeHosting(const pb::ListNetworksResponse& hosting, Stream* st
   {
     absl::MutexLock lock(&mutex_);
     LaneInfo info = info_;
-    info.slots = std::max(1, hosting.slots()) * options_.batches_per_slot;
+    info.slots = std::max(1, hosting.slots()) * kBatchesPerSlot;
     info.fingerprint = hosting.fingerprint();
     changed = stream_ == nullptr || info != info_ || *hosted_ != ready;
     stream_ = stream;

@@ -26,13 +26,9 @@ struct RemoteLaneOptions {
   std::string address;                                    // "host:port"
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
   std::string name;                                       // of the lane, unique in the engine; empty: the address
-  // What the server hosts is asked this often; one that takes longer than the timeout is out of reach.
-  absl::Duration list_interval = absl::Seconds(1);
-  absl::Duration list_timeout = absl::Seconds(3);
+  absl::Duration list_interval = absl::Seconds(1);        // between two questions of what the server hosts
   // Between two tries to reach it.
   BackoffLimits backoff{.first = absl::Milliseconds(100), .longest = absl::Seconds(5)};
-  // Batches under way per batch that the server evaluates: the next one is there when an answer leaves.
-  int32_t batches_per_slot = 2;
   // Called after what it hosts changed, beside the watcher's callback and as that one; may be null.
   std::function<void()> on_hosting;
 };

@@ -73,8 +73,6 @@ struct FollowerOptions {
   std::map<std::string, std::vector<std::string>> pinned;
   // How long requests of a version that was replaced may still take; they are ended then (VERSION_DRAINED).
   absl::Duration drain_deadline = absl::Minutes(10);
-  // How long a version whose networks have a server each waits for the further replicas that servers load.
-  absl::Duration replicas_patience = absl::Seconds(30);
 };
 
 class ModelFollower {

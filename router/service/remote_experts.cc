@@ -110,7 +110,7 @@ absl::Duration RemoteExperts::ChangeLanes() {
     lanes.push_back(
         {.server = found.server, .hosts = !found.lane->hosted()->empty(), .unlisted_since = found.unlisted_since});
   }
-  const LaneChanges changes = DecideLanes(now, listed, lanes, options_.addresses, options_.lanes);
+  const LaneChanges changes = DecideLanes(now, listed, lanes, options_.addresses);
   for (const std::string& id : changes.remove) {
     const auto found = found_.find(id);
     spdlog::info("expert server '{}' at {} is gone", id, found->second.server.address);

@@ -55,7 +55,6 @@ class RemoteExperts {
 
   struct Options {
     std::vector<std::string> addresses;  // of servers that the router was told of
-    ServerLaneOptions lanes;
   };
   // `engine` and `clock` must outlive it. Lanes to the named addresses are added at once.
   RemoteExperts(Options options, MakeLane make_lane, Engine* engine, Clock* clock);

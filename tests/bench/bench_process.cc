@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "common/base/status_macros.h"
+#include "common/base/subprocess.h"
 
 namespace atl::bench {
 namespace {
@@ -95,17 +96,17 @@ absl::StatusOr<std::unique_ptr<Child>> Child::Fork(const std::function<int(int, 
 
 absl::StatusOr<std::unique_ptr<Child>> Child::Start(const std::vector<std::string>& command) {
   ATOLL_ASSIGN_OR_RETURN(const Pipes pipes, OpenPipes());
-  ATOLL_ASSIGN_OR_RETURN(const pid_t pid, ForkWith(pipes));
-  if (pid == 0) {
-    dup2(pipes.to_child[0], STDIN_FILENO);
-    dup2(pipes.from_child[1], STDOUT_FILENO);
-    std::vector<char*> arguments;
-    for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
-    arguments.push_back(nullptr);
-    execv(arguments[0], arguments.data());
-    _exit(127);
+  const absl::StatusOr<pid_t> pid =
+      StartSubprocess({.command = command, .input = pipes.to_child[0], .output = pipes.from_child[1]});
+  close(pipes.to_child[0]);
+  close(pipes.from_child[1]);
+  if (!pid.ok()) {
+    close(pipes.to_child[1]);
+    close(pipes.from_child[0]);
+    return pid.status();
   }
-  return std::unique_ptr<Child>(new Child(pid, pipes.to_child[1], pipes.from_child[0]));
+  ParentEnds().insert(ParentEnds().end(), {pipes.to_child[1], pipes.from_child[0]});
+  return std::unique_ptr<Child>(new Child(*pid, pipes.to_child[1], pipes.from_child[0]));
 }
 
 // The closed pipe tells the child to end; one that does not is killed.

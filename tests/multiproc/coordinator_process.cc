@@ -1,10 +1,7 @@
 #include "tests/multiproc/coordinator_process.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +10,7 @@
 #include <sstream>
 
 #include "absl/time/clock.h"
+#include "common/base/subprocess.h"
 
 namespace atl::multiproc {
 namespace {
@@ -30,20 +28,6 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-[[noreturn]] void Exec(const std::vector<std::string>& arguments, const std::string& failpoint,
-                       const std::string& log) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const int descriptor = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-  dup2(descriptor, STDOUT_FILENO);
-  dup2(descriptor, STDERR_FILENO);
-  setenv("ATOLL_FAILPOINTS", failpoint.c_str(), 1);
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  _exit(127);
-}
-
 }  // namespace
 
 CoordinatorProcess::~CoordinatorProcess() {
@@ -56,9 +40,9 @@ void CoordinatorProcess::Start(const std::string& failpoint, const std::vector<s
                                         folder_ + "/address", "--stop-grace", "2s",
                                         "--log-level",        "warn"};
   arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
-  const std::string log = folder_ + "/log";
-  pid_ = fork();
-  if (pid_ == 0) Exec(arguments, failpoint, log);
+  pid_ = *StartSubprocess({.command = std::move(arguments),
+                           .environment = {"ATOLL_FAILPOINTS=" + failpoint},
+                           .log_file = folder_ + "/log"});
 }
 
 int CoordinatorProcess::Stop(int signal) {

@@ -82,7 +82,7 @@ class RouterLoadTest : public testing::Test {
   client::LoadFigures Drive(double per_second, absl::Duration time, uint64_t seed) {
     const auto arrivals = client::PoissonArrivals(per_second, time, seed).value();
     return client::Summarise(client::DriveOpenLoop(
-        stub_.get(), arrivals, [](size_t) { return Request(8, 50); }, {.request_timeout = kPatience},
+        stub_.get(), arrivals, [](size_t) { return Request(8, 50); }, kPatience,
         [&](int64_t, int64_t) { most_bytes_ = std::max(most_bytes_, ResidentBytes(*router_)); }));
   }
   // How many images are in flight or queued, as a request is told that comes now; -1: it was not answered.
