@@ -1,7 +1,7 @@
 #include "client/cluster_file.h"
 
-#include "client/files.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"

@@ -7,7 +7,7 @@
 #include "client/app.h"
 #include "client/cluster_file.h"
 #include "client/command_line_testing.h"
-#include "client/files.h"
+#include "common/base/files.h"
 #include "common/dataset/image_codec.h"
 #include "common/planner/profile.h"
 #include "common/schedule/generators.h"

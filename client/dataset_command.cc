@@ -2,9 +2,9 @@
 
 #include "client/commands.h"
 #include "client/dataset_store.h"
-#include "client/files.h"
 #include "client/table.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/contact_sheet.h"

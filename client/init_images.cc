@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
-#include "client/files.h"
 #include "client/sample_set.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
 #include "fmt/format.h"

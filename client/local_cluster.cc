@@ -12,14 +12,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <random>
 
+#include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
-#include "client/files.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
@@ -89,17 +89,6 @@ absl::Status MakeSecret(const std::string& path) {
   unlink(part.c_str());
   return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR",
                    fmt::format("cannot write {}: {}", path, std::strerror(error)));
-}
-
-// The port of a file that holds "port" or "host:port" and the line's end; 0 until it does.
-int ReadPortFile(const std::string& path) {
-  const auto text = ReadFile(path);
-  if (!text.ok() || text->empty() || text->back() != '\n') return 0;
-  const size_t colon = text->rfind(':');
-  int port = 0;
-  const auto [end, error] =
-      std::from_chars(text->data() + (colon == std::string::npos ? 0 : colon + 1), text->data() + text->size(), port);
-  return error == std::errc() && *end == '\n' ? port : 0;
 }
 
 absl::StatusOr<int> TakeLock(const std::string& folder) {
@@ -248,8 +237,8 @@ absl::StatusOr<std::string> LocalCluster::LaunchAndAwaitAddress(const std::strin
   Process* process = AddProcess(name, std::move(command));
   ATOLL_RETURN_IF_ERROR(Launch(process));
   while (absl::Now() < deadline) {
-    if (const int port = ReadPortFile(port_file); port > 0) {
-      const std::string address = fmt::format("127.0.0.1:{}", port);
+    if (const auto text = ReadFile(port_file); text.ok() && text->ends_with('\n')) {
+      const std::string address(absl::StripTrailingAsciiWhitespace(*text));
       process->child.command[2] = address;  // --listen: the others keep dialling this port after a restart
       return address;
     }

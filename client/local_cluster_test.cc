@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "absl/time/clock.h"
-#include "client/files.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -2,12 +2,12 @@
 #include <optional>
 
 #include "client/commands.h"
-#include "client/files.h"
 #include "client/image_shape.h"
 #include "client/job_checks.h"
 #include "client/spec_file.h"
 #include "client/table.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/planner/fit_stages.h"
@@ -61,7 +61,7 @@ bool HasPrediction(const planner::Candidate& candidate) {
   return candidate.predicted.iteration_seconds > 0;
 }
 
-std::string Quoted(const std::string& text) {
+std::string CsvField(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
   return quoted + "\"";
@@ -76,7 +76,7 @@ std::string AsCsv(const Outlook& outlook) {
         fmt::format("{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{}\n", c.schedule, c.chosen,
                     c.ranks, c.stages, c.replicas, c.micro_batches, c.micro_batch_size, c.recomputed_layers,
                     c.frozen_pieces, c.predicted.iteration_seconds, c.predicted.self_conditioned_seconds,
-                    c.expected_seconds, c.bound_seconds, c.predicted.bubble, PeakBytes(c), Quoted(c.why_not));
+                    c.expected_seconds, c.bound_seconds, c.predicted.bubble, PeakBytes(c), CsvField(c.why_not));
   }
   return text;
 }

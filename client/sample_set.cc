@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "client/files.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
 #include "common/storage/safetensors.h"

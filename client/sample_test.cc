@@ -9,11 +9,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "client/files.h"
 #include "client/init_images.h"
 #include "client/sample_request.h"
 #include "client/sample_set.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/dataset/image_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,7 +1,7 @@
 #include "client/spec_file.h"
 
-#include "client/files.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/spec/spec_io.h"
 #include "fmt/format.h"

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "client/command_line_testing.h"
-#include "client/files.h"
 #include "client/step_traces.h"
+#include "common/base/files.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/step_trace.h"
 #include "gmock/gmock.h"

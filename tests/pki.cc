@@ -17,18 +17,15 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "common/base/handles.h"
 
 namespace atl::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-template <typename T, void (*Free)(T*)>
-struct Freer {
-  void operator()(T* object) const { Free(object); }
-};
-using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
-using X509Ptr = std::unique_ptr<X509, Freer<X509, X509_free>>;
+using Key = Handle<EVP_PKEY, EVP_PKEY_free>;
+using X509Ptr = Handle<X509, X509_free>;
 
 void Must(bool ok, const char* what) {
   if (ok) return;

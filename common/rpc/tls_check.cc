@@ -13,32 +13,15 @@
 
 #include "common/base/address.h"
 #include "common/base/errors.h"
+#include "common/base/handles.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::rpc {
 namespace {
 
-template <typename T, void (*Free)(T*)>
-struct Freer {
-  void operator()(T* object) const { Free(object); }
-};
-using ContextPtr = std::unique_ptr<SSL_CTX, Freer<SSL_CTX, SSL_CTX_free>>;
-using SslPtr = std::unique_ptr<SSL, Freer<SSL, SSL_free>>;
-
-class Socket {
- public:
-  explicit Socket(int descriptor) : descriptor_(descriptor) {}
-  ~Socket() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
+using ContextPtr = Handle<SSL_CTX, SSL_CTX_free>;
+using SslPtr = Handle<SSL, SSL_free>;
 
 std::string HostOf(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
@@ -46,24 +29,23 @@ std::string HostOf(const std::string& address) {
   return host;
 }
 
-// -1 where nobody listens.
-int Dial(const std::string& address, absl::Duration timeout) {
+// None where the address cannot be dialled.
+Descriptor Dial(const std::string& address, absl::Duration timeout) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(HostOf(address).c_str(), address.substr(address.rfind(':') + 1).c_str(), &hints, &found) != 0) {
-    return -1;
+    return {};
   }
   const timeval limit = absl::ToTimeval(timeout);
-  int connected = -1;
-  for (const addrinfo* one = found; one != nullptr && connected < 0; one = one->ai_next) {
-    connected = socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol);
-    if (connected < 0) continue;
-    setsockopt(connected, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // bounds connect, too
-    setsockopt(connected, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    if (connect(connected, one->ai_addr, one->ai_addrlen) == 0) break;
-    close(connected);
-    connected = -1;
+  Descriptor connected;
+  for (const addrinfo* one = found; one != nullptr && connected.get() < 0; one = one->ai_next) {
+    connected = Descriptor(socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol));
+    if (connected.get() < 0) continue;
+    setsockopt(connected.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // bounds connect, too
+    setsockopt(connected.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    if (connect(connected.get(), one->ai_addr, one->ai_addrlen) == 0) break;
+    connected.Close();
   }
   freeaddrinfo(found);
   return connected;
@@ -125,12 +107,12 @@ absl::Status ExplainConnection(const SecurityOptions& options, const std::string
   const ContextPtr context = MakeContext(options);
   const SslPtr ssl(context == nullptr ? nullptr : SSL_new(context.get()));
   if (ssl == nullptr) return absl::OkStatus();
-  const Socket socket(Dial(address, timeout));
-  if (socket.descriptor() < 0) return absl::OkStatus();
+  const Descriptor socket = Dial(address, timeout);
+  if (socket.get() < 0) return absl::OkStatus();
   constexpr std::array<unsigned char, 3> kHttp2 = {2, 'h', '2'};
   SSL_set_alpn_protos(ssl.get(), kHttp2.data(), kHttp2.size());
   SetHost(ssl.get(), HostOf(address));
-  SSL_set_fd(ssl.get(), socket.descriptor());
+  SSL_set_fd(ssl.get(), socket.get());
   // The verdict is wanted, not an end before it.
   SSL_set_verify(ssl.get(), SSL_VERIFY_NONE, nullptr);
   ERR_clear_error();

@@ -8,14 +8,13 @@
 #include <fmt/format.h>
 
 #include "common/base/errors.h"
+#include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 
 namespace atl::schedule {
 namespace {
 
 constexpr int64_t kMaxActions = 10'000'000;
-// Tokens are quoted in messages: a file that is no schedule must not fill a log line.
-constexpr size_t kQuotedCharacters = 24;
 
 absl::Status TextError(size_t rank, size_t position, std::string_view reason) {
   return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_TEXT",
@@ -26,12 +25,6 @@ std::string_view Trim(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
-std::string Quoted(std::string_view token) {
-  std::string text = "'";
-  for (const char c : token.substr(0, kQuotedCharacters)) text += (c >= ' ' && c <= '~') ? c : '?';
-  return text + (token.size() > kQuotedCharacters ? "…'" : "'");
 }
 
 std::optional<ActionKind> KindOf(char letter) {

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "arrow/filesystem/s3fs.h"
 #include "common/base/errors.h"
+#include "common/base/handles.h"
 #include "common/base/status_macros.h"
 #include "common/storage/arrow_status.h"
 #include "common/storage/local_files.h"
@@ -24,13 +25,7 @@ namespace {
 constexpr char kWriterHeader[] = "x-amz-meta-atoll-writer";
 constexpr size_t kMaxAnswer = 64 << 10;
 
-struct FreeEasy {
-  void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
-};
-struct FreeHeaders {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
-using Headers = std::unique_ptr<curl_slist, FreeHeaders>;
+using Headers = Handle<curl_slist, curl_slist_free_all>;
 
 void AddHeader(Headers* headers, const std::string& line) {
   headers->reset(curl_slist_append(headers->release(), line.c_str()));
@@ -120,7 +115,7 @@ ConditionalPut::ConditionalPut(std::shared_ptr<arrow::fs::S3FileSystem> filesyst
 ConditionalPut::Answer ConditionalPut::Call(const std::string& method, const std::string& path, std::string_view body,
                                             const std::string& writer) {
   Answer answer;
-  const std::unique_ptr<CURL, FreeEasy> curl(curl_easy_init());
+  const Handle<CURL, curl_easy_cleanup> curl(curl_easy_init());
   if (curl == nullptr) return answer;
   const arrow::fs::S3Options s3 = filesystem_->options();
   SetTransport(curl.get(), s3, options_);

@@ -15,6 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/errors.h"
+#include "common/base/handles.h"
 #include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/subprocess.h"
@@ -50,25 +51,6 @@ absl::StatusOr<std::string> KeyField(const json& object, const char* name) {
   }
   return Failed(fmt::format("printed a {} that is no text of 1 to {} visible characters", name, kMaxKey));
 }
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() { Close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-  void Close() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_ = -1;
-};
 
 // A file in memory that is read from its start: a pipe would have to be written beside reading the answer.
 absl::StatusOr<Descriptor> InputOf(std::string_view text) {

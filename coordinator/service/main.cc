@@ -5,14 +5,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/time/time.h"
 #include "common/base/errors.h"
 #include "common/base/explain.h"
+#include "common/base/files.h"
 #include "common/log/log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
@@ -48,7 +47,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--listen", flags.options.listen, "Address to serve gRPC at; port 0 takes a free one")
       ->envname("ATOLL_LISTEN")
       ->capture_default_str();
-  app.add_option("--port-file", flags.port_file, "Write the bound address to this file once it serves");
+  app.add_option("--port-file", flags.port_file, "Write the bound HOST:PORT to this file once it serves");
   app.add_option("--store", flags.options.store,
                  "Where the coordinator's state lies: an SQLite file, or postgres://USER@HOST:PORT/DATABASE without a "
                  "password (PGPASSFILE)")
@@ -133,15 +132,15 @@ bool ParseDurations(Flags& flags, absl::Duration* stop_grace) {
   return false;
 }
 
-// Readers see the whole address or no file.
-bool WriteAddress(const std::string& path, const std::string& address) {
-  const std::string temporary = path + ".new";
-  std::ofstream file(temporary);
-  file << address << "\n";
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path, error);
-  return static_cast<bool>(file) && !error;
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "atoll-coordinator: %s\n", atl::Explain(status).c_str());
+  return 1;
+}
+
+// To --port-file, where one is given.
+absl::Status WriteAddress(const Flags& flags, const std::string& address) {
+  if (flags.port_file.empty()) return absl::OkStatus();
+  return atl::WithContext(atl::WriteFile(flags.port_file, address + "\n"), "--port-file");
 }
 
 // SIGTERM, SIGINT and, where an audit log is kept, SIGHUP: blocked in every thread so that only sigwait sees them.
@@ -164,9 +163,7 @@ void Say(const char* what, const std::string& from, const std::string& to, const
 // Another coordinator has the store: listens, and waits for `poll` at a time until a signal comes.
 void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
   flags.options.on_standby = [&flags](const std::string& address) {
-    if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {
-      std::fprintf(stderr, "atoll-coordinator: cannot write %s\n", flags.port_file.c_str());
-    }
+    if (const absl::Status written = WriteAddress(flags, address); !written.ok()) Fail(written);
     std::printf("atoll-coordinator waits at %s for the store\n", address.c_str());
     std::fflush(stdout);
   };
@@ -204,11 +201,6 @@ int RefuseCopies(const Flags& flags) {
                "(docs/operations.md)\n",
                flags.backup.empty() ? "--restore" : "--backup");
   return 2;
-}
-
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "atoll-coordinator: %s\n", atl::Explain(status).c_str());
-  return 1;
 }
 
 }  // namespace
@@ -255,10 +247,7 @@ int main(int argc, char** argv) {
   if (atl::ErrorReason(coordinator.status()) == "COORDINATOR_STOPPING") return 0;
   if (!coordinator.ok()) return Fail(coordinator.status());
   const std::string& address = (*coordinator)->address();
-  if (!flags.port_file.empty() && !WriteAddress(flags.port_file, address)) {
-    std::fprintf(stderr, "atoll-coordinator: cannot write %s\n", flags.port_file.c_str());
-    return 1;
-  }
+  if (const absl::Status written = WriteAddress(flags, address); !written.ok()) return Fail(written);
   std::printf("atoll-coordinator serves at %s\n", address.c_str());
   if (const std::string metrics = (*coordinator)->metrics_address(); !metrics.empty()) {
     const bool clear = flags.security.tls_dir.empty() || flags.options.metrics_open;

@@ -9,6 +9,7 @@
 #include "CLI/CLI.hpp"
 #include "common/base/byte_size.h"
 #include "common/base/explain.h"
+#include "common/base/files.h"
 #include "common/base/flag_checks.h"
 #include "common/base/version.h"
 #include "common/log/log.h"
@@ -62,7 +63,7 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
   atl::rpc::SecurityOptions security_flags;
   atl::rpc::AddSecurityFlags(app, &security_flags, atl::rpc::Side::kBoth);
-  app.add_option("--port-file", port_file, "Write the bound port to this file");
+  app.add_option("--port-file", port_file, "Write the bound HOST:PORT to this file once it serves");
   app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics and /healthz (default: none)");
   app.add_flag("--metrics-open", options.metrics_open,
                "Serve metrics in the clear and to everybody, wherever it listens");
@@ -168,7 +169,7 @@ int main(int argc, char** argv) {
     return router.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
   }
   if (!port_file.empty()) {
-    if (const absl::Status written = atl::rpc::WritePortFile(port_file, (*router)->port()); !written.ok()) {
+    if (const absl::Status written = atl::WriteFile(port_file, (*router)->address() + "\n"); !written.ok()) {
       std::fprintf(stderr, "atoll-router: --port-file: %s\n", std::string(written.message()).c_str());
       return kFailed;
     }

@@ -44,13 +44,13 @@ class RouterProcess {
                       "--max-queued-requests", std::to_string(kQueuedRequests), "--log-level", "warn", "--listen",
                       "127.0.0.1:0", "--port-file", port_file}));
     const absl::Duration give_up = Clock::Real()->Monotonic() + absl::Seconds(60);
-    std::string port;
-    while (port.empty()) {
+    std::string address;
+    while (address.empty()) {
       if (Clock::Real()->Monotonic() > give_up) return absl::DeadlineExceededError("the router did not start");
       WaitUntil(Clock::Real()->Monotonic() + absl::Milliseconds(10));
-      std::ifstream(port_file) >> port;
+      std::ifstream(port_file) >> address;
     }
-    router->stub_ = pb::SampleService::NewStub(rpc::MakeChannel("127.0.0.1:" + port));
+    router->stub_ = pb::SampleService::NewStub(rpc::MakeChannel(address));
     return router;
   }
 

@@ -161,7 +161,7 @@ std::string Cluster::StartRouter() {
                                       "1"};
   command.insert(command.end(), options_.router_flags.begin(), options_.router_flags.end());
   router_ = std::make_unique<Process>(command, folder_ + "/logs/router.log");
-  return "127.0.0.1:" + AwaitAddress(port_file, router_.get());  // the file holds a port alone
+  return AwaitAddress(port_file, router_.get());
 }
 
 void Cluster::WriteDataset(int shards) {

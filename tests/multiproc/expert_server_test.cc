@@ -87,10 +87,8 @@ class ExpertServerTest : public testing::Test {
     auto process = std::make_unique<Process>(command, folder_ + "/" + name + ".log",
                                              std::vector<std::string>{"OMP_NUM_THREADS=1"});
     EXPECT_TRUE(Await(kPatience, [&] { return std::filesystem::exists(port_file) || !process->Running(); }));
-    std::string port;
-    std::ifstream(port_file) >> port;
-    EXPECT_FALSE(port.empty()) << process->Log();
-    *address = "127.0.0.1:" + port;
+    std::ifstream(port_file) >> *address;
+    EXPECT_FALSE(address->empty()) << process->Log();
     return process;
   }
 

@@ -55,10 +55,8 @@ class RouterLoadTest : public testing::Test {
                                  "--port-file", port_file},
         folder_ + "/router.log", std::vector<std::string>{"OMP_NUM_THREADS=1"});
     EXPECT_TRUE(Await(kPatience, [&] { return std::filesystem::exists(port_file) || !router_->Running(); }));
-    std::string port;
-    std::ifstream(port_file) >> port;
-    EXPECT_FALSE(port.empty()) << router_->Log();
-    address_ = "127.0.0.1:" + port;
+    std::ifstream(port_file) >> address_;
+    EXPECT_FALSE(address_.empty()) << router_->Log();
     stub_ = pb::SampleService::NewStub(rpc::MakeChannel(address_));
   }
   ~RouterLoadTest() override {

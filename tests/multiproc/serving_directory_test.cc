@@ -171,7 +171,7 @@ class ServingDirectoryTest : public testing::Test {
     return std::make_unique<Process>(command, folder_ + "/" + name + ".log",
                                      std::vector<std::string>{"OMP_NUM_THREADS=1"});
   }
-  // "host:port"; the file may hold the port alone.
+  // "host:port".
   std::string AddressOf(const std::string& name, Process* process) {
     std::string text;
     EXPECT_TRUE(Await(kPatience, [&] {
@@ -179,7 +179,7 @@ class ServingDirectoryTest : public testing::Test {
       return !text.empty() || !process->Running();
     }));
     EXPECT_FALSE(text.empty()) << process->Log();
-    return text.find(':') == std::string::npos ? "127.0.0.1:" + text : text;
+    return text;
   }
 
   // At the address it had before.

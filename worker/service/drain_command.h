@@ -12,10 +12,8 @@
 
 namespace atl::worker {
 
-// Writes this process's id; readers see all of it or no file. INVALID_ARGUMENT (FILE_ERROR).
-absl::Status WritePidFile(const std::string& path);
-
-// `text`: a process id, or the path of a file that holds one. INVALID_ARGUMENT (FILE_ERROR, INVALID_PROCESS_ID).
+// `text`: a process id, or the path of a file that holds one. Errors of ReadFile;
+// INVALID_ARGUMENT (INVALID_PROCESS_ID).
 absl::StatusOr<pid_t> ReadProcessId(const std::string& text);
 
 // Sends SIGTERM and waits until the process has ended. OK also when there is no such process any more;

@@ -1,15 +1,13 @@
 #include "worker/service/local_profile.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "absl/synchronization/mutex.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
@@ -22,28 +20,8 @@ namespace {
 constexpr absl::Duration kMeetTimeout = absl::Seconds(60);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
 
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.good()) return text.str();
-  return MakeError(absl::StatusCode::kNotFound, "FILE_ERROR", fmt::format("cannot read {}", path));
-}
-
-// Readers see the whole file or none.
-absl::Status WriteWhole(const std::string& path, const std::string& bytes) {
-  const std::string part = path + ".part";
-  std::ofstream file(part, std::ios::binary);
-  file << bytes;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(part, path, error);
-  if (file && !error) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR", fmt::format("cannot write {}", path));
-}
-
 absl::StatusOr<trainer::TrainerOptions> OptionsOf(const LocalProfileOptions& options, const AttemptParts& parts) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string yaml, ReadWhole(options.folder + "/job.yaml"));
+  ATOLL_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(options.folder + "/job.yaml"));
   ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, spec::ParseJobSpec(yaml));
   const bool router = options.network == "router";
   trainer::TrainerOptions trainer{.objective = router ? trainer::Objective::kCluster : trainer::Objective::kVelocity,
@@ -62,7 +40,7 @@ absl::StatusOr<trainer::TrainerOptions> OptionsOf(const LocalProfileOptions& opt
   std::map<std::string, std::string> files;
   const std::vector<std::string> uris = spec::FrozenFiles(spec.frozen);
   for (size_t i = 0; i < uris.size(); ++i) {
-    ATOLL_ASSIGN_OR_RETURN(files[uris[i]], ReadWhole(fmt::format("{}/frozen-{}", options.folder, i)));
+    ATOLL_ASSIGN_OR_RETURN(files[uris[i]], ReadFile(fmt::format("{}/frozen-{}", options.folder, i)));
   }
   trainer.frozen_files = std::make_shared<const std::map<std::string, std::string>>(std::move(files));
   return trainer;
@@ -72,13 +50,13 @@ absl::StatusOr<trainer::TrainerOptions> OptionsOf(const LocalProfileOptions& opt
 absl::StatusOr<std::vector<std::string>> Meet(const LocalProfileOptions& options, const std::string& address,
                                               Clock* clock) {
   const auto path = [&](int32_t rank) { return fmt::format("{}/address-{}", options.folder, rank); };
-  ATOLL_RETURN_IF_ERROR(WriteWhole(path(options.rank), address));
+  ATOLL_RETURN_IF_ERROR(WriteFile(path(options.rank), address));
   const absl::Duration deadline = clock->Monotonic() + kMeetTimeout;
   std::vector<std::string> addresses;
   absl::Mutex mutex;
   absl::MutexLock lock(&mutex);
   while (static_cast<int32_t>(addresses.size()) < options.ranks) {
-    absl::StatusOr<std::string> next = ReadWhole(path(static_cast<int32_t>(addresses.size())));
+    absl::StatusOr<std::string> next = ReadFile(path(static_cast<int32_t>(addresses.size())));
     if (next.ok()) {
       addresses.push_back(*std::move(next));
     } else if (clock->Monotonic() >= deadline) {
@@ -108,7 +86,7 @@ absl::Status RunLocalProfile(const LocalProfileOptions& options, const AttemptPa
                                              .micro_batch_sizes = options.micro_batch_sizes,
                                              .key = "local"},
                                             transport.get()));
-  return WriteWhole(fmt::format("{}/profile-{}.json", options.folder, options.rank), storage::ToJson(profile));
+  return WriteFile(fmt::format("{}/profile-{}.json", options.folder, options.rank), storage::ToJson(profile));
 }
 
 }  // namespace atl::worker

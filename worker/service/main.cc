@@ -6,11 +6,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,6 +17,7 @@
 #include "common/base/byte_size.h"
 #include "common/base/errors.h"
 #include "common/base/explain.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/log/log.h"
@@ -177,14 +175,6 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.good()) return text.str();
-  return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("cannot read {}", path));
-}
-
 // Two ranks agree on every bit only when they run the same program: its hash is the build.
 absl::StatusOr<std::string> BuildName() {
   ATOLL_ASSIGN_OR_RETURN(const std::string program, ReadFile("/proc/self/exe"));
@@ -201,7 +191,9 @@ absl::StatusOr<std::string> IslandSecret(const Flags& flags, const RankIdentity&
     absl::BitGen random;
     return fmt::format("{:016x}{:016x}", absl::Uniform<uint64_t>(random), absl::Uniform<uint64_t>(random));
   }
-  ATOLL_ASSIGN_OR_RETURN(std::string secret, ReadFile(flags.island_secret_file));
+  absl::StatusOr<std::string> read = ReadFile(flags.island_secret_file);
+  if (!read.ok()) return WithContext(read.status(), "--island-secret-file");
+  std::string secret = *std::move(read);
   secret.erase(secret.find_last_not_of(" \r\n") + 1);
   if (!secret.empty()) return secret;
   return MakeError(absl::StatusCode::kInvalidArgument, "ISLAND_SECRET_REQUIRED",
@@ -295,16 +287,10 @@ AttemptParts MakeParts(const Flags& flags, storage::BlobStore* store, WorkerMetr
   return parts;
 }
 
-// Readers see the whole address or no file.
-absl::Status WriteAddress(const std::string& path, const std::string& address) {
-  const std::string part = path + ".part";
-  std::ofstream file(part);
-  file << address << "\n";
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(part, path, error);
-  if (file && !error) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR", fmt::format("--port-file: cannot write {}", path));
+// To --port-file, where one is given.
+absl::Status WriteAddress(const Flags& flags, const std::string& address) {
+  if (flags.port_file.empty()) return absl::OkStatus();
+  return WithContext(WriteFile(flags.port_file, address + "\n"), "--port-file");
 }
 
 // Something hangs that nobody can abort, and that nobody can wait for. The lease runs out by itself, and whoever
@@ -361,7 +347,7 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Leader> leader, Leader::Start(std::move(options)));
   const std::string host = identity.leader.substr(0, identity.leader.rfind(':'));
   const std::string address = fmt::format("{}:{}", host, leader->rendezvous_port());
-  if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, address));
+  ATOLL_RETURN_IF_ERROR(WriteAddress(flags, address));
   spdlog::info("island {}: leader of {} ranks ({}) at {}", flags.island_id, identity.ranks, identity.source, address);
   StopSignals signals({[&](const std::string& why, absl::Duration deadline) {
                          SayThatItEnds(metrics, stopping);
@@ -464,7 +450,7 @@ absl::Status RunExpertServer(const Flags& flags) {
                        [&] { finish(absl::OkStatus()); }, EndProcess},
                       {.grace = absl::Seconds(flags.stop_seconds)}, Clock::Real());
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<ExpertServer> server, ExpertServer::Start(options, Clock::Real()));
-  if (!flags.port_file.empty()) ATOLL_RETURN_IF_ERROR(WriteAddress(flags.port_file, server->address()));
+  ATOLL_RETURN_IF_ERROR(WriteAddress(flags, server->address()));
   spdlog::info("expert server {} at {}{}: {} networks, arithmetic {}", kVersion, server->address(),
                server->server_id().empty() ? "" : fmt::format(", named {}", server->server_id()),
                server->hosting().networks.size(), server->hosting().fingerprint);
@@ -495,7 +481,9 @@ absl::Status RunDrain(const Flags& flags) {
 
 absl::Status RunWorker(Flags flags) {
   if (!flags.drain.empty()) return RunDrain(flags);
-  if (!flags.pid_file.empty()) ATOLL_RETURN_IF_ERROR(WritePidFile(flags.pid_file));
+  if (!flags.pid_file.empty()) {
+    ATOLL_RETURN_IF_ERROR(WithContext(WriteFile(flags.pid_file, fmt::format("{}\n", getpid())), "--pid-file"));
+  }
   ATOLL_RETURN_IF_ERROR(CheckDevice(flags));
   if (flags.serve) return RunExpertServer(flags);
   ATOLL_RETURN_IF_ERROR(CheckIslandFlags(flags));

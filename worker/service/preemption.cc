@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/base/errors.h"
+#include "common/base/handles.h"
 #include "common/base/status_macros.h"
 
 namespace atl::worker {
@@ -23,13 +24,6 @@ size_t TakeBody(char* data, size_t size, size_t count, void* answer) {
   body.append(data, size * count);
   return size * count;
 }
-
-struct CloseCurl {
-  void operator()(CURL* curl) const { curl_easy_cleanup(curl); }
-};
-struct FreeHeaders {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
 
 absl::Status Unanswered(const std::string& url, const std::string& why) {
   return MakeError(absl::StatusCode::kUnavailable, "METADATA_UNAVAILABLE",
@@ -49,13 +43,11 @@ AskMetadata AskOverHttp(const std::string& url, absl::Duration timeout) {
   static std::once_flag once;
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
   return [url, timeout](const MetadataRequest& request) -> absl::StatusOr<MetadataAnswer> {
-    const std::unique_ptr<CURL, CloseCurl> curl(curl_easy_init());
+    const Handle<CURL, curl_easy_cleanup> curl(curl_easy_init());
     if (curl == nullptr) return Unanswered(url, "out of memory");
-    std::unique_ptr<curl_slist, FreeHeaders> headers;
+    Handle<curl_slist, curl_slist_free_all> headers;
     for (const std::string& header : request.headers) {
-      curl_slist* longer = curl_slist_append(headers.get(), header.c_str());
-      static_cast<void>(headers.release());
-      headers.reset(longer);
+      headers.reset(curl_slist_append(headers.release(), header.c_str()));
     }
     MetadataAnswer answer;
     const auto timeout_ms = static_cast<long>(absl::ToInt64Milliseconds(timeout));  // NOLINT(google-runtime-int)

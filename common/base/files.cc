@@ -1,5 +1,7 @@
-#include "client/files.h"
+#include "common/base/files.h"
 
+#include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,14 +14,32 @@
 #include "common/base/errors.h"
 #include "fmt/format.h"
 
-namespace atl::client {
+namespace atl {
 namespace {
 
+std::string UserName(uid_t id) {
+  passwd user{};
+  passwd* found = nullptr;
+  char buffer[4096];
+  if (getpwuid_r(id, &user, buffer, sizeof(buffer), &found) != 0 || found == nullptr) return fmt::format("uid {}", id);
+  return fmt::format("{} (uid {})", user.pw_name, id);
+}
+
+// Returns ": owned by root (uid 0), mode 0600; this process runs as atoll (uid 1000)".
+std::string Rights(const std::string& path) {
+  struct stat info {};
+  const std::string file = stat(path.c_str(), &info) == 0
+                               ? fmt::format("owned by {}, mode {:04o}; ", UserName(info.st_uid), info.st_mode & 07777)
+                               : "";
+  return fmt::format(": {}this process runs as {}", file, UserName(geteuid()));
+}
+
 absl::Status FileError(int error, std::string_view what, const std::string& path) {
-  const absl::StatusCode code = absl::ErrnoToStatusCode(error);
-  const std::string message = fmt::format("cannot {} {}: {}", what, path, std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) return MakeError(code, "DISK_FULL", message);
-  return MakeError(code, code == absl::StatusCode::kNotFound ? "FILE_NOT_FOUND" : "FILE_ERROR", message);
+  const std::string message =
+      fmt::format("cannot {} {}: {}{}", what, path, std::strerror(error), error == EACCES ? Rights(path) : "");
+  if (error == ENOSPC || error == EDQUOT) return MakeError(absl::ErrnoToStatusCode(error), "DISK_FULL", message);
+  if (error == ENOENT) return MakeError(absl::StatusCode::kNotFound, "FILE_NOT_FOUND", message);
+  return MakeError(absl::ErrnoToStatusCode(error), "FILE_ERROR", message);
 }
 
 // A device or a pipe, as /dev/null, belongs to others as well: a file in its place would be no use to them.
@@ -81,4 +101,4 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   return status;
 }
 
-}  // namespace atl::client
+}  // namespace atl
