@@ -56,8 +56,6 @@ atoll_dependency(fmt fmt::fmt)
 atoll_dependency(spdlog spdlog::spdlog fmt::fmt)
 atoll_dependency(yaml yaml-cpp)
 atoll_dependency(json nlohmann_json::nlohmann_json)
-# Headers only.
-atoll_dependency(jwt nlohmann_json::nlohmann_json OpenSSL::SSL OpenSSL::Crypto)
 atoll_dependency(cli11 CLI11::CLI11)
 atoll_dependency(ucx PkgConfig::UCX)
 

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/refused_subject.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
 #include "grpc/grpc_security_constants.h"

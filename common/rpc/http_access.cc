@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "common/rpc/refused_subject.h"
 #include "common/rpc/roles.h"
 
 namespace atl::rpc {

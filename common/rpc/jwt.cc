@@ -2,6 +2,7 @@
 
 #include <openssl/bn.h>
 #include <openssl/core_names.h>
+#include <openssl/ecdsa.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/param_build.h>
@@ -10,19 +11,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "common/base/errors.h"
+#include "common/base/handles.h"
 #include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/name_pattern.h"
 #include "fmt/format.h"
-#include "jwt/jwt.hpp"
 #include "nlohmann/json.hpp"
 
 namespace atl::rpc {
@@ -34,19 +33,10 @@ constexpr size_t kMaxKeys = 32;
 constexpr int kMinRsaBits = 2048;
 constexpr int kMaxRsaBits = 8192;  // what a caller can make us compute
 constexpr size_t kMaxSubject = 256;
-constexpr size_t kP256Bytes = 32;  // of each half of an ES256 signature
-constexpr char kP256Order[] = "FFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551";
+constexpr size_t kP256Bytes = 32;  // of a coordinate, and of each half of an ES256 signature
 
-template <typename T, void (*Free)(T*)>
-struct Freer {
-  void operator()(T* object) const { Free(object); }
-};
-using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
-using BioPtr = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
-using NumberPtr = std::unique_ptr<BIGNUM, Freer<BIGNUM, BN_free>>;
-using BuilderPtr = std::unique_ptr<OSSL_PARAM_BLD, Freer<OSSL_PARAM_BLD, OSSL_PARAM_BLD_free>>;
-using ParamsPtr = std::unique_ptr<OSSL_PARAM, Freer<OSSL_PARAM, OSSL_PARAM_free>>;
-using ContextPtr = std::unique_ptr<EVP_PKEY_CTX, Freer<EVP_PKEY_CTX, EVP_PKEY_CTX_free>>;
+using KeyPtr = Handle<EVP_PKEY, EVP_PKEY_free>;
+using NumberPtr = Handle<BIGNUM, BN_free>;
 
 absl::Status Refused(std::string_view reason, std::string_view message) {
   return MakeError(absl::StatusCode::kUnauthenticated, reason, fmt::format("JWT: {}", message));
@@ -63,12 +53,6 @@ std::optional<std::string> FromBase64Url(std::string_view text) {
   std::string bytes;
   if (!plain || !absl::WebSafeBase64Unescape(absl::string_view(text.data(), text.size()), &bytes)) return std::nullopt;
   return bytes;
-}
-
-std::string ToBase64Url(const std::string& bytes) {
-  std::string text = absl::WebSafeBase64Escape(bytes);
-  text.erase(text.find_last_not_of('=') + 1);
-  return text;
 }
 
 std::optional<Json> ReadObject(std::string_view text) {
@@ -92,38 +76,34 @@ std::optional<absl::Time> TimeOf(const Json& object, const char* name) {
   return absl::UnixEpoch() + absl::Seconds(seconds);
 }
 
-absl::StatusOr<JwtKey> TakeKey(EVP_PKEY* key, const std::string& id, std::string_view file) {
+absl::StatusOr<JwtKey> TakeKey(KeyPtr key, const std::string& id, std::string_view file) {
   JwtKey taken{.id = id};
-  if (EVP_PKEY_is_a(key, "RSA") == 1) {
+  if (EVP_PKEY_is_a(key.get(), "RSA") == 1) {
     taken.algorithm = JwtAlgorithm::kRs256;
-    if (const int bits = EVP_PKEY_get_bits(key); bits < kMinRsaBits || bits > kMaxRsaBits) {
+    if (const int bits = EVP_PKEY_get_bits(key.get()); bits < kMinRsaBits || bits > kMaxRsaBits) {
       return BadKeys(file,
                      fmt::format("expected an RSA key of {} to {} bits, found {}", kMinRsaBits, kMaxRsaBits, bits));
     }
-  } else if (EVP_PKEY_is_a(key, "EC") == 1) {
+  } else if (EVP_PKEY_is_a(key.get(), "EC") == 1) {
     taken.algorithm = JwtAlgorithm::kEs256;
     std::array<char, 64> group{};
-    if (EVP_PKEY_get_group_name(key, group.data(), group.size(), nullptr) != 1 ||
+    if (EVP_PKEY_get_group_name(key.get(), group.data(), group.size(), nullptr) != 1 ||
         std::string_view(group.data()) != "prime256v1") {
       return BadKeys(file, fmt::format("expected an EC key on P-256, found one on {}", group.data()));
     }
   } else {
     return BadKeys(file, "expected RSA keys and EC keys on P-256, found another kind");
   }
-  const BioPtr bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr || PEM_write_bio_PUBKEY(bio.get(), key) != 1) return BadKeys(file, "a key cannot be written");
-  char* bytes = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &bytes);
-  taken.pem.assign(bytes, static_cast<size_t>(size));
+  taken.key = std::move(key);
   return taken;
 }
 
 absl::StatusOr<std::vector<JwtKey>> KeysOfPem(std::string_view text, std::string_view file) {
-  const BioPtr bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  const Handle<BIO, BIO_free_all> bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   std::vector<JwtKey> keys;
-  while (const KeyPtr key{PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr)}) {
+  while (KeyPtr key{PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr)}) {
     if (keys.size() == kMaxKeys) return BadKeys(file, fmt::format("expected at most {} keys, found more", kMaxKeys));
-    ATOLL_ASSIGN_OR_RETURN(JwtKey taken, TakeKey(key.get(), "", file));
+    ATOLL_ASSIGN_OR_RETURN(JwtKey taken, TakeKey(std::move(key), "", file));
     keys.push_back(std::move(taken));
   }
   ERR_clear_error();
@@ -131,16 +111,24 @@ absl::StatusOr<std::vector<JwtKey>> KeysOfPem(std::string_view text, std::string
   return keys;
 }
 
-NumberPtr NumberOf(const Json& key, const char* name) {
-  const std::optional<std::string> bytes = FromBase64Url(Text(key, name));
-  if (!bytes || bytes->empty() || bytes->size() > kMaxRsaBits / 8) return nullptr;
-  return NumberPtr(
-      BN_bin2bn(reinterpret_cast<const unsigned char*>(bytes->data()), static_cast<int>(bytes->size()), nullptr));
+const unsigned char* Bytes(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
 }
 
+NumberPtr ToNumber(std::string_view bytes) {
+  return NumberPtr(BN_bin2bn(Bytes(bytes), static_cast<int>(bytes.size()), nullptr));
+}
+
+NumberPtr NumberOf(const Json& key, const char* name) {
+  const std::optional<std::string> bytes = FromBase64Url(Text(key, name));
+  return bytes && !bytes->empty() && bytes->size() <= kMaxRsaBits / 8 ? ToNumber(*bytes) : nullptr;
+}
+
+using Builder = Handle<OSSL_PARAM_BLD, OSSL_PARAM_BLD_free>;
+
 KeyPtr Build(const char* kind, OSSL_PARAM_BLD* builder) {
-  const ParamsPtr params(OSSL_PARAM_BLD_to_param(builder));
-  const ContextPtr context(EVP_PKEY_CTX_new_from_name(nullptr, kind, nullptr));
+  const Handle<OSSL_PARAM, OSSL_PARAM_free> params(OSSL_PARAM_BLD_to_param(builder));
+  const Handle<EVP_PKEY_CTX, EVP_PKEY_CTX_free> context(EVP_PKEY_CTX_new_from_name(nullptr, kind, nullptr));
   EVP_PKEY* key = nullptr;
   if (params == nullptr || context == nullptr || EVP_PKEY_fromdata_init(context.get()) != 1 ||
       EVP_PKEY_fromdata(context.get(), &key, EVP_PKEY_PUBLIC_KEY, params.get()) != 1) {
@@ -153,7 +141,7 @@ KeyPtr Build(const char* kind, OSSL_PARAM_BLD* builder) {
 KeyPtr RsaKey(const Json& key) {
   const NumberPtr modulus = NumberOf(key, "n");
   const NumberPtr exponent = NumberOf(key, "e");
-  const BuilderPtr builder(OSSL_PARAM_BLD_new());
+  const Builder builder(OSSL_PARAM_BLD_new());
   if (modulus == nullptr || exponent == nullptr || builder == nullptr ||
       OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_N, modulus.get()) != 1 ||
       OSSL_PARAM_BLD_push_BN(builder.get(), OSSL_PKEY_PARAM_RSA_E, exponent.get()) != 1) {
@@ -165,8 +153,8 @@ KeyPtr RsaKey(const Json& key) {
 KeyPtr EcKey(const Json& key) {
   const std::optional<std::string> x = FromBase64Url(Text(key, "x"));
   const std::optional<std::string> y = FromBase64Url(Text(key, "y"));
-  const BuilderPtr builder(OSSL_PARAM_BLD_new());
-  if (!x || !y || x->size() != 32 || y->size() != 32 || builder == nullptr) return nullptr;
+  const Builder builder(OSSL_PARAM_BLD_new());
+  if (!x || !y || x->size() != kP256Bytes || y->size() != kP256Bytes || builder == nullptr) return nullptr;
   const std::string point = "\x04" + *x + *y;
   if (OSSL_PARAM_BLD_push_utf8_string(builder.get(), OSSL_PKEY_PARAM_GROUP_NAME, "prime256v1", 0) != 1 ||
       OSSL_PARAM_BLD_push_octet_string(builder.get(), OSSL_PKEY_PARAM_PUB_KEY, point.data(), point.size()) != 1) {
@@ -192,36 +180,45 @@ absl::StatusOr<std::vector<JwtKey>> KeysOfSet(std::string_view text, std::string
     if (kind != "RSA" && !(kind == "EC" && Text(one, "crv") == "P-256")) continue;
     if (!algorithm.empty() && algorithm != (kind == "RSA" ? "RS256" : "ES256")) continue;
     if (keys.size() == kMaxKeys) return BadKeys(file, fmt::format("expected at most {} keys, found more", kMaxKeys));
-    const KeyPtr key = kind == "RSA" ? RsaKey(one) : EcKey(one);
+    KeyPtr key = kind == "RSA" ? RsaKey(one) : EcKey(one);
     if (key == nullptr) {
       return BadKeys(file, fmt::format("key {}: its numbers make no {} key", Quoted(Text(one, "kid")), kind));
     }
-    ATOLL_ASSIGN_OR_RETURN(JwtKey taken, TakeKey(key.get(), Text(one, "kid"), file));
+    ATOLL_ASSIGN_OR_RETURN(JwtKey taken, TakeKey(std::move(key), Text(one, "kid"), file));
     keys.push_back(std::move(taken));
   }
   if (keys.empty()) return BadKeys(file, "expected a key for RS256 or ES256, found none");
   return keys;
 }
 
-// The library throws where memory runs out.
-bool SignatureFits(const JwtKey& key, std::string_view signed_part, std::string_view signature) {
-  try {
-    const jwt::string_view pem(key.pem.data(), key.pem.size());
-    const jwt::string_view text(signed_part.data(), signed_part.size());
-    const jwt::string_view bytes(signature.data(), signature.size());
-    const auto [fits, error] = key.algorithm == JwtAlgorithm::kRs256
-                                   ? jwt::PEMSign<jwt::algo::RS256>::verify(pem, text, bytes)
-                                   : jwt::PEMSign<jwt::algo::ES256>::verify(pem, text, bytes);
-    ERR_clear_error();
-    return fits && !error;
-  } catch (const std::exception&) {
-    return false;
-  }
+// An ES256 signature is two numbers side by side; OpenSSL wants them in DER. Returns "" for another form.
+std::string ToDer(std::string_view signature) {
+  if (signature.size() != 2 * kP256Bytes) return "";
+  const Handle<ECDSA_SIG, ECDSA_SIG_free> numbers(ECDSA_SIG_new());
+  NumberPtr r = ToNumber(signature.substr(0, kP256Bytes));
+  NumberPtr s = ToNumber(signature.substr(kP256Bytes));
+  if (numbers == nullptr || r == nullptr || s == nullptr) return "";
+  ECDSA_SIG_set0(numbers.get(), r.release(), s.release());
+  std::array<unsigned char, 80> der{};  // at most 72 are used
+  unsigned char* end = der.data();
+  const int size = i2d_ECDSA_SIG(numbers.get(), &end);
+  return {der.begin(), der.begin() + std::max(size, 0)};
 }
 
-// A subject stands in logs.
-bool IsPrintable(std::string_view text) {
-  return std::ranges::none_of(text, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
+bool SignatureFits(const JwtKey& key, std::string_view signed_part, std::string_view signature) {
+  const std::string bytes = key.algorithm == JwtAlgorithm::kEs256 ? ToDer(signature) : std::string(signature);
+  const Handle<EVP_MD_CTX, EVP_MD_CTX_free> context(EVP_MD_CTX_new());
+  const bool fits =
+      context != nullptr && EVP_DigestVerifyInit(context.get(), nullptr, EVP_sha256(), nullptr, key.key.get()) == 1 &&
+      EVP_DigestVerify(context.get(), Bytes(bytes), bytes.size(), Bytes(signed_part), signed_part.size()) == 1;
+  ERR_clear_error();
+  return fits;
+}
+
+// A subject stands in logs, and in a line of the deny list.
+bool IsName(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxSubject && text.front() != ' ' && text.back() != ' ' &&
+         std::ranges::none_of(text, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
 }
 
 std::optional<JwtAlgorithm> AlgorithmOf(std::string_view name) {
@@ -325,36 +322,19 @@ bool LooksLikeJwt(std::string_view token) {
   return std::ranges::count(token, '.') == 2;
 }
 
-std::optional<std::string> TwinOfJwt(std::string_view token) {
-  const size_t signature_at = token.rfind('.') + 1;
-  const std::optional<std::string> signature = FromBase64Url(token.substr(signature_at));
-  if (signature_at == 0 || !signature || signature->size() != 2 * kP256Bytes) return std::nullopt;
-  BIGNUM* number = nullptr;
-  if (BN_hex2bn(&number, kP256Order) == 0) return std::nullopt;
-  const NumberPtr order(number);
-  std::string twin = *signature;
-  auto* const half = reinterpret_cast<unsigned char*>(twin.data() + kP256Bytes);
-  const NumberPtr s(BN_bin2bn(half, kP256Bytes, nullptr));
-  if (s == nullptr || BN_is_zero(s.get()) || BN_cmp(s.get(), order.get()) >= 0 ||
-      BN_sub(s.get(), order.get(), s.get()) != 1 || BN_bn2binpad(s.get(), half, kP256Bytes) < 0) {
-    return std::nullopt;
-  }
-  return std::string(token.substr(0, signature_at)) + ToBase64Url(twin);
+std::string_view SignedPart(std::string_view token) {
+  return token.substr(0, token.rfind('.'));
 }
 
 absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtIssuer> issuers, absl::Time now) {
   if (token.size() > kMaxJwtBytes) return Refused("TOKEN_MALFORMED", "expected at most 8 KiB");
   if (!LooksLikeJwt(token)) return Refused("TOKEN_MALFORMED", "expected three parts between two dots");
-  const size_t first_dot = token.find('.');
-  const size_t last_dot = token.rfind('.');
-  const std::string_view parts[] = {token.substr(0, first_dot), token.substr(first_dot + 1, last_dot - first_dot - 1),
-                                    token.substr(last_dot + 1)};
-  const std::optional<std::string> header_text = FromBase64Url(parts[0]);
-  const std::optional<std::string> claims_text = FromBase64Url(parts[1]);
-  const std::optional<std::string> signature = FromBase64Url(parts[2]);
-  // The library decodes the signature, and reads past its table at other letters. Its bytes have one text here: a deny
-  // list knows a token by its text, and a letter whose last bits count for nothing would make another one of it.
-  if (!header_text || !claims_text || parts[2].empty() || !signature || ToBase64Url(*signature) != parts[2]) {
+  const std::string_view signed_part = SignedPart(token);
+  const size_t dot = signed_part.find('.');
+  const std::optional<std::string> header_text = FromBase64Url(signed_part.substr(0, dot));
+  const std::optional<std::string> claims_text = FromBase64Url(signed_part.substr(dot + 1));
+  const std::optional<std::string> signature = FromBase64Url(token.substr(signed_part.size() + 1));
+  if (!header_text || !claims_text || !signature || signature->empty()) {
     return Refused("TOKEN_MALFORMED", "expected three parts in base64url");
   }
   const std::optional<Json> header = ReadObject(*header_text);
@@ -371,10 +351,9 @@ absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtI
   ATOLL_ASSIGN_OR_RETURN(taken.issuer, IssuerOf(*claims, issuers));
   const JwtIssuer& issuer = issuers[taken.issuer];
   const std::string key_id = Text(*header, "kid");
-  const std::string_view signed_part = token.substr(0, last_dot);
   const bool genuine = std::ranges::any_of(issuer.keys, [&](const JwtKey& key) {
     return key.algorithm == *algorithm && (key.id.empty() || key_id.empty() || key.id == key_id) &&
-           SignatureFits(key, signed_part, parts[2]);
+           SignatureFits(key, signed_part, *signature);
   });
   if (!genuine) {
     return Refused("TOKEN_SIGNATURE",
@@ -382,10 +361,10 @@ absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtI
   }
   ATOLL_ASSIGN_OR_RETURN(taken.expires, CheckTimes(*claims, now));
   taken.subject = Text(*claims, "sub");
-  if (taken.subject.empty() || taken.subject.size() > kMaxSubject || !IsPrintable(taken.subject)) {
-    return Refused("TOKEN_MALFORMED", fmt::format("expected a claim sub of 1 to {} printable bytes", kMaxSubject));
+  if (!IsName(taken.subject)) {
+    return Refused("TOKEN_MALFORMED",
+                   fmt::format("expected a claim sub of 1 to {} printable bytes, no blank at its ends", kMaxSubject));
   }
-  // One that is no text stands for nothing that a deny list could name.
   if (claims->contains("jti") && !claims->at("jti").is_string()) {
     return Refused("TOKEN_MALFORMED", "expected claim jti to be a text");
   }

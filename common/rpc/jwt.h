@@ -1,8 +1,10 @@
-// JSON Web Tokens: RS256 and ES256, an hour at most. Pure. The library behind it stays in jwt.cc.
+// JSON Web Tokens: RS256 and ES256, an hour at most. Pure.
 #pragma once
 
+#include <openssl/types.h>
+
 #include <cstddef>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,7 +27,7 @@ enum class JwtAlgorithm { kRs256, kEs256 };
 struct JwtKey {
   std::string id;  // "kid"; empty: none, it may verify any token
   JwtAlgorithm algorithm = JwtAlgorithm::kRs256;
-  std::string pem;
+  std::shared_ptr<EVP_PKEY> key;
 };
 
 // Keys from PEM ("BEGIN PUBLIC KEY", one or more) or from a JSON Web Key Set. RSA keys have at least 2048 bits, EC keys
@@ -55,9 +57,9 @@ struct JwtClaims {
 // Whether a bearer token has the form of a JWT: three parts between two dots.
 bool LooksLikeJwt(std::string_view token);
 
-// The other text of an ES256 token: beside the signature (r, s) its holder can write (r, n - s), which verifies as
-// well. Nothing for texts of another form, which have no other one that VerifyJwt takes.
-std::optional<std::string> TwinOfJwt(std::string_view token);
+// The part of a token that its issuer signed, header and claims. The holder of a token can write its signature in
+// several ways, but not this.
+std::string_view SignedPart(std::string_view token);
 
 // UNAUTHENTICATED with reason TOKEN_MALFORMED, TOKEN_ALGORITHM (the header's is checked before anything else is read:
 // no "none", no HS256 over a public key), TOKEN_ISSUER, TOKEN_AUDIENCE, TOKEN_SIGNATURE, TOKEN_TOO_LONG, TOKEN_EXPIRED

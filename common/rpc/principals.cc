@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "common/base/errors.h"
 #include "common/base/quoted.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/name_pattern.h"
-#include "common/rpc/refused_subject.h"
 #include "common/spec/nearest_name.h"
 #include "common/spec/yaml_tree.h"
 #include "fmt/format.h"
@@ -40,23 +40,6 @@ bool IsTokenHash(std::string_view text) {
 std::string_view Stripped(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r");
   return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
-}
-
-// What a name has that none on a line of the deny list can have; empty: nothing.
-std::string_view Undeniable(std::string_view name) {
-  if (std::ranges::any_of(name, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); })) {
-    return "a control character in it";
-  }
-  if (name.starts_with('"') || name.starts_with('\'')) return "a quote before it";
-  if (name.starts_with('#') || name.find(" #") != std::string_view::npos) {
-    return "a '#' behind it: a comment has a line of its own";
-  }
-  return "";
-}
-
-// Whether the deny list can have this subject or jti: nobody may be called what could not be shut out.
-bool CanBeDenied(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxName && Stripped(name) == name && Undeniable(name).empty();
 }
 
 }  // namespace
@@ -216,11 +199,6 @@ class PrincipalsReader {
                                        "models", "quota", "expires"}));
     Principal principal;
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "subject", true, &principal.subject));
-    if (!CanBeDenied(principal.subject)) {
-      return Wrong(
-          path + ".subject", *node.Find("subject"),
-          "a name that the deny list can have: no quote and no # before it, no ' #' in it, no blank at its ends");
-    }
     const bool taken = std::ranges::any_of(principals_->principals_,
                                            [&](const Principal& other) { return other.subject == principal.subject; });
     if (taken) return Wrong(path + ".subject", *node.Find("subject"), "every subject once");
@@ -299,40 +277,18 @@ absl::Status Refused(std::string_view reason, std::string_view message) {
   return MakeError(absl::StatusCode::kUnauthenticated, reason, message);
 }
 
-// A JWT under both texts that it may have.
-bool IsTokenDenied(const DenyList& denied, std::string_view bearer) {
-  if (denied.tokens.empty()) return false;
-  if (denied.tokens.contains(TokenHash(bearer))) return true;
-  const std::optional<std::string> twin = LooksLikeJwt(bearer) ? TwinOfJwt(bearer) : std::nullopt;
-  return twin && denied.tokens.contains(TokenHash(*twin));
+constexpr char kSubjectUrl[] = "atoll/subject";
+
+// Returns the same refusal with the subject of its credential.
+absl::Status WithSubject(absl::Status refusal, std::string_view subject) {
+  refusal.SetPayload(kSubjectUrl, absl::Cord(std::string(subject)));
+  return refusal;
 }
 
 absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
   if (!denied.subjects.contains(principal.subject)) return absl::OkStatus();
   return WithSubject(Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject))),
                      principal.subject);
-}
-
-// Why the value of a line of the deny list could never match anything; empty where it could. Tokens may stand in any
-// line by mistake: no message repeats a value.
-std::string Unmatchable(std::string_view kind, std::string_view value) {
-  if (kind == "token") {
-    if (IsTokenHash(value)) return "";
-    const bool hex = std::ranges::all_of(value, [](char c) { return absl::ascii_isxdigit(c); });
-    return fmt::format(
-        "expected 'token' and the SHA-256 of a token, 64 digits of lower-case hex ('tr -d \"\\n\" < FILE | sha256sum' "
-        "prints it), found {}",
-        !hex                 ? "another text"
-        : value.size() == 64 ? "upper-case hex"
-                             : fmt::format("{} digits", value.size()));
-  }
-  const std::string_view found = Undeniable(value);
-  if (found.empty() && value.size() > kMaxName) {
-    return fmt::format("expected '{}' and a name of at most {} bytes, found {}", kind, kMaxName, value.size());
-  }
-  if (found.empty()) return "";
-  return fmt::format("expected '{}' and the name as it stands in the {}, found {}", kind,
-                     kind == "jti" ? "token" : "principals file", found);
 }
 
 }  // namespace
@@ -383,13 +339,14 @@ absl::StatusOr<DenyList> DenyList::Parse(std::string_view text, std::string_view
                           : kind == "jti"   ? &list.jtis
                           : kind == "token" ? &list.tokens
                                             : nullptr;
-    // An entry that matches nobody would let in whom it was meant for.
-    const std::string wrong = entries == nullptr || value.empty()
-                                  ? "expected 'subject NAME', 'jti ID' or 'token SHA256', found another text"
-                                  : Unmatchable(kind, value);
-    if (!wrong.empty()) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_DENY_LIST",
-                       fmt::format("{}, line {}: {}", file_name, number, wrong));
+    // A token may stand there by mistake: the message does not repeat it.
+    if (entries == nullptr || value.empty() || (kind == "token" && !IsTokenHash(value))) {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "INVALID_DENY_LIST",
+          fmt::format("{}, line {}: expected 'subject NAME', 'jti ID' or 'token SHA256' with 64 digits of "
+                      "lower-case hex ('cut -d. -f1,2 FILE | tr -d \"\\n\" | sha256sum' prints them), found "
+                      "another text",
+                      file_name, number));
     }
     entries->emplace(value);
   }
@@ -420,20 +377,6 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
   ATOLL_ASSIGN_OR_RETURN(JwtClaims claims, VerifyJwt(bearer, issuers_, now));
   Principal principal;
   principal.subject = issued_to_[claims.issuer].subject_prefix + claims.subject;
-  if (!CanBeDenied(principal.subject)) {
-    return Refused(
-        "TOKEN_MALFORMED",
-        fmt::format("expected a claim sub that makes a name of at most {} bytes which the deny list can have, "
-                    "found another",
-                    kMaxName));
-  }
-  if (!claims.id.empty() && !CanBeDenied(claims.id)) {
-    return WithSubject(
-        Refused("TOKEN_MALFORMED",
-                fmt::format("expected a claim jti of at most {} bytes which the deny list can have, found another",
-                            kMaxName)),
-        principal.subject);
-  }
   principal.quota = issued_to_[claims.issuer].quota;
   principal.roles = claims.roles;
   principal.islands = std::move(claims.islands);
@@ -451,7 +394,8 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
 absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<const std::string> certificate_names,
                                             const DenyList& denied, absl::Time now) const {
   if (!bearer.empty()) {
-    if (IsTokenDenied(denied, bearer)) {
+    // The list knows a JWT by the part that its issuer signed.
+    if (denied.tokens.contains(TokenHash(LooksLikeJwt(bearer) ? SignedPart(bearer) : bearer))) {
       const absl::Status refused = Refused("TOKEN_REVOKED", "the token is on the deny list");
       // A JWT's signature is not looked at: whose it is stays unknown.
       const auto found = by_token_.find(TokenHash(bearer));
@@ -475,6 +419,12 @@ absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<c
                                Quoted(certificate_names.front())));
   }
   return Refused("CREDENTIAL_REQUIRED", "expected a token or a client certificate, found neither");
+}
+
+std::string SubjectOfRefused(const absl::StatusOr<Principal>& caller, std::span<const std::string> certificate_names) {
+  if (caller.ok()) return caller->subject;
+  if (const auto subject = caller.status().GetPayload(kSubjectUrl)) return std::string(*subject);
+  return certificate_names.empty() ? "" : certificate_names.front();
 }
 
 NewToken MakeToken() {

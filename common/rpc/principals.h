@@ -59,12 +59,12 @@ absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::str
 // OK, or PERMISSION_DENIED with reason MODEL_NOT_YOURS.
 absl::Status CheckModel(const Principal& principal, std::string_view model);
 
-// What is refused whatever else is known of it. Text, one entry a line: "subject NAME", "jti ID" or "token SHA256";
-// a line that starts with # is a comment. INVALID_ARGUMENT, INVALID_DENY_LIST, names a line that could match nobody.
+// Credentials that are refused whatever else is known of them. Text, one entry a line: "subject NAME", "jti ID" or
+// "token SHA256"; a line that starts with # is a comment. INVALID_ARGUMENT, INVALID_DENY_LIST, names another line.
 struct DenyList {
   std::set<std::string, std::less<>> subjects;
   std::set<std::string, std::less<>> jtis;
-  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex; of JWTs too
+  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex; of a JWT that of its SignedPart
 
   static absl::StatusOr<DenyList> Parse(std::string_view text, std::string_view file_name);
 };
@@ -99,6 +99,11 @@ class Principals {
   std::vector<JwtIssuer> issuers_;
   std::vector<IssuedTo> issued_to_;  // by issuer
 };
+
+// Returns the subject that a refused call is from, for the audit log alone: also where the entry is revoked or has
+// expired (`caller` is then the error of Principals::Check). Else the first of the names in its verified certificate,
+// or "".
+std::string SubjectOfRefused(const absl::StatusOr<Principal>& caller, std::span<const std::string> certificate_names);
 
 // A new random token of 256 bits, and what the principals file keeps of it.
 struct NewToken {

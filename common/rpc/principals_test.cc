@@ -1,9 +1,12 @@
 #include "common/rpc/principals.h"
 
+#include <openssl/bn.h>
+
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "common/base/errors.h"
 #include "common/rpc/name_pattern.h"
 #include "fmt/format.h"
@@ -86,6 +89,29 @@ principals:
   EXPECT_TRUE(principals->Check("two", {}, {.tokens = {TokenHash("one")}}, kNow).ok());
 }
 
+// The other ES256 signature of the same text: of (r, s) it is (r, n - s), where n is the order of P-256.
+std::string TwinOf(const std::string& token) {
+  std::string bytes;
+  EXPECT_TRUE(absl::WebSafeBase64Unescape(token.substr(token.rfind('.') + 1), &bytes));
+  BIGNUM* order = nullptr;
+  BN_hex2bn(&order, "FFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551");
+  auto* const half = reinterpret_cast<unsigned char*>(bytes.data() + 32);
+  BIGNUM* const s = BN_bin2bn(half, 32, nullptr);
+  BN_sub(s, order, s);
+  BN_bn2binpad(s, half, 32);
+  BN_free(s);
+  BN_free(order);
+  std::string signature = absl::WebSafeBase64Escape(bytes);
+  signature.erase(signature.find_last_not_of('=') + 1);
+  return std::string(SignedPart(token)) + "." + signature;
+}
+
+// The last letter of 64 bytes in base64 has four bits that count for nothing.
+std::string WithOtherLastBits(std::string token) {
+  token.back() = static_cast<char>(token.back() + 1);  // "A", "Q", "g" or "w" before
+  return token;
+}
+
 TEST(PrincipalsTest, JwtsOfAnIssuerAreKnown) {
   const testing::SigningKey key = testing::MakeEcSigningKey();
   const std::string yaml = R"(
@@ -113,34 +139,14 @@ jwt:
   EXPECT_EQ(ann->roles, RoleSet({Role::kSubmitter}));
   EXPECT_EQ(ann->quota.open_jobs, 2);
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.jtis = {"7"}}, kNow).status()), "TOKEN_REVOKED");
-  EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.tokens = {TokenHash(token)}}, kNow).status()), "TOKEN_REVOKED");
-  const std::string twin = TwinOfJwt(token).value();
-  EXPECT_TRUE(principals->Check(twin, {}, {}, kNow).ok());
-  EXPECT_EQ(ErrorReason(principals->Check(twin, {}, {.tokens = {TokenHash(token)}}, kNow).status()), "TOKEN_REVOKED");
+  // By what the issuer signed: a holder can write the signature in other ways, which verify as well.
+  const DenyList denied{.tokens = {TokenHash(SignedPart(token))}};
+  for (const std::string& text : {token, TwinOf(token), WithOtherLastBits(token)}) {
+    EXPECT_EQ(principals->Check(text, {}, {}, kNow)->subject, "corp/ann") << text;
+    EXPECT_EQ(ErrorReason(principals->Check(text, {}, denied, kNow).status()), "TOKEN_REVOKED") << text;
+  }
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.subjects = {"corp/ann"}}, kNow).status()), "TOKEN_REVOKED");
   EXPECT_TRUE(principals->Check(token, {}, {.subjects = {"ann"}, .jtis = {"8"}}, kNow).ok());
-  // What a subject is made of counts as a whole.
-  const auto check = [&](const std::string& subject) {
-    const std::string claims = fmt::format(
-        R"({{"iss": "https://issuer", "aud": "atoll", "sub": "{}", "iat": 1700000000, "exp": 1700003600}})", subject);
-    return principals->Check(SignJwt(key, R"({"alg": "ES256"})", claims), {}, {}, kNow);
-  };
-  for (const char* subject : {"ann # left", "ann "}) {
-    EXPECT_EQ(ErrorReason(check(subject).status()), "TOKEN_MALFORMED") << subject;
-  }
-  const auto with_id = [&](const std::string& id) {
-    const std::string claims = fmt::format(
-        R"({{"iss": "https://issuer", "aud": "atoll", "sub": "ann", "jti": "{}", "iat": 1700000000, "exp": 1700003600}})",
-        id);
-    return ErrorReason(principals->Check(SignJwt(key, R"({"alg": "ES256"})", claims), {}, {}, kNow).status());
-  };
-  for (const std::string id : {"7 # left", "#7", "'7'", "7 ", " 7", "7\\n8"})
-    EXPECT_EQ(with_id(id), "TOKEN_MALFORMED") << id;
-  EXPECT_EQ(with_id(std::string(513, '7')), "TOKEN_MALFORMED");
-  for (const std::string id : {"", "7#8", "urn:uuid:5f3a", "a b"}) EXPECT_EQ(with_id(id), "") << id;
-  const auto quoted = check("'ann'");
-  ASSERT_TRUE(quoted.ok()) << quoted.status();
-  EXPECT_TRUE(DenyList::Parse("subject " + quoted->subject, "deny").ok());
 }
 
 TEST(PrincipalsTest, AnIssuersAudienceHasOneEntry) {
@@ -191,11 +197,6 @@ TEST(PrincipalsTest, WrongFilesSayWhere) {
        "principals[1].certificate", "once"},
       {"principals: [{subject: a, roles: [admin], certificate: [c, [d]]}]", "principals[0].certificate", "texts"},
       {"jwt: [{issuer: i, audience: a, roles: [admin]}]", "jwt[0].keys", "expected a text"},
-      {"principals: [{subject: 'bob # left', roles: [admin], certificate: c}]", "principals[0].subject",
-       "a name that the deny list can have"},
-      {"principals: [{subject: '#bob', roles: [admin], certificate: c}]", "principals[0].subject", "the deny list"},
-      {"principals: [{subject: \"'bob'\", roles: [admin], certificate: c}]", "principals[0].subject", "the deny list"},
-      {"principals: [{subject: ' bob', roles: [admin], certificate: c}]", "principals[0].subject", "the deny list"},
   };
   for (const Case& one : cases) {
     const absl::Status status = Parse(one.yaml).status();
@@ -276,51 +277,30 @@ TEST(DenyListTest, LinesAreRead) {
   EXPECT_THAT(list->subjects, ElementsAre("ann lee"));
   EXPECT_THAT(list->jtis, ElementsAre("77"));
   EXPECT_THAT(list->tokens, ElementsAre(hash));
-  // Names that only look like what is refused below.
-  const auto names = DenyList::Parse("subject o'neil's'\nsubject team#7\nsubject J\xC3\xBCrgen", "deny");
+  const auto names = DenyList::Parse("subject 'o'neil's'\nsubject team #7\nsubject J\xC3\xBCrgen", "deny");
   ASSERT_TRUE(names.ok()) << names.status();
-  EXPECT_THAT(names->subjects, UnorderedElementsAre("o'neil's'", "team#7", "J\xC3\xBCrgen"));
+  EXPECT_THAT(names->subjects, UnorderedElementsAre("'o'neil's'", "team #7", "J\xC3\xBCrgen"));
 }
 
 TEST(DenyListTest, LinesThatCouldMatchNobodyAreRefused) {
   const std::string hash = TokenHash("one");
-  struct Case {
-    std::string line;
-    std::string message;
-  };
-  const Case cases[] = {
-      {"ann", "expected 'subject NAME', 'jti ID' or 'token SHA256', found another text"},
-      {"subject", "found another text"},
-      {"subject ", "found another text"},
-      {"user ann", "found another text"},
-      {"Subject ann", "found another text"},
-      {"subject\tann", "found another text"},
-      {"\xEF\xBB\xBFsubject ann", "found another text"},
-      {"token " + absl::AsciiStrToUpper(hash),
-       "64 digits of lower-case hex ('tr -d \"\\n\" < FILE | sha256sum' prints it), "
-       "found upper-case hex"},
-      {"token " + hash.substr(0, 40), "found 40 digits"},
-      {"token " + hash + "0", "found 65 digits"},
-      {"token atoll_hunter2", "found another text"},
-      {"token " + hash + " # left", "found another text"},
-      {"token " + hash + "\ttoken", "found another text"},
-      {"token \"" + hash + "\"", "found another text"},
-      {"token sha256:" + hash, "found another text"},
-      {"subject bob # left", "expected 'subject' and the name as it stands in the principals file, found a '#' behind"},
-      {"subject # left", "found a '#'"},
-      {"subject \"bob\"", "found a quote before it"},
-      {"subject 'bob'", "found a quote before it"},
-      {"subject bob\t# left", "found a control character in it"},
-      {"subject bob\rsubject ann", "found a control character in it"},
-      {"subject " + std::string(513, 'a'), "a name of at most 512 bytes, found 513"},
-      {"jti 77 # left", "expected 'jti' and the name as it stands in the token, found a '#' behind"},
-      {"jti \"77\"", "found a quote before it"},
-  };
-  for (const Case& one : cases) {
-    const absl::Status status = DenyList::Parse("jti 1\n" + one.line + "\njti 2", "deny").status();
-    EXPECT_EQ(ErrorReason(status), "INVALID_DENY_LIST") << one.line;
-    EXPECT_THAT(std::string(status.message()), StartsWith("deny, line 2: ")) << one.line;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(one.message)) << one.line;
+  const std::string lines[] = {"ann",
+                               "subject",
+                               "subject ",
+                               "user ann",
+                               "Subject ann",
+                               "subject\tann",
+                               "\xEF\xBB\xBFsubject ann",
+                               "token " + absl::AsciiStrToUpper(hash),
+                               "token " + hash.substr(0, 40),
+                               "token " + hash + "0",
+                               "token atoll_hunter2",
+                               "token " + hash + " # left",
+                               "token sha256:" + hash};
+  for (const std::string& line : lines) {
+    const absl::Status status = DenyList::Parse("jti 1\n" + line + "\njti 2", "deny").status();
+    EXPECT_EQ(ErrorReason(status), "INVALID_DENY_LIST") << line;
+    EXPECT_THAT(std::string(status.message()), StartsWith("deny, line 2: expected 'subject NAME'")) << line;
     // Somebody wrote the token where its hash belongs.
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("hunter2")));
   }
