@@ -2,9 +2,10 @@
 # Installs what Atoll builds and tests with: packages of the distribution through apt, and one virtual environment for
 # the libraries that PyPI carries (LibTorch, Arrow, NCCL and CUDA headers). All of it is named in dependencies.txt.
 #
-#   deploy/setup.sh              install what is missing
-#   deploy/setup.sh --s3-server  the same, and the S3 server of the tests, which Go builds once (about 2.5 minutes)
-#   deploy/setup.sh --prefix     print the environment's folder and exit (installs nothing)
+#   deploy/setup.sh               install what is missing
+#   deploy/setup.sh --test-tools  the same, and programs that only tests start, which Go builds once: an S3 server
+#                                 (about 2.5 minutes) and grpcurl
+#   deploy/setup.sh --prefix      print the environment's folder and exit (installs nothing)
 #
 # Works as root or through sudo. The environment lies in ${ATOLL_CACHE:-${XDG_CACHE_HOME:-~/.cache}/atoll}, in a folder
 # named by the hash of the PyPI pins, so that clones share it. A second run takes seconds.
@@ -25,12 +26,12 @@ if [ "${1:-}" = --prefix ]; then
   echo "$prefix"
   exit 0
 fi
-s3_server=
+tools=
 case ${1:-} in
   '') ;;
-  --s3-server) s3_server=$(awk '$1 == "go" { print $2 }' "$dependencies") ;;
+  --test-tools) tools=$(entries go) ;;
   -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-  *) printf "setup: error: unknown argument '%s'; expected none, --s3-server or --prefix\n" "$1" >&2; exit 2 ;;
+  *) printf "setup: error: unknown argument '%s'; expected none, --test-tools or --prefix\n" "$1" >&2; exit 2 ;;
 esac
 
 as_root() {
@@ -120,18 +121,21 @@ if [ ! -e "$prefix/complete" ]; then
   mv "$prefix.part" "$prefix"
 fi
 
-# Tests find the server through the link in the environment.
-if [ -n "$s3_server" ]; then
-  program=$cache/versitygw-${s3_server##*@}
+# Tests find them through links in the environment.
+while read -r module link; do
+  [ -n "$module" ] || continue
+  name=${module%@*}
+  name=${name##*/}
+  program=$cache/$name-${module##*@}
   if [ ! -x "$program" ]; then
-    command -v go >/dev/null || die "go not found: the S3 server of the tests, $s3_server, is built with Go 1.25 or newer (https://go.dev/dl)"
-    say "building $s3_server"
+    command -v go >/dev/null || die "go not found: $module, which tests start, is built with Go 1.25 or newer (https://go.dev/dl)"
+    say "building $module"
     build=$(mktemp -d)
-    GOBIN=$build go install "$s3_server" || { rm -rf "$build"; die "$s3_server cannot be built; the lines above say why"; }
-    mv "$build/versitygw" "$program.part"
+    GOBIN=$build go install "$module" </dev/null || { rm -rf "$build"; die "$module cannot be built; the lines above say why"; }
+    mv "$build/$name" "$program.part"
     mv "$program.part" "$program"
     rmdir "$build"
   fi
-  ln -sfn "$program" "$prefix/s3-server"
-fi
+  ln -sfn "$program" "$prefix/$link"
+done <<<"$tools"
 say "ready: $prefix"

@@ -116,8 +116,8 @@ const Access* FindAccess(std::string_view method) {
 absl::Status CheckAccess(std::string_view method, std::string_view subject, RoleSet roles) {
   const Access* row = FindAccess(method);
   if (row == nullptr) {
-    return MakeError(absl::StatusCode::kPermissionDenied, "METHOD_UNKNOWN",
-                     fmt::format("no role may call {}: this version does not know it", method.substr(0, 200)));
+    return MakeError(absl::StatusCode::kUnimplemented, "METHOD_UNKNOWN",
+                     fmt::format("this version does not know {}", method.substr(0, 200)));
   }
   if (row->open || roles.Has(Role::kAdmin) || !(roles & row->roles).empty()) return absl::OkStatus();
   return MakeError(absl::StatusCode::kPermissionDenied, "ROLE_REQUIRED",

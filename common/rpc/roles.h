@@ -62,8 +62,8 @@ std::span<const Access> AccessTable();
 // The method's row; else that of the longest route above it; null for what is not in the table.
 const Access* FindAccess(std::string_view method);
 
-// Whether a caller with `roles` may call `method`: PERMISSION_DENIED with reason ROLE_REQUIRED, or METHOD_UNKNOWN for
-// what has no row. `subject` is for the message.
+// Whether a caller with `roles` may call `method`: PERMISSION_DENIED with reason ROLE_REQUIRED; UNIMPLEMENTED with
+// reason METHOD_UNKNOWN for what has no row, as a server says it that lacks the method. `subject` is for the message.
 absl::Status CheckAccess(std::string_view method, std::string_view subject, RoleSet roles);
 
 }  // namespace atl::rpc

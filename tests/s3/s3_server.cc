@@ -69,7 +69,7 @@ bool Answers(int port, const std::string& path) {
 
 std::string MissingS3Server() {
   if (access(Program().c_str(), X_OK) == 0) return "";
-  return fmt::format("an S3 server: '{}' is not there; run deploy/setup.sh --s3-server", Program());
+  return fmt::format("an S3 server: '{}' is not there; run deploy/setup.sh --test-tools", Program());
 }
 
 S3Server::S3Server(bool accounts)

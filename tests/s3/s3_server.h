@@ -1,4 +1,4 @@
-// A real S3 server for tests: versitygw, which deploy/setup.sh --s3-server installs, over a temporary folder.
+// A real S3 server for tests: versitygw, which deploy/setup.sh --test-tools installs, over a temporary folder.
 #pragma once
 
 #include <memory>
