@@ -1,8 +1,6 @@
 #include "common/rpc/authenticator.h"
 
-#include <array>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <thread>
 #include <utility>
@@ -11,8 +9,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
-#include "fmt/format.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::rpc {
@@ -20,23 +18,7 @@ namespace {
 
 // Of JWTs whose signatures were checked: an elliptic curve takes about a hundred times as long as a look here.
 constexpr size_t kMaxChecked = 4096;
-constexpr size_t kMaxFileBytes = 4 << 20;
-
-absl::StatusOr<std::string> Contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  std::array<char, 4096> piece;
-  while (text.size() <= kMaxFileBytes && (file.read(piece.data(), piece.size()) || file.gcount() > 0)) {
-    text.append(piece.data(), static_cast<size_t>(file.gcount()));
-  }
-  if (text.size() > kMaxFileBytes) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "FILE_ERROR",
-                     fmt::format("{}: expected at most 4 MiB, found more", path));
-  }
-  // Where reading fails before the end, what came is no file: a deny list would be one of fewer entries, or of none.
-  if (file.eof()) return text;
-  return MakeError(absl::StatusCode::kNotFound, "FILE_ERROR", fmt::format("cannot read {}", path));
-}
+constexpr int64_t kMaxFileBytes = 4 << 20;
 
 class FileAuthenticator final : public Authenticator {
  public:
@@ -105,9 +87,11 @@ class FileAuthenticator final : public Authenticator {
     std::shared_ptr<const Denied> denied;
   };
 
-  static absl::StatusOr<std::string> Read(const std::string& path, Files* files) {
-    ATOLL_ASSIGN_OR_RETURN(std::string text, Contents(path));
-    (*files)[path] = text;
+  // `what` is in the file, for errors.
+  static absl::StatusOr<std::string> Read(const std::string& path, std::string_view what, Files* files) {
+    absl::StatusOr<std::string> text = ReadFile(path, kMaxFileBytes);
+    if (!text.ok()) return WithContext(text.status(), what);
+    (*files)[path] = *text;
     return text;
   }
 
@@ -115,10 +99,10 @@ class FileAuthenticator final : public Authenticator {
     auto fresh = std::make_shared<Known>();
     // Keys are named as seen from the file that names them.
     const std::filesystem::path folder = std::filesystem::path(options_.principals).parent_path();
-    ATOLL_ASSIGN_OR_RETURN(const std::string yaml, Read(options_.principals, &fresh->files));
+    ATOLL_ASSIGN_OR_RETURN(const std::string yaml, Read(options_.principals, "--principals", &fresh->files));
     ATOLL_ASSIGN_OR_RETURN(fresh->principals,
                            Principals::Parse(yaml, options_.principals, [&](const std::string& path) {
-                             return Read((folder / path).string(), &fresh->files);
+                             return Read((folder / path).string(), "keys of the issuer", &fresh->files);
                            }));
     return fresh;
   }
@@ -126,7 +110,7 @@ class FileAuthenticator final : public Authenticator {
   absl::StatusOr<std::shared_ptr<const Denied>> ReadDenied() const {
     auto fresh = std::make_shared<Denied>();
     if (options_.deny_list.empty()) return fresh;
-    ATOLL_ASSIGN_OR_RETURN(const std::string text, Read(options_.deny_list, &fresh->files));
+    ATOLL_ASSIGN_OR_RETURN(const std::string text, Read(options_.deny_list, "--deny-list", &fresh->files));
     ATOLL_ASSIGN_OR_RETURN(fresh->list, DenyList::Parse(text, options_.deny_list));
     return fresh;
   }
@@ -140,7 +124,7 @@ class FileAuthenticator final : public Authenticator {
   // By contents: a link that is swapped, or a second write within a clock's tick, shows in no time stamp.
   static bool Changed(const Files& files) {
     for (const auto& [path, text] : files) {
-      const absl::StatusOr<std::string> now = Contents(path);
+      const absl::StatusOr<std::string> now = ReadFile(path, kMaxFileBytes);
       if (!now.ok() || *now != text) return true;
     }
     return false;
@@ -169,7 +153,7 @@ class FileAuthenticator final : public Authenticator {
     std::string of_known;
     std::string of_denied;
     absl::MutexLock lock(&mutex_);
-    while (!clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + options_.reload)) {
+    while (!clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + kReloadInterval)) {
       Loaded fresh = *loaded_;
       mutex_.Unlock();
       const bool known = Renew(

@@ -14,11 +14,12 @@
 
 namespace atl::rpc {
 
+// How often files of credentials are looked at.
+inline constexpr absl::Duration kReloadInterval = absl::Seconds(1);
+
 struct AuthenticatorOptions {
   std::string principals;  // file
   std::string deny_list;   // file; empty: none
-  // How often the files are looked at.
-  absl::Duration reload = absl::Seconds(2);
   // Called after one of them was read again, on the thread that reads.
   std::function<void(const class Authenticator&)> reloaded;
 };

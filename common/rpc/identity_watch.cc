@@ -6,14 +6,15 @@
 
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
+#include "common/rpc/authenticator.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::rpc {
 
-IdentityWatch::IdentityWatch(std::vector<std::string> files, Check check, absl::Time end, absl::Duration interval)
-    : files_(std::move(files)), check_(std::move(check)), interval_(interval), end_(end), thread_([this] { Run(); }) {}
+IdentityWatch::IdentityWatch(std::vector<std::string> files, Check check, absl::Time end)
+    : files_(std::move(files)), check_(std::move(check)), end_(end), thread_([this] { Run(); }) {}
 
 IdentityWatch::~IdentityWatch() {
   {
@@ -52,7 +53,7 @@ void IdentityWatch::Run() {
     }
     absl::MutexLock lock(&mutex_);
     end_ = ends;
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), interval_)) return;
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kReloadInterval)) return;
   }
 }
 
@@ -69,7 +70,7 @@ std::string IdentityWatch::Stamp() const {
 void IdentityWatch::Tell(const absl::Status& status) const {
   if (status.ok()) {
     spdlog::info("{} are good again: new connections use them", fmt::join(files_, ", "));
-  } else if (ErrorReason(status) == "FILE_ERROR") {
+  } else if (ErrorReason(status).starts_with("FILE_")) {
     // gRPC goes on with what it read before.
     spdlog::error("what was read before of {} goes on: {}", fmt::join(files_, ", "), std::string(status.message()));
   } else if (ErrorReason(status) == "CERTIFICATES_CUT") {

@@ -23,7 +23,7 @@ class IdentityWatch {
 
   // The first of the files is the certificate, which ends at `end`. `check` is called on the thread, when one of them
   // has changed.
-  IdentityWatch(std::vector<std::string> files, Check check, absl::Time end, absl::Duration interval);
+  IdentityWatch(std::vector<std::string> files, Check check, absl::Time end);
   ~IdentityWatch();
   IdentityWatch(const IdentityWatch&) = delete;
   IdentityWatch& operator=(const IdentityWatch&) = delete;
@@ -39,7 +39,6 @@ class IdentityWatch {
 
   const std::vector<std::string> files_;
   const Check check_;
-  const absl::Duration interval_;
   mutable absl::Mutex mutex_;
   absl::Time end_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

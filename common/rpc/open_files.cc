@@ -10,9 +10,16 @@
 #include <cerrno>
 #include <mutex>
 
+#include "grpcpp/version_info.h"
 #include "spdlog/spdlog.h"
 
+#if GRPC_CPP_VERSION_MAJOR * 10000 + GRPC_CPP_VERSION_MINOR * 100 + GRPC_CPP_VERSION_PATCH < 15302
+#define ATOLL_OVERRIDE_ACCEPT4
+#endif
+
 namespace atl::rpc {
+
+#ifdef ATOLL_OVERRIDE_ACCEPT4
 namespace {
 
 // A descriptor to give up for a moment where there is no other.
@@ -35,13 +42,18 @@ bool Refuse(int listener) {
   return refused >= 0;
 }
 
+void MakeSpare() {
+  const std::lock_guard lock(spare_mutex);
+  if (spare < 0) spare = OpenSpare();
+}
+
 }  // namespace
+#endif
 
 int64_t RaiseOpenFiles() {
-  {
-    const std::lock_guard lock(spare_mutex);
-    if (spare < 0) spare = OpenSpare();
-  }
+#ifdef ATOLL_OVERRIDE_ACCEPT4
+  MakeSpare();
+#endif
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
   const rlimit raised{.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
@@ -61,9 +73,7 @@ int64_t RaiseOpenFiles() {
 
 }  // namespace atl::rpc
 
-// In the place of the C library's, for gRPC: its listener of these versions does not listen any more after an accept
-// that found no descriptor free, until the process ends. So nobody hears of that here: who comes when all are used up
-// is refused at once.
+#ifdef ATOLL_OVERRIDE_ACCEPT4
 extern "C" int accept4(int listener, sockaddr* address, socklen_t* size, int flags) {
   while (true) {
     const int accepted = static_cast<int>(syscall(SYS_accept4, listener, address, size, flags));
@@ -75,3 +85,4 @@ extern "C" int accept4(int listener, sockaddr* address, socklen_t* size, int fla
     }
   }
 }
+#endif

@@ -1,4 +1,6 @@
-// How many files and connections this process may have open.
+// How many files and connections this process may have open. With gRPC before 1.53.2 this overrides the C library's
+// accept4 for the whole process: that gRPC's listener stops for good after an accept that found no descriptor free
+// (CVE-2023-4785). The override closes such a connection at once, and no caller of accept4 sees EMFILE or ENFILE.
 #pragma once
 
 #include <cstdint>

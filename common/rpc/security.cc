@@ -8,9 +8,8 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
+#include <filesystem>
 #include <map>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,8 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/address.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
+#include "common/base/handles.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/identity_watch.h"
 #include "fmt/format.h"
@@ -29,13 +30,9 @@
 namespace atl::rpc {
 namespace {
 
-template <typename T, void (*Free)(T*)>
-struct Freer {
-  void operator()(T* object) const { Free(object); }
-};
-using BioPtr = std::unique_ptr<BIO, Freer<BIO, BIO_free_all>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
-using X509Ptr = std::unique_ptr<X509, Freer<X509, X509_free>>;
+using BioPtr = Handle<BIO, BIO_free_all>;
+using KeyPtr = Handle<EVP_PKEY, EVP_PKEY_free>;
+using X509Ptr = Handle<X509, X509_free>;
 
 constexpr size_t kMaxTokenBytes = 8 * 1024;  // gRPC's limit of headers
 
@@ -43,16 +40,11 @@ absl::Status BadFile(std::string_view reason, std::string_view file, std::string
   return MakeError(absl::StatusCode::kInvalidArgument, reason, fmt::format("{}: {}", file, message));
 }
 
-absl::StatusOr<std::string> Contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file.good()) return BadFile("FILE_ERROR", path, "cannot be read");
-  return std::move(text).str();
-}
-
-bool Exists(const std::string& path) {
-  return std::ifstream(path).good();
+// `what` is in the file, for errors.
+absl::StatusOr<std::string> Contents(const std::string& path, std::string_view what) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return WithContext(text.status(), what);
+  return text;
 }
 
 BioPtr Reader(const std::string& text) {
@@ -105,7 +97,7 @@ absl::Status CheckWhole(std::string_view text, const std::string& path) {
 // OK where one of the file's certificates is in its time: where a new authority takes the place of an old one, that may
 // end before it is taken out.
 absl::Status CheckAuthorities(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path, "certificates of authorities"));
   const BioPtr reader = Reader(text);
   absl::Status first = NoCertificate(path);
   bool any = false;
@@ -130,7 +122,7 @@ absl::Status CheckAuthoritiesFormat(const std::string& path) {
 
 // The first of a chain is the process's own. Sets `end` to when it ends, where it can be read.
 absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path, absl::Time* end) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string chain, Contents(certificate_path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string chain, Contents(certificate_path, "certificate"));
   const BioPtr reader = Reader(chain);
   const X509Ptr certificate = NextOf(reader.get());
   if (certificate == nullptr) {
@@ -142,7 +134,7 @@ absl::Status CheckIdentity(const std::string& certificate_path, const std::strin
   }
   const absl::Status whole = CheckWhole(chain, certificate_path);
   ATOLL_RETURN_IF_ERROR(CheckTime(certificate.get(), certificate_path));
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(key_path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(key_path, "private key"));
   // Without a callback OpenSSL would ask the terminal for a password.
   const auto no_password = [](char*, int, int, void*) { return 0; };
   const KeyPtr key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr, no_password, nullptr));
@@ -155,7 +147,7 @@ absl::Status CheckIdentity(const std::string& certificate_path, const std::strin
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path));
+  ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path, "--token-file"));
   const std::string token(absl::StripAsciiWhitespace(text));
   const bool plain =
       std::ranges::all_of(token, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
@@ -166,8 +158,8 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 // Puts the token of a file into every call, and reads it again when it is old: tokens are replaced while we run.
 class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
  public:
-  TokenFromFile(std::string path, std::string token, absl::Duration reload, Clock* clock)
-      : path_(std::move(path)), reload_(reload), clock_(clock), token_(std::move(token)), read_(clock->Monotonic()) {}
+  TokenFromFile(std::string path, std::string token, Clock* clock)
+      : path_(std::move(path)), clock_(clock), token_(std::move(token)), read_(clock->Monotonic()) {}
 
   bool IsBlocking() const override { return true; }
   const char* GetType() const override { return "atoll-token"; }
@@ -176,7 +168,7 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
     absl::MutexLock lock(&mutex_);
-    if (const absl::Duration now = clock_->Monotonic(); now - read_ >= reload_) {
+    if (const absl::Duration now = clock_->Monotonic(); now - read_ >= kReloadInterval) {
       // A file that is away for a moment leaves the token that there was.
       absl::StatusOr<std::string> token = ReadToken(path_);
       if (token.ok()) token_ = *std::move(token);
@@ -192,7 +184,6 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
 
  private:
   const std::string path_;
-  const absl::Duration reload_;
   Clock* const clock_;
   absl::Mutex mutex_;
   std::string token_ ABSL_GUARDED_BY(mutex_);
@@ -203,9 +194,8 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
 using FileWatcher = grpc::experimental::FileWatcherCertificateProvider;
 
 // Of the identity in `folder` and of `authorities`; either may be empty: none.
-std::shared_ptr<FileWatcher> WatchFiles(const std::string& folder, const std::string& authorities,
-                                        absl::Duration reload) {
-  const auto seconds = static_cast<unsigned>(std::max<int64_t>(1, absl::ToInt64Seconds(reload)));
+std::shared_ptr<FileWatcher> WatchFiles(const std::string& folder, const std::string& authorities) {
+  const auto seconds = static_cast<unsigned>(absl::ToInt64Seconds(kReloadInterval));
   const bool identity = !folder.empty();
   return std::make_shared<FileWatcher>(identity ? folder + "/tls.key" : "", identity ? folder + "/tls.crt" : "",
                                        authorities, seconds);
@@ -243,8 +233,7 @@ absl::StatusOr<std::shared_ptr<const Security>> Security::Make(const SecurityOpt
     return MakeError(absl::StatusCode::kInvalidArgument, "PRINCIPALS_REQUIRED",
                      "--deny-list: expected --principals beside it, found none");
   }
-  AuthenticatorOptions authenticator{
-      .principals = options.principals, .deny_list = options.deny_list, .reload = options.reload};
+  AuthenticatorOptions authenticator{.principals = options.principals, .deny_list = options.deny_list};
   security->open_streams_ = std::make_shared<OpenStreams>();
   authenticator.reloaded = [streams = security->open_streams_](const Authenticator& now) {
     streams->Cut([&now](const CallStart& start) { return StillLetIn(now, start); });
@@ -267,12 +256,13 @@ absl::Status Security::LoadTls() {
   const std::string key = folder + "/tls.key";
   tls_ = std::make_unique<Tls>();
   tls_->identity = !folder.empty();
-  if (tls_->identity && Exists(folder + "/ca.crt")) tls_->of_clients = folder + "/ca.crt";
+  std::error_code ignored;
+  if (tls_->identity && std::filesystem::exists(folder + "/ca.crt", ignored)) tls_->of_clients = folder + "/ca.crt";
   tls_->authorities = options_.ca.empty() ? tls_->of_clients : options_.ca;
   absl::Time end = absl::InfiniteFuture();
   if (tls_->identity) ATOLL_RETURN_IF_ERROR(CheckIdentity(certificate, key, &end));
   if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->authorities));
-  tls_->provider = WatchFiles(folder, tls_->authorities, options_.reload);
+  tls_->provider = WatchFiles(folder, tls_->authorities);
   if (tls_->identity) {
     std::vector<std::string> files = {certificate, key};
     std::vector<std::string> authorities;
@@ -287,7 +277,7 @@ absl::Status Security::LoadTls() {
       }
       return status;
     };
-    tls_->watch = std::make_unique<IdentityWatch>(std::move(files), check, end, options_.reload);
+    tls_->watch = std::make_unique<IdentityWatch>(std::move(files), check, end);
   }
   return absl::OkStatus();
 }
@@ -305,10 +295,9 @@ absl::Status Security::LoadChannelCredentials(Clock* clock) {
   // What refuses to send a token in the clear beyond this machine: these credentials connect to nothing else.
   if (tls_ == nullptr) channel_credentials_ = grpc::experimental::LocalCredentials(LOCAL_TCP);
   channel_credentials_ = grpc::CompositeChannelCredentials(
-      channel_credentials_,
-      grpc::experimental::MetadataCredentialsFromPlugin(
-          std::make_unique<TokenFromFile>(options_.token_file, std::move(token), options_.reload, clock),
-          tls_ != nullptr ? GRPC_PRIVACY_AND_INTEGRITY : GRPC_SECURITY_NONE));
+      channel_credentials_, grpc::experimental::MetadataCredentialsFromPlugin(
+                                std::make_unique<TokenFromFile>(options_.token_file, std::move(token), clock),
+                                tls_ != nullptr ? GRPC_PRIVACY_AND_INTEGRITY : GRPC_SECURITY_NONE));
   return absl::OkStatus();
 }
 
@@ -343,7 +332,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Security::ServerCredent
   std::shared_ptr<FileWatcher> provider = tls_->provider;
   if (tls_->of_clients != tls_->authorities) {
     if (!tls_->of_clients.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->of_clients));
-    provider = WatchFiles(options_.tls_dir, tls_->of_clients, options_.reload);
+    provider = WatchFiles(options_.tls_dir, tls_->of_clients);
   }
   grpc::experimental::TlsServerCredentialsOptions tls(provider);
   tls.watch_identity_key_cert_pairs();

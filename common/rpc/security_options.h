@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include "absl/time/time.h"
-
 namespace atl::rpc {
 
 struct SecurityOptions {
@@ -23,8 +21,6 @@ struct SecurityOptions {
   bool require_client_certificate = false;
   // Serve in the clear beyond this machine.
   bool insecure_network = false;
-  // How often files are looked at.
-  absl::Duration reload = absl::Seconds(2);
 };
 
 }  // namespace atl::rpc

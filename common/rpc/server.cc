@@ -1,12 +1,6 @@
 #include "common/rpc/server.h"
 
-#include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <climits>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -24,28 +18,21 @@
 namespace atl::rpc {
 namespace {
 
-std::string DialableAddress(const std::string& listen, int port) {
-  const std::string host = listen.substr(0, listen.rfind(':'));
-  const bool wildcard = host == "0.0.0.0" || host == "[::]" || host.empty();
-  return fmt::format("{}:{}", wildcard ? "127.0.0.1" : host, port);
-}
-
-int Milliseconds(absl::Duration duration) {
-  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
-}
-
-void Configure(const ServerLimits& limits, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(limits.max_message_bytes);
+void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams_per_connection);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(limits.max_connection_idle));
-  if (limits.max_connection_age < absl::InfiniteDuration()) {
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(limits.max_connection_age));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(limits.connection_grace));
+  // Further calls of a connection wait at their caller.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
+  // A connection without a call is closed; callers connect again by themselves.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 30 * 60'000);
+  if (options.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(options.max_connection_age)));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 10 * 60'000);
   }
-  if (limits.memory_bytes > 0) {
+  if (options.memory_bytes > 0) {
     grpc::ResourceQuota quota("server");
-    quota.Resize(limits.memory_bytes);
+    quota.Resize(options.memory_bytes);
     builder.SetResourceQuota(quota);
   }
   // Who connects and says nothing is cut off: handshakes of thousands of islands at once wait for the processor for
@@ -62,26 +49,12 @@ void Configure(const ServerLimits& limits, grpc::ServerBuilder& builder) {
 
 }  // namespace
 
-absl::Status WritePortFile(const std::string& path, int port) {
-  const std::string part = path + ".part";
-  {
-    std::ofstream file(part, std::ios::trunc);
-    file << port << "\n";
-    file.close();
-    if (file && std::rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  }
-  const int error = errno;
-  std::remove(part.c_str());
-  return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR",
-                   fmt::format("cannot write the port file {}: {}", path, std::strerror(error)));
-}
-
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckListenAddress(options.listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  Configure(options.limits, builder);
+  Configure(options, builder);
   RaiseOpenFiles();
   int port = 0;
   builder.AddListeningPort(
@@ -104,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                      fmt::format("cannot listen at {}: the address is taken or not this machine's", options.listen));
   }
   server->port_ = port;
-  server->address_ = DialableAddress(options.listen, port);
+  server->address_ = fmt::format("{}:{}", options.listen.substr(0, options.listen.rfind(':')), port);
   for (const NamedService& service : options.services) server->names_.push_back(service.name);
   server->SetServing(false);
   return server;

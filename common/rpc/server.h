@@ -22,22 +22,6 @@ struct NamedService {
   grpc::Service* service = nullptr;  // borrowed; must outlive the server
 };
 
-// What callers may take of a process.
-struct ServerLimits {
-  // Of one message that comes in.
-  int max_message_bytes = kMaxMessageBytes;
-  // Calls at a time over one connection; further ones wait at their caller.
-  int max_streams_per_connection = 1024;
-  // A connection without a call is closed after it. Callers connect again by themselves.
-  absl::Duration max_connection_idle = absl::Minutes(30);
-  // A connection is not used for new calls after it, so that certificates are shown anew and callers spread over the
-  // addresses of a name; its calls get `connection_grace` to end. Infinite: streams that must last for days.
-  absl::Duration max_connection_age = absl::InfiniteDuration();
-  absl::Duration connection_grace = absl::Minutes(10);
-  // Of messages and connections, together; gRPC reads more slowly as it comes near. 0: no limit.
-  int64_t memory_bytes = 0;
-};
-
 struct ServerOptions {
   // "host:port"; port 0 takes a free one. IPv6 hosts in brackets.
   std::string listen = "127.0.0.1:0";
@@ -48,11 +32,14 @@ struct ServerOptions {
   std::shared_ptr<OpenStreams> open_streams;
   // Takes the calls of methods that no service has; null: UNIMPLEMENTED. Borrowed; must outlive the server.
   grpc::CallbackGenericService* other_calls = nullptr;
-  ServerLimits limits;
+  // The largest message that comes in.
+  int max_message_bytes = kMaxMessageBytes;
+  // A connection is not used for new calls after it, so that certificates are shown anew and callers spread over the
+  // addresses of a name; its calls get ten minutes to end. Infinite: streams that must last for days.
+  absl::Duration max_connection_age = absl::InfiniteDuration();
+  // Memory of messages and connections, together; gRPC reads more slowly as it comes near. 0: no limit.
+  int64_t memory_bytes = 0;
 };
-
-// Writes "<port>\n" for whoever started the process with port 0; a reader sees all of it or no file.
-absl::Status WritePortFile(const std::string& path, int port);
 
 // A running server. It raises the process's limit of open files (open_files.h). Thread-safe. Health (grpc.health.v1):
 // the name "" answers for the process and is SERVING from the start; each service's own name is NOT_SERVING until
@@ -64,8 +51,7 @@ class Server {
 
   // The port that was bound.
   int port() const { return port_; }
-  // "host:port" with the bound port, as given in `listen`; a wildcard host becomes 127.0.0.1, so that it can be
-  // dialled.
+  // "host:port": the host of `listen` and the bound port.
   const std::string& address() const { return address_; }
 
   // Every service of the options, or one by its name.

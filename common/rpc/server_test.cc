@@ -105,52 +105,11 @@ class ServerTest : public ::testing::Test {
 
 TEST_F(ServerTest, AMessageOverTheLimitIsRefused) {
   FakeJobs jobs;
-  auto server =
-      Server::Start({.services = {{JobService::service_full_name(), &jobs}}, .limits = {.max_message_bytes = 1000}});
+  auto server = Server::Start({.services = {{JobService::service_full_name(), &jobs}}, .max_message_bytes = 1000});
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
   EXPECT_TRUE(GetJob(std::string(900, 'x')).ok());
   EXPECT_EQ(GetJob(std::string(1100, 'x')).code(), absl::StatusCode::kResourceExhausted);
-}
-
-TEST_F(ServerTest, CallsOfOneConnectionOverTheLimitWait) {
-  FakeJobs jobs;
-  auto server = Server::Start(
-      {.services = {{JobService::service_full_name(), &jobs}}, .limits = {.max_streams_per_connection = 1}});
-  ASSERT_TRUE(server.ok()) << server.status();
-  const auto stub = JobService::NewStub(MakeChannel((*server)->address()));
-  grpc::ClientContext slow;
-  SetTimeout(&slow, absl::Seconds(20), true);
-  GetJobRequest request;
-  request.set_job_id("slow");
-  GetJobResponse response;
-  std::promise<void> ended;
-  stub->async()->GetJob(&slow, &request, &response, [&ended](const grpc::Status&) { ended.set_value(); });
-  jobs.started.WaitForNotification();
-  const auto call = [&stub](absl::Duration timeout) {
-    grpc::ClientContext context;
-    SetTimeout(&context, timeout, true);
-    GetJobRequest quick;
-    quick.set_job_id("a");
-    GetJobResponse answer;
-    return stub->GetJob(&context, quick, &answer).error_code();
-  };
-  EXPECT_EQ(call(absl::Milliseconds(300)), grpc::StatusCode::DEADLINE_EXCEEDED) << "it has no stream";
-  slow.TryCancel();
-  ended.get_future().wait();
-  EXPECT_EQ(call(absl::Seconds(20)), grpc::StatusCode::OK);
-}
-
-TEST_F(ServerTest, AnIdleConnectionIsClosedAndMadeAgain) {
-  FakeJobs jobs;
-  auto server = Server::Start({.services = {{JobService::service_full_name(), &jobs}},
-                               .limits = {.max_connection_idle = absl::Milliseconds(50)}});
-  ASSERT_TRUE(server.ok()) << server.status();
-  const auto channel = MakeChannel((*server)->address());
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(20);
-  ASSERT_TRUE(channel->WaitForConnected(deadline));
-  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY, deadline)) << "nothing was called";
-  EXPECT_TRUE(channel->WaitForConnected(deadline));
 }
 
 TEST_F(ServerTest, OpenFilesAreRaisedToWhatTheSystemAllows) {
@@ -216,7 +175,17 @@ TEST_F(ServerTest, ItListensOnAfterItsDescriptorsWereUsedUp) {
 
 TEST_F(ServerTest, BindsAFreePortAndAnswers) {
   EXPECT_GT(server_->port(), 0);
+  EXPECT_EQ(server_->address(), "127.0.0.1:" + std::to_string(server_->port()));
   EXPECT_TRUE(GetJob("a").ok());
+}
+
+TEST_F(ServerTest, ItsAddressIsTheOneThatItListensAt) {
+  FakeJobs jobs;
+  for (const std::string host : {"0.0.0.0", "[::]", "localhost"}) {
+    const auto server = Server::Start({.listen = host + ":0", .services = {{"x", &jobs}}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_EQ((*server)->address(), host + ":" + std::to_string((*server)->port()));
+  }
 }
 
 // A loopback port that can ask more of a call than a port in the clear, and costs its callers nothing.
@@ -289,16 +258,6 @@ TEST_F(ServerTest, ShutdownCancelsWhatOutlivesItsGrace) {
   server_->Shutdown(absl::Milliseconds(10));
   EXPECT_FALSE(call.get().ok());
   server_->Shutdown(absl::ZeroDuration());
-}
-
-TEST(PortFileTest, HoldsThePortAndNothingElse) {
-  const std::string path = testing::TempDir() + "/port_file_test." + std::to_string(getpid());
-  ASSERT_TRUE(WritePortFile(path, 4711).ok());
-  std::string text;
-  std::getline(std::ifstream(path), text, '\0');
-  EXPECT_EQ(text, "4711\n");
-  std::remove(path.c_str());
-  EXPECT_EQ(ErrorReason(WritePortFile("/no/such/folder/port", 1)), "FILE_ERROR");
 }
 
 TEST(ChannelTest, NobodyThereIsUnavailableAtOnce) {

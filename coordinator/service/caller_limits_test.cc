@@ -35,9 +35,8 @@ class CallerLimitsTest : public CoordinatorFixture {
     }
     principals.close();
     Deny("");
-    const auto security = rpc::Security::Make({.principals = folder_.File("principals.yaml"),
-                                               .deny_list = folder_.File("deny"),
-                                               .reload = absl::Milliseconds(5)});
+    const auto security =
+        rpc::Security::Make({.principals = folder_.File("principals.yaml"), .deny_list = folder_.File("deny")});
     ASSERT_TRUE(security.ok()) << security.status();
     coordinator_.reset();
     StartCoordinator(/*restored=*/false, /*adopt=*/false, *security);

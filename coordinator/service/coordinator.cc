@@ -248,8 +248,9 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   serving_service_ = std::make_unique<ServingServiceImpl>(context, experts_.get());
   rpc::ServerOptions server;
   server.listen = options.listen;
-  server.limits = {
-      .max_message_bytes = kMaxRequestBytes, .max_connection_age = absl::Hours(6), .memory_bytes = kMaxConnectionBytes};
+  server.max_message_bytes = kMaxRequestBytes;
+  server.max_connection_age = absl::Hours(6);
+  server.memory_bytes = kMaxConnectionBytes;
   ATOLL_ASSIGN_OR_RETURN(server.credentials, rpc::ServerCredentialsOf(security_.get(), options.listen));
   server.open_streams = rpc::OpenStreamsOf(security_.get());
   if (standby_ != nullptr) {
