@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kFrequencyWidth = 256;  // of the sinusoidal time embedding, as in DiT
 constexpr double kTimeScale = 1000.0;     // t in [0, 1] is embedded like a step number of 0 .. 1000
-constexpr double kLayerNormEpsilon = 1e-6;
 
 // Draws a layer's initial weights: a function of (seed, layer, parameter) only. Without a seed it draws none.
 class Initialiser {
@@ -69,11 +68,6 @@ class DitLayer : public Layer {
   }
   at::Tensor Apply(const LinearIndex& linear, const at::Tensor& x) const {
     return Linear(x, parameter(linear.weight), parameter(linear.bias), compute_);
-  }
-  // layer_norm(x) (1 + scale) + shift, with one scale and shift per sample.
-  at::Tensor NormModulate(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale) const {
-    const at::Tensor normed = at::layer_norm(x, {config_.width}, {}, {}, kLayerNormEpsilon);
-    return at::addcmul(shift.unsqueeze(1), normed, scale.unsqueeze(1) + 1);
   }
 
   const DitConfig config_;
@@ -166,13 +160,13 @@ class BlockLayer : public DitLayer {
   }
 
   Flow Forward(const Flow& in) const override {
-    const at::Tensor& x = Get(in, "tokens");
     const at::Tensor& c = Get(in, "c");
     const std::vector<at::Tensor> m = Apply(modulation_, c).chunk(6, 1);
-    const at::Tensor attended = Attention(NormModulate(x, m[0], m[1]));
-    const at::Tensor y = at::addcmul(x, m[2].unsqueeze(1), attended);
-    const at::Tensor hidden = at::gelu(Apply(mlp_in_, NormModulate(y, m[3], m[4])), "tanh");
-    return {{"tokens", at::addcmul(y, m[5].unsqueeze(1), Apply(mlp_out_, hidden))}, {"c", c}};
+    const Modulated in_attention = NormModulate(Get(in, "tokens"), m[0], m[1]);
+    const at::Tensor y = GatedAdd(in_attention.residual, m[2], Attention(in_attention.out));
+    const Modulated in_mlp = NormModulate(y, m[3], m[4]);
+    const at::Tensor hidden = at::gelu(Apply(mlp_in_, in_mlp.out), "tanh");
+    return {{"tokens", GatedAdd(in_mlp.residual, m[5], Apply(mlp_out_, hidden))}, {"c", c}};
   }
 
  private:
@@ -206,7 +200,7 @@ class HeadLayer : public DitLayer {
 
   Flow Forward(const Flow& in) const override {
     const std::vector<at::Tensor> m = Apply(modulation_, Get(in, "c")).chunk(2, 1);
-    const at::Tensor x = NormModulate(Get(in, "tokens"), m[0], m[1]);
+    const at::Tensor x = NormModulate(Get(in, "tokens"), m[0], m[1]).out;
     if (config_.outputs > 0) return {{"out", Apply(out_, x.mean(1)).to(at::kFloat)}};
     return {{"out", Image(Apply(out_, x)).to(at::kFloat)}};
   }

@@ -10,7 +10,6 @@
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/model/ops.h"
 #include "common/model/torchscript.h"
 #include "common/model/weights.h"
 #include "fmt/format.h"
@@ -135,11 +134,11 @@ class NativeLayer : public FrozenLayer {
     if (spec_.kind == "block") return x + Convolve(Activate("silu", Convolve(Norm(x), 0, 1)), 2, 1);
     if (spec_.kind == "norm") return Norm(x);
     if (spec_.kind == "mean") return x.mean({2, 3});
-    if (spec_.kind == "linear") return Linear(x.flatten(1), parameters_[0], parameters_[1]);
-    return Embedding(x, parameters_[0]);
+    if (spec_.kind == "linear") return at::linear(x.flatten(1), parameters_[0], parameters_[1]);
+    return at::embedding(parameters_[0], x);
   }
   at::Tensor Convolve(const at::Tensor& x, size_t first, int64_t stride) const {
-    return Convolution(x, parameters_[first], parameters_[first + 1], stride, spec_.kernel / 2);
+    return at::conv2d(x, parameters_[first], parameters_[first + 1], stride, spec_.kernel / 2);
   }
   static at::Tensor Norm(const at::Tensor& x) { return at::layer_norm(x, x.sizes().slice(1), {}, {}, kNormEpsilon); }
 

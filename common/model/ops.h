@@ -1,6 +1,7 @@
-// Atoll's own differentiable layers: Linear, convolution and embedding compute their input gradient in the backward
-// pass and leave the weight gradient to a closure, which runs at once (B) or later (W, zero bubble: arXiv 2401.10241).
-// Results equal stock autograd's bit for bit on the CPU (`g.t() @ x`, then one add).
+// Atoll's own differentiable operations. Linear and embedding compute their input gradient in the backward pass and
+// leave the weight gradient to a closure, which runs at once (B) or later (W, zero bubble: arXiv 2401.10241); those of
+// adaLN need fewer passes over memory. Results equal stock autograd's bit for bit on the CPU (`g.t() @ x`, then one
+// add).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ class ScopedWeightGradientQueue {
   c10::DebugInfoGuard guard_;
 };
 
-// x [..., in], weight [out, in], bias [out] or undefined -> [..., out]. The bias gradient stays with the input
+// x [..., in], weight [out, in], bias [out] -> [..., out]. The bias gradient stays with the input
 // gradient. `compute` is the dtype of the product and of the result; parameters keep theirs (fp32 master weights under
 // bf16 compute: the weight gradient is computed in bf16 and accumulated in fp32). Without grad mode no graph is
 // recorded.
@@ -48,9 +49,15 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 // ids [n] int64, table [entries, width] -> [n, width], in the table's dtype.
 at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& table);
 
-// x [n, c_in, h, w], weight [c_out, c_in, kh, kw], bias [c_out] or undefined -> [n, c_out, h', w']. The kernels compute
-// weight and bias gradient in one pass, so here the bias gradient waits with the weight's.
-at::Tensor Convolution(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, int64_t stride,
-                       int64_t padding, at::ScalarType compute = at::kFloat);
+// adaLN: layer_norm(x) (1 + scale) + shift over the last dimension. x [n, tokens, width], shift and scale [n, width].
+// Whatever else reads x reads `residual`, which is x, so that the gradients of both meet in one buffer.
+struct Modulated {
+  at::Tensor out;
+  at::Tensor residual;
+};
+Modulated NormModulate(const at::Tensor& x, const at::Tensor& shift, const at::Tensor& scale);
+
+// x + gate y. x and y [n, tokens, width], gate [n, width].
+at::Tensor GatedAdd(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& y);
 
 }  // namespace atl::model

@@ -76,7 +76,7 @@ TEST(LinearTest, NestedNullQueueComputesAtOnce) {
 TEST(LinearTest, AnInputWithoutGradientGetsNone) {
   Leaves leaves = MakeLeaves({4, 48}, {32, 48}, 32);
   const at::Tensor x = leaves.x.detach();
-  Linear(x, leaves.weight, at::Tensor()).sum().backward();
+  Linear(x, leaves.weight, leaves.bias).sum().backward();
   EXPECT_FALSE(x.grad().defined());
   EXPECT_TRUE(leaves.weight.grad().defined());
 }
@@ -122,17 +122,66 @@ TEST(EmbeddingTest, GradientsEqualStockAutogradBitForBit) {
   }
 }
 
-TEST(ConvolutionTest, GradientsEqualStockAutogradBitForBit) {
-  const Leaves stock = MakeLeaves({4, 3, 8, 8}, {16, 3, 3, 3}, 16);
-  const Leaves ours = Clone(stock);
-  for (int i = 0; i < 3; ++i) {
-    at::conv2d(stock.x, stock.weight, stock.bias, 2, 1).square().sum().backward();
-    WeightGradientQueue queue;
-    const ScopedWeightGradientQueue scoped(&queue);
-    Convolution(ours.x, ours.weight, ours.bias, 2, 1).square().sum().backward();
-    queue.RunAll();
-    ExpectSameGradients(stock, ours);
+// x, shift, scale or gate, and another input of the sum.
+std::vector<at::Tensor> AdaptiveLeaves(at::ScalarType dtype) {
+  at::manual_seed(5);
+  std::vector<at::Tensor> leaves;
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{3, 8, 48}, {3, 48}, {3, 48}, {3, 8, 48}}) {
+    leaves.push_back(at::randn(shape).to(dtype).requires_grad_());
   }
+  return leaves;
+}
+
+void ExpectSameLeafGradients(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].grad().defined(), b[i].grad().defined()) << i;
+    if (a[i].grad().defined()) EXPECT_TRUE(at::equal(a[i].grad(), b[i].grad())) << i;
+  }
+}
+
+TEST(NormModulateTest, GradientsEqualStockAutogradBitForBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<at::Tensor> stock = AdaptiveLeaves(dtype);
+    const std::vector<at::Tensor> ours = AdaptiveLeaves(dtype);
+    for (const bool residual : {false, true}) {
+      at::Tensor expected =
+          at::addcmul(stock[1].unsqueeze(1), at::layer_norm(stock[0], {48}, {}, {}, 1e-6), stock[2].unsqueeze(1) + 1);
+      Modulated found = NormModulate(ours[0], ours[1], ours[2]);
+      EXPECT_TRUE(at::equal(expected, found.out));
+      if (residual) {
+        expected = expected * stock[3] + stock[0];
+        found.out = found.out * ours[3] + found.residual;
+      }
+      expected.square().sum().backward();
+      found.out.square().sum().backward();
+      ExpectSameLeafGradients(stock, ours);
+    }
+  }
+}
+
+TEST(GatedAddTest, GradientsEqualStockAutogradBitForBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<at::Tensor> stock = AdaptiveLeaves(dtype);
+    const std::vector<at::Tensor> ours = AdaptiveLeaves(dtype);
+    const at::Tensor expected = at::addcmul(stock[0], stock[1].unsqueeze(1), stock[3]);
+    const at::Tensor found = GatedAdd(ours[0], ours[1], ours[3]);
+    EXPECT_TRUE(at::equal(expected, found));
+    expected.square().sum().backward();
+    found.square().sum().backward();
+    ExpectSameLeafGradients(stock, ours);
+  }
+}
+
+TEST(AdaptiveTest, WithoutGradModeNoGraphIsRecorded) {
+  const std::vector<at::Tensor> leaves = AdaptiveLeaves(at::kFloat);
+  const at::Tensor out = NormModulate(leaves[0], leaves[1], leaves[2]).out;
+  const at::Tensor sum = GatedAdd(leaves[0], leaves[1], leaves[3]);
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(NormModulate(leaves[0], leaves[1], leaves[2]).out, out));
+  const at::Tensor plain = GatedAdd(leaves[0], leaves[1], leaves[3]);
+  EXPECT_TRUE(at::equal(plain, sum));
+  EXPECT_FALSE(plain.requires_grad());
 }
 
 }  // namespace

@@ -7,19 +7,9 @@
 namespace atl::trainer {
 namespace {
 
-// Eight running sums: independent additions keep the processor busy, and their order is fixed.
-double SumOfSquares(const float* values, int64_t n) {
-  double sums[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int j = 0; j < 8; ++j) sums[j] += static_cast<double>(values[i + j]) * values[i + j];
-  }
-  for (int j = 0; i < n; ++i, ++j) sums[j] += static_cast<double>(values[i]) * values[i];
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
+constexpr int64_t kGroupElements = int64_t{1} << 20;
 
 }  // namespace
-
 Optimizer::Optimizer(std::vector<model::NamedTensor> parameters, const spec::TrainingSpec& training)
     : training_(training) {
   const at::NoGradGuard no_grad;
@@ -32,30 +22,43 @@ Optimizer::Optimizer(std::vector<model::NamedTensor> parameters, const spec::Tra
   }
 }
 
-double Optimizer::SquaredNorm(size_t i) const {
-  const at::Tensor& gradient = parameters_[i].grad();
-  if (!gradient.defined()) return 0;
-  if (!gradient.is_cpu() || !gradient.is_contiguous()) return gradient.to(at::kDouble).square().sum().item<double>();
-  return SumOfSquares(gradient.const_data_ptr<float>(), gradient.numel());
+std::vector<at::Tensor> Optimizer::Gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+std::vector<at::Tensor> Optimizer::GradientNorms() const {
+  return at::_foreach_norm(Gradients());
 }
 
 void Optimizer::Step(int64_t step, double gradient_scale) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
+  const std::vector<at::Tensor> gradients = Gradients();
+  const std::vector<at::Tensor> steps(
+      parameters_.size(),
+      at::full({}, static_cast<double>(step + 1), at::TensorOptions().device(parameters_[0].device())));
+  const size_t count = parameters_.size();
+  for (size_t begin = 0, end = 0; begin < count; begin = end) {
+    // A group stays in the processor's cache from one pass over it to the next; on a device all are one.
+    int64_t elements = 0;
+    do {
+      elements += parameters_[end].numel();
+    } while (++end < count && (elements < kGroupElements || !parameters_[0].is_cpu()));
+    const auto group = [&](const std::vector<at::Tensor>& all) {
+      return at::TensorList(all).slice(begin, end - begin);
+    };
+    if (gradient_scale != 1) at::_foreach_mul_(group(gradients), gradient_scale);
+    at::_fused_adamw_(group(parameters_), group(gradients), group(first_moments_), group(second_moments_), {},
+                      group(steps), LearningRate(training_, step), training_.beta1, training_.beta2,
+                      training_.weight_decay, training_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+    at::_foreach_lerp_(group(ema_), group(parameters_), 1 - EmaDecay(training_, step));
+  }
   for (at::Tensor& parameter : parameters_) {
-    gradients.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
+    // The fused update does not count as one in-place change; casts of the weights are kept by version.
+    parameter.unsafeGetTensorImpl()->bump_version();
     parameter.mutable_grad() = at::Tensor();
   }
-  if (gradients.empty()) return;
-  if (gradient_scale != 1) at::_foreach_mul_(gradients, gradient_scale);
-  const std::vector<at::Tensor> steps(parameters_.size(),
-                                      at::full({}, static_cast<double>(step + 1), parameters_[0].options()));
-  at::_fused_adamw_(parameters_, gradients, first_moments_, second_moments_, {}, steps, LearningRate(training_, step),
-                    training_.beta1, training_.beta2, training_.weight_decay, training_.epsilon, /*amsgrad=*/false,
-                    /*maximize=*/false);
-  // The fused update does not count as one in-place change; casts of the weights are kept by version.
-  for (const at::Tensor& parameter : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
-  at::_foreach_lerp_(ema_, parameters_, 1 - EmaDecay(training_, step));
 }
 
 std::vector<model::NamedTensor> Optimizer::State(size_t i) const {

@@ -19,8 +19,9 @@ class Optimizer {
   // Shares the parameters' tensors. Moments start at zero, the average at the weights.
   Optimizer(std::vector<model::NamedTensor> parameters, const spec::TrainingSpec& training);
 
-  // Sum of the squares of parameter i's gradient, in double, in an order that depends on its shape alone.
-  double SquaredNorm(size_t i) const;
+  // Norm of each parameter's gradient, scalars on its device: nothing waits for it. Added up in an order that depends
+  // on the parameter's shape alone. Every parameter must have a gradient.
+  std::vector<at::Tensor> GradientNorms() const;
 
   // One update from the gradients times `gradient_scale`; forgets the gradients. `step` is 0 for the first.
   void Step(int64_t step, double gradient_scale);
@@ -31,6 +32,8 @@ class Optimizer {
   size_t size() const { return parameters_.size(); }
 
  private:
+  std::vector<at::Tensor> Gradients() const;
+
   const spec::TrainingSpec training_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;

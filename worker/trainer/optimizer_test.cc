@@ -54,13 +54,39 @@ TEST(OptimizerTest, FollowsAdamWAndTheAverageItsClosedForm) {
   }
 }
 
-TEST(OptimizerTest, SquaredNormIsThatOfTheGradient) {
+TEST(OptimizerTest, GradientNormsAreThoseOfEachParameter) {
+  std::vector<model::NamedTensor> parameters;
   for (const int64_t n : {1, 7, 8, 1000, 1003}) {
-    const at::Tensor weight = at::zeros({n}).requires_grad_(true);
-    const Optimizer optimizer({{"w", weight}}, Training());
-    EXPECT_EQ(optimizer.SquaredNorm(0), 0);
-    weight.mutable_grad() = at::randn({n});
-    EXPECT_NEAR(optimizer.SquaredNorm(0), weight.grad().to(at::kDouble).square().sum().item<double>(), 1e-9);
+    parameters.push_back({"w", at::zeros({n}).requires_grad_(true)});
+    parameters.back().tensor.mutable_grad() = at::randn({n});
+  }
+  const std::vector<at::Tensor> norms = Optimizer(parameters, Training()).GradientNorms();
+  ASSERT_EQ(norms.size(), parameters.size());
+  for (size_t i = 0; i < norms.size(); ++i) {
+    const double expected = parameters[i].tensor.grad().to(at::kDouble).norm().item<double>();
+    EXPECT_NEAR(norms[i].item<double>(), expected, 1e-6 * expected);
+  }
+}
+
+// More than what is updated in one go, with and without clipping: every parameter once, as if it were alone.
+TEST(OptimizerTest, ManyLargeParametersAreEachUpdatedAsOne) {
+  for (const double scale : {1.0, 0.5}) {
+    std::vector<model::NamedTensor> together;
+    for (int i = 0; i < 5; ++i) {
+      together.push_back({"w", at::ones({300, 1000}).requires_grad_(true)});
+      together.back().tensor.mutable_grad() = at::full({300, 1000}, 0.1 * (i + 1));
+    }
+    std::vector<model::NamedTensor> alone;
+    for (const model::NamedTensor& parameter : together) {
+      alone.push_back({"w", parameter.tensor.detach().clone().requires_grad_(true)});
+      alone.back().tensor.mutable_grad() = parameter.tensor.grad().clone();
+      Optimizer({alone.back()}, Training()).Step(0, scale);
+    }
+    Optimizer(together, Training()).Step(0, scale);
+    for (size_t i = 0; i < together.size(); ++i) {
+      EXPECT_TRUE(at::equal(together[i].tensor, alone[i].tensor)) << i;
+      EXPECT_FALSE(together[i].tensor.grad().defined());
+    }
   }
 }
 

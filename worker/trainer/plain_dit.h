@@ -43,7 +43,10 @@ inline Parameters RandomParameters(const model::DitConfig& config) {
 // DiT in plain ATen.
 class PlainDit {
  public:
-  PlainDit(const model::DitConfig& config, const Parameters& values) : config_(config) {
+  PlainDit(const model::DitConfig& config, const Parameters& values)
+      : config_(config),
+        positions_(Positions()),
+        frequencies_(at::exp(at::arange(128, at::kDouble) * (-std::log(10000.0) / 128.0)).to(at::kFloat)) {
     for (const auto& [name, value] : values) parameters_[name] = value.detach().clone().requires_grad_(true);
   }
   const Parameters& parameters() const { return parameters_; }
@@ -53,9 +56,8 @@ class PlainDit {
                  const at::Tensor& estimate = {}) const {
     at::Tensor in = x;
     if (config_.self_conditioning) in = at::cat({x, estimate.defined() ? estimate : at::zeros_like(x)}, 1);
-    at::Tensor tokens = LinearOf("embed.patch", Patches(in)) + Positions();
-    const at::Tensor frequency = at::exp(at::arange(128, at::kDouble) * (-std::log(10000.0) / 128.0)).to(at::kFloat);
-    const at::Tensor angle = (t * 1000.0).unsqueeze(1) * frequency;
+    at::Tensor tokens = LinearOf("embed.patch", Patches(in)) + positions_;
+    const at::Tensor angle = (t * 1000.0).unsqueeze(1) * frequencies_;
     const at::Tensor time =
         LinearOf("embed.time.out", at::silu(LinearOf("embed.time.in", at::cat({angle.cos(), angle.sin()}, 1))));
     const at::Tensor c = at::silu(time + at::embedding(P("embed.class.weight"), classes));
@@ -126,6 +128,9 @@ class PlainDit {
   }
 
   const model::DitConfig config_;
+  // Made once: nothing that every step needs alike is computed in a step.
+  const at::Tensor positions_;
+  const at::Tensor frequencies_;
   Parameters parameters_;
 };
 

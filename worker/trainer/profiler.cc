@@ -235,10 +235,9 @@ class Profiler {
       ATOLL_RETURN_IF_ERROR(rounds.RunWhole());
       ATOLL_RETURN_IF_ERROR(ranks_.Mean(0).status());
       const absl::Duration start = clock_->Monotonic();
-      double squares = 0;
-      for (size_t i = 0; i < optimizer.size(); ++i) squares += optimizer.SquaredNorm(i);
       // As a step that clips does; what it clips to is no matter.
-      optimizer.Step(round, 1 / (1 + squares));
+      const double norm = at::stack(optimizer.GradientNorms()).norm().item<double>();
+      optimizer.Step(round, 1 / (1 + norm));
       if (round > 0) seconds.push_back(absl::ToDoubleSeconds(clock_->Monotonic() - start));
     }
     double bytes = 0;

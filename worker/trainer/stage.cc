@@ -144,13 +144,6 @@ const RankStages::Stage& RankStages::StageAt(int32_t stage) const {
   std::abort();
 }
 
-StepLoss RankStages::Loss() const {
-  StepLoss step;
-  for (const at::Tensor& loss : losses_) step.loss += loss.item<double>() / micro_batches_;
-  for (const at::Tensor& correct : correct_) step.accuracy += correct.item<double>() / micro_batches_;
-  return step;
-}
-
 std::vector<at::Tensor> RankStages::Allocate(const engine::Boundary& boundary) const {
   std::vector<at::Tensor> tensors;
   for (const engine::BoundaryTensor& tensor : boundary.tensors) {

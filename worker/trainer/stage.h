@@ -19,12 +19,6 @@
 
 namespace atl::trainer {
 
-// This rank's part of the mean over one step's batch; not zero on the ranks of the last stage.
-struct StepLoss {
-  double loss = 0;
-  double accuracy = 0;  // kCluster
-};
-
 // A stage's graph begins at detached leaves, its inputs, and ends at its outputs: what flows between stages is plain
 // memory. Weight gradients accumulate in the parameters' own gradients, as the micro-batches' backwards come.
 //
@@ -66,7 +60,10 @@ class RankStages : public engine::StageCompute, public engine::SelfConditioningC
 
   // Forgets the losses of the last step.
   void Begin() { losses_.clear(), correct_.clear(); }
-  StepLoss Loss() const;
+  // By micro-batch, scalars on the device: the loss, and for kCluster the share of right answers. None on ranks without
+  // the last stage.
+  const std::vector<at::Tensor>& losses() const { return losses_; }
+  const std::vector<at::Tensor>& correct() const { return correct_; }
 
   const engine::Boundary& InputOf(int32_t stage) const override { return StageAt(stage).input; }
   const engine::Boundary& OutputOf(int32_t stage) const override { return StageAt(stage).output; }

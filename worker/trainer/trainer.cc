@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
@@ -59,7 +60,7 @@ class TrainerImpl : public Trainer {
       ATOLL_ASSIGN_OR_RETURN(const WholeStep whole, Meet());
       StepResult result;
       ATOLL_ASSIGN_OR_RETURN(result.gradient_norm, GradientNorm(whole));
-      result.loss = whole.loss.loss;
+      result.loss = whole.loss;
       result.learning_rate = LearningRate(options_.training, step_);
       {
         const engine::WorkScope work(options_.activity, "optimizer");
@@ -68,7 +69,7 @@ class TrainerImpl : public Trainer {
       ++step_;
       samples_consumed_ = first_sample + BatchSize();
       result.step = step_;
-      ReportLoss(whole.loss, &result);
+      Report(whole, &result);
       return result;
     });
   }
@@ -148,57 +149,65 @@ class TrainerImpl : public Trainer {
 
   // What only all ranks together know of a step.
   struct WholeStep {
-    std::vector<double> squares_by_layer;  // of the gradients
-    StepLoss loss;
+    double loss = 0;
+    double accuracy = 0;  // kCluster
+    double gradient_squares = 0;
   };
 
-  // By layer of the model, of this rank's gradients. A layer's parameters are summed in order where it lies, in the
-  // first replica alone: the others hold the same gradients.
-  std::vector<double> SquaresByLayer() const {
-    std::vector<double> values(static_cast<size_t>(plan_.layer_count()), 0.0);
-    size_t parameter = 0;
+  // This rank's part: the squares of its gradients by layer of the model, then loss and accuracy as parts of the
+  // batch's mean. Replicas hold the same gradients, and the first one counts them. Waits once for a device.
+  std::vector<double> OwnPart() const {
+    std::vector<at::Tensor> scalars;
+    if (replica_ == 0) scalars = optimizer_.GradientNorms();
+    scalars.insert(scalars.end(), stages_.losses().begin(), stages_.losses().end());
+    scalars.insert(scalars.end(), stages_.correct().begin(), stages_.correct().end());
+    const auto layers = static_cast<size_t>(plan_.layer_count());
+    std::vector<double> values(layers + 2);
+    if (scalars.empty()) return values;
+    const at::Tensor read = at::stack(scalars).cpu().to(at::kDouble);
+    const double* next = read.const_data_ptr<double>();
     for (const RankStages::Stage& stage : stages_.stages()) {
       auto layer_index = static_cast<size_t>(plan_.stages[static_cast<size_t>(stage.index)].first_layer);
       for (const auto& layer : stage.layers) {
-        for (size_t i = 0; i < layer->parameters().size() && replica_ == 0; ++i) {
-          values[layer_index] += optimizer_.SquaredNorm(parameter++);
+        for (size_t i = 0; i < layer->parameters().size() && replica_ == 0; ++i, ++next) {
+          values[layer_index] += *next * *next;
         }
         ++layer_index;
       }
     }
+    const int32_t micro_batches = plan_.micro_batches * plan_.replicas;
+    for (size_t i = 0; i < stages_.losses().size(); ++i) values[layers] += *next++ / micro_batches;
+    for (size_t i = 0; i < stages_.correct().size(); ++i) values[layers + 1] += *next++ / micro_batches;
     return values;
   }
 
-  // Where the ranks meet before they change their weights.
+  // Where the ranks meet before they change their weights. The layers' squares are added in order, on every rank: the
+  // same bits whoever holds them.
   absl::StatusOr<WholeStep> Meet() {
-    const auto layers = static_cast<size_t>(plan_.layer_count());
     std::vector<double> values;
-    StepLoss loss;
     {
       // A device comes here to the end of what it was given, which may be most of a step.
       const engine::WaitingScope waiting(options_.activity, "norms and loss");
-      values = SquaresByLayer();
-      loss = stages_.Loss();
+      values = OwnPart();
     }
-    if (!Failpoint("trainer.loss").ok()) loss.loss = std::numeric_limits<double>::quiet_NaN();
-    values.insert(values.end(), {loss.loss, loss.accuracy});
+    double& loss = values[values.size() - 2];
+    if (!Failpoint("trainer.loss").ok()) loss = std::numeric_limits<double>::quiet_NaN();
     if (plan_.rank_count() > 1) {
       ATOLL_RETURN_IF_ERROR(transport_->AllReduceSum(values, options_.timeout));
     }
-    return WholeStep{.squares_by_layer = {values.begin(), values.begin() + static_cast<ptrdiff_t>(layers)},
-                     .loss = {.loss = values[layers], .accuracy = values[layers + 1]}};
+    return WholeStep{.loss = loss,
+                     .accuracy = values.back(),
+                     .gradient_squares = std::accumulate(values.begin(), values.end() - 2, 0.0)};
   }
 
-  // The layers' squares in order, on every rank: the same bits whoever holds them.
   absl::StatusOr<double> GradientNorm(const WholeStep& whole) const {
-    double sum = 0;
-    for (const double squares : whole.squares_by_layer) sum += squares;
-    if (!std::isfinite(sum) || !std::isfinite(whole.loss.loss)) {
-      return MakeError(absl::StatusCode::kInternal, std::isfinite(sum) ? "LOSS_NOT_FINITE" : "GRADIENT_NOT_FINITE",
+    if (!std::isfinite(whole.gradient_squares) || !std::isfinite(whole.loss)) {
+      return MakeError(absl::StatusCode::kInternal,
+                       std::isfinite(whole.gradient_squares) ? "LOSS_NOT_FINITE" : "GRADIENT_NOT_FINITE",
                        fmt::format("step {}: expected a finite loss and gradient norm; found {} and {}", step_ + 1,
-                                   whole.loss.loss, std::sqrt(sum)));
+                                   whole.loss, std::sqrt(whole.gradient_squares)));
     }
-    return std::sqrt(sum);
+    return std::sqrt(whole.gradient_squares);
   }
 
   double ClippingScale(double norm) const {
@@ -206,10 +215,10 @@ class TrainerImpl : public Trainer {
     return limit > 0 && norm > limit ? limit / norm : 1.0;
   }
 
-  void ReportLoss(const StepLoss& loss, StepResult* result) const {
+  void Report(const WholeStep& whole, StepResult* result) const {
     if (rank_ != engine::RankOf(plan_, /*replica=*/0, plan_.schedule.stages - 1)) return;
     result->has_loss = true;
-    if (options_.objective == Objective::kCluster) result->metrics["accuracy"] = loss.accuracy;
+    if (options_.objective == Objective::kCluster) result->metrics["accuracy"] = whole.accuracy;
   }
 
   const TrainerOptions options_;
