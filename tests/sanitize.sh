@@ -5,7 +5,9 @@
 #
 # asan: address and undefined behaviour: every test without LibTorch and Arrow, whose libraries are not instrumented, and those
 #   of the serving code that link them and compute nothing with them.
-# tsan: threads, every test without LibTorch and gRPC: the packaged gRPC is not instrumented and reports noise.
+# tsan: threads, every test without LibTorch, Arrow and gRPC: the packaged gRPC is not instrumented and reports noise. The threads of
+#   the services of coordinator, worker and router are therefore in none of them.
+# Tests of several processes (labels multiproc and e2e) run under neither.
 # What is suppressed, and why: tests/tsan.supp.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,13 +28,14 @@ cmake --preset "$preset" >/dev/null
 build=build/$preset
 
 # A test's name is its target's; what the target links tells whether foreign libraries are in it.
-targets=()
+targets=() known=0
 while read -r name; do
   inputs=$(ninja -C "$build" -t inputs "tests/$name" 2>/dev/null) || continue  # a script, not a target
+  known=$((known + 1))
   if [[ $name =~ ^($serving)$ ]] || ! grep -qE "$foreign" <<<"$inputs"; then targets+=("$name"); fi
 done < <(ctest --test-dir "$build" -N -L 'unit|contract|scenario|golden' 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p' | grep -E -- "$pick")
 [ ${#targets[@]} -gt 0 ] || { echo "sanitizers: no test fits '$pick'" >&2; exit 2; }
-echo "sanitizers: ${targets[*]}"
+echo "sanitizers: ${#targets[@]} of $known programs: ${targets[*]}"
 
 cmake --build --preset "$preset" --target "${targets[@]}" -- -j"$(nproc)"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:${ASAN_OPTIONS:-}

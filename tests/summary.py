@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what a run of CTest skipped, and why, and as the last line "N passed, N failed, N skipped".
+"""Prints the slowest tests of a run of CTest, what it skipped, and why, and as the last line "N passed, N failed, N skipped".
 
     summary.py JUNIT LOG
 
@@ -31,7 +31,10 @@ def main():
     junit, log = sys.argv[1:]
     counts, skips = read_log(log)
     passed = failed = skipped = 0
-    for test in xml.etree.ElementTree.parse(junit).getroot().iter("testcase"):
+    tests = list(xml.etree.ElementTree.parse(junit).getroot().iter("testcase"))
+    slowest = sorted(((float(test.get("time") or 0), test.get("name")) for test in tests), reverse=True)[:10]
+    print("slowest: " + ", ".join(f"{name} {seconds:.0f} s" for seconds, name in slowest))
+    for test in tests:
         name, status = test.get("name"), test.get("status")
         was_skipped = test.find("skipped") is not None
         own = counts.get(name)

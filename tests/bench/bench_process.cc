@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -140,6 +142,15 @@ absl::StatusOr<Answer> Child::ReceiveAnswer() {
   }
   std::getline(words >> std::ws, answer.rest);
   return answer;
+}
+
+std::vector<std::string> PeerCommand(const std::string& python, const std::string& script) {
+  return {"/usr/bin/env",
+          fmt::format("MALLOC_MMAP_THRESHOLD_={}", 32 << 20),
+          fmt::format("MALLOC_TRIM_THRESHOLD_={}", std::numeric_limits<int64_t>::max()),
+          fmt::format("MALLOC_TOP_PAD_={}", 64 << 20),
+          python,
+          script};
 }
 
 absl::Status WriteLine(int fd, const std::string& line) {

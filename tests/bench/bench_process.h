@@ -63,6 +63,10 @@ class Child {
   std::string buffered_;
 };
 
+// The command line of a PyTorch peer. It runs under the allocator settings that a trainer of Atoll gives itself
+// (worker/trainer/trainer_setup.cc), so that neither rival pays for page faults that the other is spared.
+std::vector<std::string> PeerCommand(const std::string& python, const std::string& script);
+
 // Lines over a pair of descriptors, for a child's own end.
 absl::Status WriteLine(int fd, const std::string& line);
 absl::StatusOr<std::string> ReadLine(int fd, std::string* buffered);

@@ -225,8 +225,8 @@ absl::Status EmulatedCase(const std::string& name, int stages, int micro_batches
     idle.push_back(1 - busy / (stages * took));
   }
   const double bound = std::max(micro_batches + stages - 1.0, micro_batches * (1 + r)) * 3 * kActionSeconds;
-  PrintFigure(name, "bound_fraction", bound / Median(seconds), "ratio");
-  PrintFigure(name, "idle_fraction", Median(idle), "ratio");
+  PrintFigure(name, "bound_fraction", bound / Median(seconds), "ratio", AtLeast(0.95));
+  PrintFigure(name, "idle_fraction", Median(idle), "ratio", AtMost(0.05));
   PrintFigure(name, "iteration_seconds", Median(seconds), "s");
   PrintFigure(name, "iteration_spread", Spread(seconds), "ratio");
   PrintFigure(name, "planned_seconds", plan.predicted.iteration_seconds, "s");
@@ -247,10 +247,10 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"emulated-s4", "emulated-s8"}));
   app.add_option("--iterations", iterations, "of each case")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
+  atl::bench::KeepStandardOutputForFigures();
   const auto wanted = [&only](const char* name) { return only.empty() || only == name; };
   absl::Status status;
   if (wanted("emulated-s4")) status = atl::bench::EmulatedCase("emulated-s4", 4, 8, 0.375, iterations);
   if (status.ok() && wanted("emulated-s8")) status = atl::bench::EmulatedCase("emulated-s8", 8, 16, 0.44, iterations);
-  if (!status.ok()) fmt::print(stderr, "fill_emulated_bench: {}\n", status.ToString());
-  return status.ok() ? 0 : 1;
+  return atl::bench::EndBench("fill_emulated_bench", status);
 }

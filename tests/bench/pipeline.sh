@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What two pipeline ranks are worth on this machine: against one process, and against torch.distributed.pipelining; and how
 # well a measured profile predicts an iteration. One JSON object per line on standard output; the course of it on standard
-# error. Wants two quiet cores; five minutes for the comparisons, two to three for the predictions.
+# error. Ends with 1 where a target is missed. Wants two quiet cores; five minutes for the comparisons, two to three for the predictions.
 #
 #   tests/bench/pipeline.sh                          both
 #   tests/bench/pipeline.sh peers [ARGUMENT...]      the comparisons; arguments go to pipeline_bench, e.g. --pairs 5
@@ -25,11 +25,13 @@ if [ ! -x "$build/bin/pipeline_bench" ] || [ ! -x "$build/bin/predicted_bench" ]
 fi
 # One thread per rank, and addresses of this machine only.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+code=0
 if [ "$what" != predicted ]; then
   tests/peers/setup.sh
   peers=$(tests/peers/setup.sh --prefix)
-  "$build/bin/pipeline_bench" --peer-python "$peers/bin/python" --peer-script tests/peers/torch_pipeline.py "$@"
+  "$build/bin/pipeline_bench" --peer-python "$peers/bin/python" --peer-script tests/peers/torch_pipeline.py "$@" || code=1
 fi
 if [ "$what" != peers ]; then
-  "$build/bin/predicted_bench" "$@"
+  "$build/bin/predicted_bench" "$@" || code=1
 fi
+exit $code

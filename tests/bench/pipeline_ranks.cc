@@ -1,8 +1,12 @@
 #include "tests/bench/pipeline_ranks.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
@@ -34,6 +38,13 @@ std::string Breakdown(const trainer::Trainer& trainer, const Span& span) {
   return fmt::format("compute {:.4f} waiting {:.4f} engine {:.4f} rest {:.4f}", absl::ToDoubleSeconds(compute),
                      absl::ToDoubleSeconds(waiting), absl::ToDoubleSeconds(engine),
                      span.seconds() - absl::ToDoubleSeconds(before));
+}
+
+// Of this process, without those that read a file.
+int64_t PageFaults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
 }
 
 std::string OneLine(const planner::Profile& profile) {
@@ -100,12 +111,14 @@ absl::StatusOr<planner::Profile> MergeAndShare(const Children& ranks) {
 }
 
 absl::Status StepAndAnswer(trainer::Trainer* trainer, ParentPipes* parent) {
+  const int64_t faults_before = PageFaults();
   const double cpu_before = CpuSeconds();
   Span span{.start = MonotonicSeconds()};
   ATOLL_RETURN_IF_ERROR(trainer->Step().status());
   span.end = MonotonicSeconds();
   const double cpu = CpuSeconds() - cpu_before;
-  return parent->Write(fmt::format("{:.9f} {:.9f} {:.6f} {}", span.start, span.end, cpu, Breakdown(*trainer, span)));
+  return parent->Write(fmt::format("{:.9f} {:.9f} {:.6f} {} {}", span.start, span.end, cpu,
+                                   PageFaults() - faults_before, Breakdown(*trainer, span)));
 }
 
 absl::StatusOr<Cost> StepAll(const std::vector<Child*>& children, const std::string& command, bool show) {
@@ -115,8 +128,9 @@ absl::StatusOr<Cost> StepAll(const std::vector<Child*>& children, const std::str
   for (const Answer& answer : answers) {
     spans.push_back(answer.span);
     cost.cpu_seconds += answer.cpu_seconds;
+    cost.page_faults += std::strtod(answer.rest.c_str(), nullptr);
     if (show) {
-      fmt::print(stderr, "  rank {}: {:.4f} s, cpu {:.4f}: {}\n", spans.size() - 1, answer.span.seconds(),
+      fmt::print(stderr, "  rank {}: {:.4f} s, cpu {:.4f}, page faults {}\n", spans.size() - 1, answer.span.seconds(),
                  answer.cpu_seconds, answer.rest);
     }
   }
@@ -134,6 +148,12 @@ std::vector<double> CpuSecondsOf(const std::vector<Cost>& costs) {
   std::vector<double> seconds;
   for (const Cost& cost : costs) seconds.push_back(cost.cpu_seconds);
   return seconds;
+}
+
+std::vector<double> PageFaultsOf(const std::vector<Cost>& costs) {
+  std::vector<double> faults;
+  for (const Cost& cost : costs) faults.push_back(cost.page_faults);
+  return faults;
 }
 
 std::vector<double> Ratios(const std::vector<Cost>& a, const std::vector<Cost>& b, double scale) {

@@ -57,6 +57,7 @@ absl::Status StepAndAnswer(trainer::Trainer* trainer, ParentPipes* parent);
 struct Cost {
   double seconds = 0;
   double cpu_seconds = 0;
+  double page_faults = 0;
 };
 
 // One command to every child, at once; with `show`, what they said goes to standard error.
@@ -64,6 +65,7 @@ absl::StatusOr<Cost> StepAll(const std::vector<Child*>& children, const std::str
 
 std::vector<double> SecondsOf(const std::vector<Cost>& costs);
 std::vector<double> CpuSecondsOf(const std::vector<Cost>& costs);
+std::vector<double> PageFaultsOf(const std::vector<Cost>& costs);
 // scale * a[i] / b[i]
 std::vector<double> Ratios(const std::vector<Cost>& a, const std::vector<Cost>& b, double scale = 1);
 

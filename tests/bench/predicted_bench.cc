@@ -244,8 +244,8 @@ absl::Status RunCase(const Settings& settings, Case bench) {
     ratios.push_back(predicted / seconds);
     rescaled_ratios.push_back(by_rescaled / seconds);
   }
-  PrintFigure(bench.name, "error_fraction", std::abs(Median(ratios) - 1), "ratio");
-  PrintFigure(bench.name, "rescaled_error_fraction", std::abs(Median(rescaled_ratios) - 1), "ratio");
+  PrintFigure(bench.name, "error_fraction", std::abs(Median(ratios) - 1), "ratio", AtMost(0.08));
+  PrintFigure(bench.name, "rescaled_error_fraction", std::abs(Median(rescaled_ratios) - 1), "ratio", AtMost(0.08));
   PrintFigure(bench.name, "predicted_over_measured", Median(ratios), "ratio");
   PrintFigure(bench.name, "predicted_over_measured_spread", Spread(ratios), "ratio");
   PrintFigure(bench.name, "seconds", Median(measured), "s");
@@ -280,7 +280,7 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false)
       ->check(CLI::IsMember(names));
   CLI11_PARSE(app, argc, argv);
+  atl::bench::KeepStandardOutputForFigures();
   const absl::Status status = atl::bench::Run(settings);
-  if (!status.ok()) fmt::print(stderr, "predicted_bench: {}\n", status.ToString());
-  return status.ok() ? 0 : 1;
+  return atl::bench::EndBench("predicted_bench", status);
 }

@@ -3,7 +3,8 @@
 # what small requests pay beside a large one (fairness); the same weights in PyTorch (numbers); the same images alone and beside
 # others (company); how soon a cancelled request is gone (cancel) and ten times the sustainable rate (overload), in process and
 # through gRPC (grpc); expert servers over loopback (remote); copies of a hot expert on two devices (devices). One JSON object per
-# line on standard output; the course of it on standard error. Wants two quiet cores; ten minutes for all.
+# line on standard output; the course of it on standard error. Ends with 1 where a target is missed. Wants two quiet cores; fifteen
+# minutes for all.
 #
 #   tests/bench/serving.sh                            all cases
 #   tests/bench/serving.sh --case fairness            one of them; arguments go to serving_bench, e.g. --rounds 3

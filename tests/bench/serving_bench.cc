@@ -14,6 +14,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/serving_cases.h"
 
 namespace atl::bench {
@@ -57,7 +58,8 @@ int main(int argc, char** argv) {
          "(remote-vs-local) or devices (hot-expert); repeatable")
       ->allow_extra_args(false)
       ->check(CLI::IsMember(cases));
-  app.add_option("--rounds", settings.rounds, "in which rivals take turns")
+  app.add_option("--rounds", settings.rounds,
+                 "in which rivals take turns; half as many of fairness; overload and company are one run")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--steps", settings.steps, "solver steps of an image")
@@ -79,8 +81,8 @@ int main(int argc, char** argv) {
   app.add_option("--router", settings.router, "atoll-router, for the case grpc")->capture_default_str();
   app.add_option("--worker", settings.worker, "atoll-worker, for expert servers")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  atl::bench::KeepStandardOutputForFigures();
   const absl::Status status = atl::bench::Run(settings);
-  if (!status.ok()) fmt::print(stderr, "serving_bench: {}\n", status.ToString());
-  if (atl::ErrorReason(status) == "DEVICE_UNAVAILABLE") return kNoDevice;
-  return status.ok() ? 0 : 1;
+  const int code = atl::bench::EndBench("serving_bench", status);
+  return atl::ErrorReason(status) == "DEVICE_UNAVAILABLE" ? kNoDevice : code;
 }

@@ -1,6 +1,7 @@
 #include "tests/bench/serving_cases.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/base/status_macros.h"
 #include "tests/bench/bench_process.h"
@@ -55,9 +56,11 @@ TimedRequest Together(const std::vector<TimedRequest>& requests) {
   return all;
 }
 
-void PrintMedians(const Figures& figures, const std::string& unit) {
+void PrintMedians(const Figures& figures, const std::string& unit, const Targets& targets) {
   for (const auto& [name, values] : figures) {
-    PrintFigure(name.first, name.second, Median(values), unit);
+    const auto target = targets.find(name);
+    PrintFigure(name.first, name.second, Median(values), unit,
+                target == targets.end() ? std::nullopt : std::optional(target->second));
     if (values.size() > 2) PrintFigure(name.first, name.second + "_spread", Spread(values), "ratio");
   }
 }

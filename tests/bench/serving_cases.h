@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/weights.h"
 #include "common/storage/testing.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/serving_load.h"
 #include "tests/bench/serving_model.h"
 
@@ -23,9 +24,12 @@ inline constexpr int kLanes = 2;
 // what an accepted request waits.
 inline constexpr double kSaturation = 1.5;
 
+// The most that memory may grow under ten times the sustainable rate, and by requests that are cancelled.
+inline constexpr double kMemoryGrowth = 1.1;
+
 struct Settings {
   std::vector<std::string> cases;
-  int rounds = 7;
+  int rounds = 7;  // half as many of fairness; overload and company are one run each
   int steps = 10;
   double overload_seconds = 30;
   std::string device = "cpu";  // of the case throughput; or "cuda": one lane per device instead of kLanes
@@ -71,8 +75,11 @@ TimedRequest Together(const std::vector<TimedRequest>& requests);
 // Values of several rounds by (case, metric).
 using Figures = std::map<std::pair<std::string, std::string>, std::vector<double>>;
 
+// Targets of medians, by (case, metric).
+using Targets = std::map<std::pair<std::string, std::string>, Target>;
+
 // Medians, and the spread where there are three values or more.
-void PrintMedians(const Figures& figures, const std::string& unit);
+void PrintMedians(const Figures& figures, const std::string& unit, const Targets& targets = {});
 
 // Each prints its figures. `published` is 8 experts of width 256 and depth 8.
 absl::Status RunThroughput(const Settings& settings, Published* published);

@@ -18,7 +18,8 @@ absl::Status Measure(const std::string& name, router::Engine* engine, const rout
   if (company.failed > 0) return absl::InternalError(fmt::format("{}: {} requests failed", name, company.failed));
   fmt::print(stderr, "{}: {}\n", name, Describe(company));
   const auto share = [](int64_t part, int64_t whole) { return static_cast<double>(part) / static_cast<double>(whole); };
-  PrintFigure(name, "within_a_grey_level", share(company.within_a_level, company.compared), "share of images");
+  PrintFigure(name, "within_a_grey_level", share(company.within_a_level, company.compared), "share of images",
+              AtLeast(0.99));
   PrintFigure(name, "flips", static_cast<double>(company.flips), "requests");
   PrintFigure(name, "unforeseen", static_cast<double>(company.unforeseen), "images and requests");
   PrintFigure(name, "close_calls", share(company.close_calls, company.image_steps), "share of image-steps");

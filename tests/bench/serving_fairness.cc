@@ -85,7 +85,10 @@ absl::Status RunFairness(const Settings& settings, Published* published) {
     ATOLL_RETURN_IF_ERROR(RunOneByOne(serving.get(), &requests, &figures));
     ATOLL_RETURN_IF_ERROR(RunAtOnce(serving.get(), &requests, &figures));
   }
-  PrintMedians(figures, "ratio");
+  PrintMedians(figures, "ratio",
+               {{{"fair-one-by-one", "latency_ratio"}, AtMost(3)},
+                {{"fair-one-by-one", "big_throughput"}, AtLeast(0.5)},
+                {{"fair-at-once", "latency_ratio"}, AtMost(1.5)}});
   return absl::OkStatus();
 }
 

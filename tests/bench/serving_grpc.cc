@@ -132,13 +132,13 @@ absl::Status Overload(const Settings& settings) {
       absl::ToDoubleSeconds(over.least_retry_delay), absl::ToDoubleSeconds(over.most_retry_delay), over.failed,
       p99_over, bytes / 1e6, most_bytes / 1e6);
   for (const auto& [what, count] : over.failures) fmt::print(stderr, "failed {} times: {}\n", count, what);
-  PrintFigure("overload-grpc", "memory_growth", most_bytes / bytes, "ratio");
+  PrintFigure("overload-grpc", "memory_growth", most_bytes / bytes, "ratio", AtMost(kMemoryGrowth));
   PrintFigure("overload-grpc", "p99_over_p99_at_capacity", p99_over / p99_before, "ratio");
   PrintFigure("overload-grpc", "throughput_kept", over.images_per_second / kImagesPerRequest / rate, "ratio");
   PrintFigure("overload-grpc", "refused_with_delay",
               over.refused == 0 ? 0 : static_cast<double>(over.refused_with_delay) / static_cast<double>(over.refused),
-              "ratio");
-  PrintFigure("overload-grpc", "failed", static_cast<double>(over.failed), "requests");
+              "ratio", AtLeast(1));
+  PrintFigure("overload-grpc", "failed", static_cast<double>(over.failed), "requests", AtMost(0));
   return over.failed == 0 ? absl::OkStatus() : absl::InternalError("requests failed otherwise than by a full queue");
 }
 
@@ -193,8 +193,8 @@ absl::Status Cancel(const Settings& settings, const Published& published) {
     }
     if (reader->Finish().ok()) return absl::InternalError("a cancelled request went on to its end");
   }
-  PrintMedians(figures, "steps");
-  PrintFigure("cancel-grpc", "memory_growth", router->ResidentBytes() / bytes, "ratio");
+  PrintMedians(figures, "steps", {{{"cancel-grpc", "steps_until_gone"}, AtMost(1)}});
+  PrintFigure("cancel-grpc", "memory_growth", router->ResidentBytes() / bytes, "ratio", AtMost(kMemoryGrowth));
   return absl::OkStatus();
 }
 

@@ -120,8 +120,8 @@ absl::Status RunNumbers(const Settings& settings, Published* published) {
     to_float64 = std::max(to_float64, network.at("relative_float64").get<double>());
     peer_to_float64 = std::max(peer_to_float64, network.at("peer_float64").get<double>());
   }
-  PrintFigure("same-numbers", "velocity", velocity, "of its norm");
-  PrintFigure("same-numbers", "posterior", posterior, "of its norm");
+  PrintFigure("same-numbers", "velocity", velocity, "of its norm", AtMost(1e-5));
+  PrintFigure("same-numbers", "posterior", posterior, "of its norm", AtMost(1e-5));
   PrintFigure("same-numbers", "against_float64", to_float64, "of its norm");
   PrintFigure("same-numbers", "peer_against_float64", peer_to_float64, "of its norm");
   return absl::OkStatus();

@@ -33,6 +33,7 @@
 #include "fmt/ranges.h"
 #include "router/engine/local_experts.h"
 #include "router/engine/testing/published_tiny_model.h"
+#include "tests/bench/figures.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/nccl/nccl_transport.h"
 
@@ -59,9 +60,7 @@ absl::Status Nccl(ncclResult_t result, const char* call) {
 }
 
 void Print(const char* name, const std::string& metric, double value, const char* unit) {
-  std::printf("{\"case\": \"%s\", \"metric\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}\n", name, metric.c_str(),
-              value, unit);
-  std::fflush(stdout);
+  bench::PrintFigure(name, metric, value, unit);
 }
 
 double Seconds(const std::function<void()>& f) {
@@ -503,6 +502,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   if (const absl::Status opened = model::OpenDevices("cuda").status(); !opened.ok()) return Skipped(name, opened);
+  bench::KeepStandardOutputForFigures();
   absl::Status status;
   try {
     status = check->run(*steps);

@@ -1,6 +1,7 @@
 // How soon a rank or an island that is gone is noticed: killed, stopped, or cut off from the network; and that none is
-// given up while all is quiet. Prints what it measured. ATOLL_DETECTION_ROUNDS (1) repeats each fault, and more than
-// one are held against the targets; ATOLL_DETECTION_QUIET (a duration, "3s") is how long nothing may happen.
+// given up while all is quiet. Prints what it measured. ATOLL_DETECTION_ROUNDS (1) repeats each fault: more than
+// one are held against the targets, and one against three times the worst; ATOLL_DETECTION_QUIET (a duration, "3s") is
+// how long nothing may happen.
 #include <signal.h>
 
 #include <algorithm>
@@ -29,6 +30,8 @@ constexpr absl::Duration kPatience = absl::Seconds(180);
 constexpr absl::Duration kRankMedian = absl::Seconds(3);
 constexpr absl::Duration kRankWorst = absl::Seconds(5);
 const absl::Duration kIslandWorst = kLease + absl::Seconds(2);
+// A single round, as CTest runs it, may take so many times the worst: the machine may be busy.
+constexpr int kOneRoundAllowance = 3;
 
 int Rounds() {
   const char* text = std::getenv("ATOLL_DETECTION_ROUNDS");
@@ -137,7 +140,10 @@ class Detection : public testing::Test {
     fmt::print("detection of {}: median {:.2f} s, worst {:.2f} s, {} times\n", what, absl::ToDoubleSeconds(median),
                absl::ToDoubleSeconds(times.back()), times.size());
     std::fflush(stdout);
-    if (times.size() == 1) return;
+    if (times.size() == 1) {
+      EXPECT_LT(times.back(), kOneRoundAllowance * worst_target) << what;
+      return;
+    }
     EXPECT_LT(median, median_target) << what;
     EXPECT_LT(times.back(), worst_target) << what;
   }

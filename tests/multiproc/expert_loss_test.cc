@@ -242,6 +242,12 @@ class ExpertLossTest : public testing::Test {
     return latencies.Value(0.99);
   }
 
+  static absl::Duration Worst(const std::vector<Sent>& sent) {
+    absl::Duration worst;
+    for (const Sent& entry : sent) worst = std::max(worst, entry.outcome->latency());
+    return worst;
+  }
+
   // Half of what saturates both servers, before, during and after the fault.
   void LoseAServer(const std::string& how, const std::function<void()>& fault, const std::function<void()>& end) {
     const absl::Duration interval = std::max(2 * SaturatedInterval(), absl::Milliseconds(5));
@@ -258,10 +264,12 @@ class ExpertLossTest : public testing::Test {
     int64_t failovers = 0;
     for (const Sent& entry : during) failovers += entry.outcome->failovers();
     fmt::print(
-        "{}: a request every {}; p99 before {}, during {}, after {}; {} batches, {} retries and hedges, {} "
-        "evaluations taken over\n",
-        how, absl::FormatDuration(interval), absl::FormatDuration(P99(before)), absl::FormatDuration(P99(during)),
-        absl::FormatDuration(P99(after)), counted_.batches - batches, taken, failovers);
+        "{}: a request every {}; p99 and worst before {} {}, during {} {}, after {} {}; {} batches, {} retries and "
+        "hedges, "
+        "{} evaluations taken over\n",
+        how, absl::FormatDuration(interval), absl::FormatDuration(P99(before)), absl::FormatDuration(Worst(before)),
+        absl::FormatDuration(P99(during)), absl::FormatDuration(Worst(during)), absl::FormatDuration(P99(after)),
+        absl::FormatDuration(Worst(after)), counted_.batches - batches, taken, failovers);
     // A share of the calls, what is saved up, and one per second.
     EXPECT_LE(taken, (counted_.batches - batches) / 10 + 16 + absl::ToInt64Seconds(kPhase) + 1);
   }

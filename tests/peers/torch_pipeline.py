@@ -1,13 +1,13 @@
 """One rank of torch.distributed.pipelining's 1F1B or ZBV over gloo, on the model and the step that tests/bench/pipeline measures.
 
 Driven step by step: reads lines from standard input, "step" runs one training step and answers on standard output with
-"<start> <end> <cpu>" in seconds, the first two of CLOCK_MONOTONIC (shared by all processes of the machine), "quit" or the end
-ends it. Between
-steps it blocks in a read and uses no CPU. The first line that it writes is "ready".
+"<start> <end> <cpu> <page faults>", three times in seconds, the first two of CLOCK_MONOTONIC (shared by all processes of the
+machine); "quit" or the end ends it. Between steps it blocks in a read and uses no CPU. The first line that it writes is "ready".
 """
 
 import argparse
 import math
+import resource
 import sys
 import time
 
@@ -108,10 +108,10 @@ class Stages:
         self.here = [args.rank, self.count - 1 - args.rank] if args.schedule == "zbv" else [args.rank]
 
     def modules(self, args, side):
-        """The model's layers, cut into stages of as many blocks each."""
-        per_stage = args.depth // self.count
+        """The model's layers, cut into stages; where the blocks do not divide, the first stages have one more each."""
         for stage in self.here:
-            layers = [Block(args.width, args.heads, args.mlp_ratio) for _ in range(per_stage)]
+            blocks = args.depth // self.count + (stage < args.depth % self.count)
+            layers = [Block(args.width, args.heads, args.mlp_ratio) for _ in range(blocks)]
             if stage == 0:
                 layers.insert(0, Embed(args.channels, args.patch, side, args.width, args.classes))
             if stage == self.count - 1:
@@ -187,10 +187,12 @@ def main():
     for line in sys.stdin:
         if line.strip() != "step":
             break
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         start, cpu = time.monotonic(), time.process_time()
         trainer.step()
-        end = time.monotonic()
-        print(f"{start:.9f} {end:.9f} {time.process_time() - cpu:.6f}", flush=True)
+        end, cpu = time.monotonic(), time.process_time() - cpu
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+        print(f"{start:.9f} {end:.9f} {cpu:.6f} {faults}", flush=True)
     dist.destroy_process_group()
 
 

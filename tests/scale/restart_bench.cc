@@ -1,8 +1,10 @@
 // How long a coordinator with a full store is away when it is killed and started again: from the start of its process
-// to the first answer. Prints one JSON object per round, and a summary.
+// to the first answer. Prints the worst and the median of its rounds.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,10 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
+#include "tests/bench/figures.h"
 #include "tests/scale/coordinator_under_load.h"
 #include "tests/scale/filled_store.h"
+#include "tests/scale/simulated_islands.h"
 
 namespace atl::scale {
 namespace {
@@ -83,23 +87,27 @@ absl::StatusOr<Round> MeasureOne(CoordinatorUnderLoad& coordinator, const std::s
 absl::Status Run(const std::string& folder, const StoreShape& shape, int rounds) {
   ATOLL_RETURN_IF_ERROR(FillStore(folder, shape).status());
   CoordinatorUnderLoad coordinator(folder, {});
-  std::vector<double> first;
+  std::map<std::string, std::vector<double>> seconds;
+  double resident_bytes = 0;
   for (int i = 0; i < rounds; ++i) {
     ATOLL_ASSIGN_OR_RETURN(const Round round, MeasureOne(coordinator, JobIdAt(shape.jobs - 1)));
-    first.push_back(absl::ToDoubleSeconds(round.first_job));
-    fmt::print(
-        R"({{"tasks":{},"jobs":{},"leases":{},"store_mb":{:.1f},"listening_s":{:.3f},"first_job_s":{:.3f},"first_claim_s":{:.3f},"processor_s":{:.2f},"resident_mb":{:.1f}}})"
-        "\n",
-        TasksOf(shape), shape.jobs, shape.leases,
-        static_cast<double>(std::filesystem::file_size(folder + "/store.db")) / 1e6,
-        absl::ToDoubleSeconds(round.listening), first.back(), absl::ToDoubleSeconds(round.first_claim),
-        absl::ToDoubleSeconds(round.processor), static_cast<double>(round.resident_bytes) / 1e6);
-    std::fflush(stdout);
+    seconds["listening"].push_back(absl::ToDoubleSeconds(round.listening));
+    seconds["first_job"].push_back(absl::ToDoubleSeconds(round.first_job));
+    seconds["first_claim"].push_back(absl::ToDoubleSeconds(round.first_claim));
+    seconds["processor"].push_back(absl::ToDoubleSeconds(round.processor));
+    resident_bytes = std::max(resident_bytes, static_cast<double>(round.resident_bytes));
+    fmt::print(stderr, "restart {}: first answer after {:.3f} s\n", i, seconds["first_job"].back());
   }
-  std::sort(first.begin(), first.end());
-  fmt::print(R"({{"rounds":{},"first_job_median_s":{:.3f},"first_job_worst_s":{:.3f}}})"
-             "\n",
-             rounds, first[first.size() / 2], first.back());
+  const std::string name = "restart";
+  for (auto& [metric, values] : seconds) {
+    std::optional<bench::Target> target;
+    if (metric == "first_job") target = bench::AtMost(1);
+    bench::PrintFigure(name, metric, Quantile(values, 0.5), "s", target);
+    bench::PrintFigure(name, metric + "_worst", Quantile(values, 1), "s", target);
+  }
+  bench::PrintFigure(name, "resident", resident_bytes / 1e6, "MB");
+  bench::PrintFigure(name, "store", static_cast<double>(std::filesystem::file_size(folder + "/store.db")) / 1e6, "MB");
+  bench::PrintFigure(name, "tasks", TasksOf(shape), "count");
   return absl::OkStatus();
 }
 
@@ -117,11 +125,10 @@ int main(int argc, char** argv) {
   app.add_option("--leases", shape.leases, "Experts that islands train")->capture_default_str();
   app.add_option("--rounds", rounds, "Restarts")->check(CLI::Range(1, 1000))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  atl::bench::KeepStandardOutputForFigures();
   std::string folder = std::filesystem::temp_directory_path() / "atoll_restart_XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const absl::Status status = atl::scale::Run(folder, shape, rounds);
   std::filesystem::remove_all(folder);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "restart_bench: %s\n", status.ToString().c_str());
-  return 1;
+  return atl::bench::EndBench("restart_bench", status);
 }

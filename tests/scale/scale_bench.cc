@@ -1,12 +1,15 @@
 // Many simulated islands at one coordinator: how long a heartbeat takes beside durable commits, what the coordinator
-// needs of memory and processor, and what becomes of the attempts when it is away and comes back. Prints one JSON
-// object per phase.
+// needs of memory and processor, and what becomes of the attempts when it is away and comes back. The phases, each a
+// case of its figures: "joining" is the calls of the islands that all come at once, in the five seconds after the last
+// was heard; "steady"; "returning" is what "joining" is, after the coordinator's return; "after".
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -15,6 +18,7 @@
 #include "common/rpc/channel.h"
 #include "fmt/format.h"
 #include "grpcpp/security/credentials.h"
+#include "tests/bench/figures.h"
 #include "tests/pki.h"
 #include "tests/scale/attempts.h"
 #include "tests/scale/coordinator_under_load.h"
@@ -63,21 +67,39 @@ absl::Status RaiseOpenFiles(int islands) {
       fmt::format("expected that {} files may be open, found {}: see ulimit -n", needed, limit.rlim_cur));
 }
 
-void Print(const char* phase, const Flags& flags, Observed observed, absl::Duration over,
+std::string CaseOf(const Flags& flags, const std::string& phase) {
+  return fmt::format("scale-{}-{}{}-{}", flags.islands, flags.tls ? "tls" : "clear",
+                     flags.away.empty() ? "" : "-away-" + flags.away, phase);
+}
+
+void Print(const std::string& phase, const Flags& flags, Observed observed, absl::Duration over,
            const CoordinatorUnderLoad& coordinator, absl::Duration processor_before) {
+  const std::string name = CaseOf(flags, phase);
+  const bool judged = phase == "steady" || phase == "after";
+  const auto print = [&](const char* metric, double value, const char* unit,
+                         std::optional<bench::Target> target = std::nullopt) {
+    bench::PrintFigure(name, metric, value, unit, judged ? target : std::nullopt);
+  };
+  const auto quantiles = [&](const std::string& metric, std::vector<double>& values,
+                             std::optional<bench::Target> target = std::nullopt) {
+    print((metric + "_p50").c_str(), 1e3 * Quantile(values, 0.5), "ms");
+    print((metric + "_p99").c_str(), 1e3 * Quantile(values, 0.99), "ms", target);
+    print((metric + "_worst").c_str(), 1e3 * Quantile(values, 1), "ms");
+    print((metric + "s").c_str(), static_cast<double>(values.size()), "count");
+  };
+  quantiles("heartbeat", observed.heartbeats, bench::AtMost(50));
+  quantiles("commit", observed.commits);
+  print("unanswered", static_cast<double>(observed.unanswered), "calls");
+  print("revoked", static_cast<double>(observed.revoked), "leases");
+  print("refused", static_cast<double>(observed.refused), "calls");
+  const double unknown = std::nan("");
   const auto resident = coordinator.ResidentBytes();
   const auto processor = coordinator.ProcessorTime();
-  const auto milliseconds = [](std::vector<double>& values, double share) { return 1e3 * Quantile(values, share); };
-  fmt::print(
-      R"({{"phase":"{}","islands":{},"seconds":{:.1f},"heartbeats":{},"commits":{},"heartbeat_p50_ms":{:.2f},"heartbeat_p99_ms":{:.2f},"heartbeat_worst_ms":{:.1f},"commit_p50_ms":{:.2f},"commit_p99_ms":{:.2f},"unanswered":{},"revoked":{},"refused":{},"resident_mb":{:.1f},"cores_used":{:.2f},"client_late_ms":{:.1f}}})"
-      "\n",
-      phase, flags.islands, absl::ToDoubleSeconds(over), observed.heartbeats.size(), observed.commits.size(),
-      milliseconds(observed.heartbeats, 0.5), milliseconds(observed.heartbeats, 0.99),
-      milliseconds(observed.heartbeats, 1.0), milliseconds(observed.commits, 0.5), milliseconds(observed.commits, 0.99),
-      observed.unanswered, observed.revoked, observed.refused, resident.ok() ? static_cast<double>(*resident) / 1e6 : 0,
-      processor.ok() ? absl::FDivDuration(*processor - processor_before, over) : 0, 1e3 * observed.worst_lateness);
+  print("resident", resident.ok() ? static_cast<double>(*resident) / 1e6 : unknown, "MB", bench::AtMost(500));
+  print("cores", processor.ok() ? absl::FDivDuration(*processor - processor_before, over) : unknown, "count",
+        bench::AtMost(2));
+  print("client_late", 1e3 * observed.worst_lateness, "ms");
   if (!observed.first_refusal.empty()) fmt::print(stderr, "first refusal: {}\n", observed.first_refusal);
-  std::fflush(stdout);
 }
 
 absl::Status Measure(const char* phase, absl::Duration length, const Flags& flags, SimulatedIslands& islands,
@@ -114,9 +136,8 @@ absl::Status Run(const std::string& folder, const Flags& flags) {
                                     .blob_root = "file://" + folder + "/blobs"});
   const absl::Time start = absl::Now();
   ATOLL_ASSIGN_OR_RETURN(const absl::Duration joined, AwaitAll(islands, start - absl::Seconds(1)));
-  fmt::print(R"({{"phase":"joined","islands":{},"tls":{},"tasks":{},"all_renewed_s":{:.2f}}})"
-             "\n",
-             flags.islands, flags.tls, TasksOf(shape), absl::ToDoubleSeconds(joined) - 1);
+  bench::PrintFigure(CaseOf(flags, "joining"), "all_renewed", absl::ToDoubleSeconds(joined) - 1, "s");
+  bench::PrintFigure(CaseOf(flags, "joining"), "tasks", TasksOf(shape), "count");
   // The calls of all who came at once belong to their coming, which has figures of its own.
   ATOLL_RETURN_IF_ERROR(Measure("joining", kSettling, flags, islands, coordinator));
   ATOLL_RETURN_IF_ERROR(Measure("steady", absl::Seconds(flags.seconds), flags, islands, coordinator));
@@ -131,23 +152,20 @@ absl::Status Run(const std::string& folder, const Flags& flags) {
     ATOLL_RETURN_IF_ERROR(AttemptsOf(coordinator.address(), trust.credentials, 1).status());
     const absl::Duration first_call = absl::Now() - restarted;
     ATOLL_ASSIGN_OR_RETURN(const absl::Duration renewed, AwaitAll(islands, restarted));
-    fmt::print(
-        R"({{"phase":"restarted","islands":{},"tasks":{},"away_s":{:.0f},"first_call_s":{:.3f},"all_renewed_s":{:.2f}}})"
-        "\n",
-        flags.islands, TasksOf(shape), absl::ToDoubleSeconds(away), absl::ToDoubleSeconds(first_call),
-        absl::ToDoubleSeconds(renewed));
+    const std::string name = CaseOf(flags, "returning");
+    std::optional<bench::Target> first_call_target;
+    if (flags.islands <= 1000) first_call_target = bench::AtMost(1);
+    bench::PrintFigure(name, "first_call", absl::ToDoubleSeconds(first_call), "s", first_call_target);
+    bench::PrintFigure(name, "all_renewed", absl::ToDoubleSeconds(renewed), "s", bench::AtMost(60));
     ATOLL_RETURN_IF_ERROR(Measure("returning", kSettling, flags, islands, coordinator));
     ATOLL_RETURN_IF_ERROR(Measure("after", absl::Seconds(flags.seconds), flags, islands, coordinator));
   }
   ATOLL_ASSIGN_OR_RETURN(const AttemptCounts counts,
                          AttemptsOf(coordinator.address(), trust.credentials,
                                     (flags.islands + shape.experts_per_job - 1) / shape.experts_per_job));
-  fmt::print(R"({{"phase":"attempts","leased":{},"changed":{}}})"
-             "\n",
-             counts.first_attempts, counts.other_attempts);
-  if (counts.other_attempts > 0 || counts.first_attempts != flags.islands) {
-    return absl::InternalError("attempts changed");
-  }
+  bench::PrintFigure(CaseOf(flags, "attempts"), "leased", counts.first_attempts, "count",
+                     bench::AtLeast(flags.islands));
+  bench::PrintFigure(CaseOf(flags, "attempts"), "changed", counts.other_attempts, "count", bench::AtMost(0));
   return absl::OkStatus();
 }
 
@@ -164,6 +182,7 @@ int main(int argc, char** argv) {
   app.add_option("--away", flags.away, "Kill the coordinator, and start it again after this long, such as 5m");
   app.add_flag("--tls", flags.tls, "Mutual TLS, with certificates made for the run");
   CLI11_PARSE(app, argc, argv);
+  atl::bench::KeepStandardOutputForFigures();
   absl::Status status = atl::scale::RaiseOpenFiles(flags.islands);
   std::string folder = std::filesystem::temp_directory_path() / "atoll_scale_XXXXXX";
   if (status.ok() && mkdtemp(folder.data()) == nullptr) status = absl::ErrnoToStatus(errno, "mkdtemp");
@@ -171,7 +190,5 @@ int main(int argc, char** argv) {
     status = atl::scale::Run(folder, flags);
     std::filesystem::remove_all(folder);
   }
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "scale_bench: %s\n", status.ToString().c_str());
-  return 1;
+  return atl::bench::EndBench("scale_bench", status);
 }

@@ -2,4 +2,6 @@
 #include "gtest/gtest.h"
 
 TEST(Probe, Passes) {}
-TEST(Probe, Skips) { GTEST_SKIP() << "needs the moon"; }
+TEST(Probe, Skips) {
+  GTEST_SKIP() << "needs the moon";
+}

@@ -27,7 +27,9 @@ def run(filter_, ci):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
         summary = subprocess.run([sys.executable, SUMMARY, folder + "/junit.xml", folder + "/log"], env=environment,
                                  stdout=subprocess.PIPE, text=True, check=False)
-    return said, summary.stdout.splitlines(), summary.returncode
+    slowest, *lines = summary.stdout.splitlines()
+    assert slowest.startswith("slowest: skip_probe"), slowest
+    return said, lines, summary.returncode
 
 
 class Skips(unittest.TestCase):
