@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/http/http_port.h"
+#include "common/http/http_security.h"
 #include "common/metrics/metrics.h"
 
 namespace atl::metrics {
@@ -18,7 +18,7 @@ class Exposer {
   // Listens at "host:port"; port 0 takes a free one. `registry` must outlive it. `healthy` (may be empty: always
   // healthy) is called on a serving thread for every /healthz, which answers 200 "ok" or 503 "not ready".
   // `refresh` (may be empty) is called there before every /metrics, for what is measured by asking.
-  // UNAVAILABLE, reason CANNOT_LISTEN; errors of HttpPort::Open.
+  // UNAVAILABLE, reason CANNOT_LISTEN; errors of HttpServer::Start.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Registry* registry, const std::string& listen,
                                                         std::function<bool()> healthy = {},
                                                         std::function<void()> refresh = {},

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "common/http/http_port.h"
+#include "common/http/http_security.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/security.h"
 

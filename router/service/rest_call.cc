@@ -1,65 +1,40 @@
 #include "router/service/rest_call.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <charconv>
-#include <filesystem>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "common/base/errors.h"
-#include "common/base/status_macros.h"
+#include "fmt/format.h"
+#include "router/policy/admission.h"
+#include "router/service/rest_wire.h"
 
 namespace atl::router {
 namespace {
 
-// How often a request looks for itself where this process had no descriptor left to be woken by.
-constexpr int kLookMilliseconds = 100;
-
-// 0 for what is no socket of the internet.
-int LocalPort(int descriptor) {
-  sockaddr_storage local{};
-  socklen_t size = sizeof(local);
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&local), &size) != 0) return 0;
-  if (local.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(local).sin_port);
-  return local.ss_family == AF_INET6 ? ntohs(reinterpret_cast<const sockaddr_in6&>(local).sin6_port) : 0;
-}
-
-bool IsPeer(int descriptor, const std::string& address, const std::string& port) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof(peer);
-  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
-  if (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) return false;
-  char host[NI_MAXHOST];
-  char service[NI_MAXSERV];
-  return getnameinfo(reinterpret_cast<sockaddr*>(&peer), size, host, sizeof(host), service, sizeof(service),
-                     NI_NUMERICHOST | NI_NUMERICSERV) == 0 &&
-         address == host && port == service;
-}
+constexpr char kJson[] = "application/json";
 
 }  // namespace
 
-WakeUp::WakeUp() : descriptor_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-
-WakeUp::~WakeUp() {
-  if (descriptor_ >= 0) close(descriptor_);
+http::HttpResponse ErrorReply(const absl::Status& status) {
+  return ErrorReply(HttpCode(status.code()), status);
 }
 
-void WakeUp::Set() {
-  const uint64_t one = 1;
-  // It fails only when the count is at its largest, and then it is set.
-  [[maybe_unused]] const ssize_t written = write(descriptor_, &one, sizeof(one));
+http::HttpResponse ErrorReply(int code, const absl::Status& status) {
+  http::HttpResponse reply{.code = code, .body = ErrorBody(status), .type = kJson};
+  const absl::Duration delay = RetryDelayOf(status);
+  if (delay > absl::ZeroDuration()) {
+    const int64_t seconds = absl::ToInt64Seconds(absl::Ceil(delay, absl::Seconds(1)));
+    reply.headers.emplace_back("Retry-After", fmt::format("{}", seconds));
+  }
+  return reply;
 }
 
-void WakeUp::Clear() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t taken = read(descriptor_, &count, sizeof(count));
+RestCall::RestCall(std::shared_ptr<http::HttpExchange> exchange, SamplerInfo info, ImageFormat format, bool stream,
+                   Clock* clock)
+    : exchange_(std::move(exchange)), info_(std::move(info)), format_(format), stream_(stream), clock_(clock) {}
+
+void RestCall::Begin() {
+  if (!stream_) return Sent();
+  exchange_->StartStream("text/event-stream", [self = shared_from_this()] { self->Sent(); });
 }
 
 void RestCall::OnPreviews(std::vector<SampledImage> previews) {
@@ -70,7 +45,7 @@ void RestCall::OnPreviews(std::vector<SampledImage> previews) {
       previews_[index] = std::move(preview);
     }
   }
-  changed_.Set();
+  Wake();
 }
 
 void RestCall::OnImage(SampledImage image) {
@@ -79,24 +54,24 @@ void RestCall::OnImage(SampledImage image) {
     previews_.erase(image.index);
     images_.push_back(std::move(image));
   }
-  changed_.Set();
+  Wake();
 }
 
 void RestCall::OnDone(const SampleReport& report) {
   {
     absl::MutexLock lock(&mutex_);
     report_ = report;
-    status_ = absl::OkStatus();
+    if (!status_) status_ = absl::OkStatus();
   }
-  changed_.Set();
+  Wake();
 }
 
 void RestCall::OnError(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
-    status_ = status;
+    if (!status_ || status_->ok()) status_ = status;
   }
-  changed_.Set();
+  Wake();
 }
 
 void RestCall::OnNotTaken() {
@@ -104,77 +79,57 @@ void RestCall::OnNotTaken() {
                     "the images were finished long ago and are still not read: the rest is dropped"));
 }
 
-absl::Status RestCall::AwaitDue(int socket, const WakeUp& stop, bool (RestCall::*due)()) {
-  pollfd events[] = {{.fd = changed_.descriptor(), .events = POLLIN, .revents = 0},
-                     {.fd = stop.descriptor(), .events = POLLIN, .revents = 0},
-                     {.fd = socket, .events = POLLRDHUP, .revents = 0}};
-  const int wait = changed_.descriptor() < 0 ? kLookMilliseconds : -1;
-  while (true) {
-    changed_.Clear();
-    {
-      absl::MutexLock lock(&mutex_);
-      if ((this->*due)()) return absl::OkStatus();
-    }
-    if (events[1].revents != 0) {
-      return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                       "the router is shutting down; send the request to another");
-    }
-    if (events[2].revents != 0) {
-      return MakeError(absl::StatusCode::kCancelled, "REQUEST_CANCELLED", "the caller hung up");
-    }
-    // The engine ends every request by its deadline.
-    poll(events, std::size(events), wait);
+void RestCall::Wake() {
+  {
+    absl::MutexLock lock(&mutex_);
+    const bool news = status_ || (stream_ && (!images_.empty() || !previews_.empty()));
+    if (sending_ || !news) return;
+    sending_ = true;
   }
+  exchange_->Run([self = shared_from_this()] { self->SendNews(); });
 }
 
-absl::Status RestCall::Await(int socket, const WakeUp& stop) {
-  ATOLL_RETURN_IF_ERROR(AwaitDue(socket, stop, &RestCall::IsOver));
-  absl::MutexLock lock(&mutex_);
-  return *status_;
-}
-
-absl::StatusOr<RestCall::News> RestCall::AwaitNews(int socket, const WakeUp& stop) {
-  ATOLL_RETURN_IF_ERROR(AwaitDue(socket, stop, &RestCall::HasNews));
-  absl::MutexLock lock(&mutex_);
-  if (status_ && !status_->ok()) return *status_;
-  News news{.images = std::exchange(images_, {}), .over = status_.has_value()};
-  for (auto& [index, preview] : previews_) news.previews.push_back(std::move(preview));
-  previews_.clear();
-  return news;
-}
-
-std::vector<SampledImage> RestCall::TakeImages() {
-  absl::MutexLock lock(&mutex_);
-  return std::move(images_);
-}
-
-SampleReport RestCall::report() {
-  absl::MutexLock lock(&mutex_);
-  return report_;
-}
-
-int FindSocket(const std::string& address, int port, int server_port) {
-  const std::string port_text = std::to_string(port);
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const std::string name = entry.path().filename().string();
-    int descriptor = -1;
-    std::from_chars(name.data(), name.data() + name.size(), descriptor);
-    if (LocalPort(descriptor) == server_port && IsPeer(descriptor, address, port_text)) return descriptor;
+void RestCall::Sent() {
+  {
+    absl::MutexLock lock(&mutex_);
+    sending_ = false;
   }
-  return -1;
+  Wake();
 }
 
-void DrainSocket(int socket, absl::Duration time) {
-  if (socket < 0 || shutdown(socket, SHUT_WR) != 0) return;
-  const absl::Time end = absl::Now() + time;
-  pollfd event{.fd = socket, .events = POLLIN, .revents = 0};
-  char discarded[4096];
-  while (true) {
-    const int64_t left = absl::ToInt64Milliseconds(end - absl::Now());
-    if (left <= 0 || poll(&event, 1, static_cast<int>(left)) <= 0) return;
-    if (recv(socket, discarded, sizeof(discarded), MSG_DONTWAIT) <= 0) return;
+void RestCall::SendNews() {
+  std::map<int32_t, SampledImage> previews;
+  std::vector<SampledImage> images;
+  SampleReport report;
+  std::optional<absl::Status> status;
+  {
+    // Behind the end sending_ stays set.
+    absl::MutexLock lock(&mutex_);
+    previews.swap(previews_);
+    images.swap(images_);
+    report = report_;
+    status = status_;
   }
+  if (!stream_) {
+    if (!status->ok()) return exchange_->Answer(ErrorReply(*status));
+    return exchange_->Answer(
+        {.body = ImagesBody(clock_->Now(), info_, format_, std::move(images), report), .type = kJson});
+  }
+  if (status && !status->ok()) return exchange_->EndStream(ErrorEvent(*status));
+  std::string events = EventsOf(previews, images);
+  if (status) return exchange_->EndStream(std::move(events) + DoneEvent(info_, report));
+  exchange_->Send(std::move(events), [self = shared_from_this()] { self->Sent(); });
+}
+
+std::string RestCall::EventsOf(const std::map<int32_t, SampledImage>& previews,
+                               const std::vector<SampledImage>& images) {
+  const absl::Time now = clock_->Now();
+  std::string events;
+  for (const auto& [index, preview] : previews) {
+    events += PartialImageEvent(now, info_, format_, partials_[index]++, preview);
+  }
+  for (const SampledImage& image : images) events += CompletedImageEvent(now, info_, format_, image);
+  return events;
 }
 
 }  // namespace atl::router

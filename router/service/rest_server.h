@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/http/http_port.h"
+#include "common/http/http_server.h"
 #include "router/engine/engine.h"
 #include "router/service/caller_quotas.h"
 
@@ -19,29 +19,24 @@ struct RestOptions {
   std::string listen = "127.0.0.1:0";  // "host:port"
   // Who may call /v1; /healthz is open to all who reach the port.
   http::HttpSecurity security;
-  // What callers have under way; null: as much as they like. Outlives the server.
+  // Bounds the images that callers have under way; null: no bound. Outlives the server.
   CallerQuotas* quotas = nullptr;
-  // Requests for images at a time.
+  // Requests for images that have come whole and are not answered yet.
   int max_requests = 16;
-  // One thread each. At most half of them wait for another request of their callers; others wait to be accepted.
   int max_connections = 512;
   size_t max_body_bytes = size_t{4} << 20;
   // Of one request: its answer is held in memory whole.
   int32_t max_images = 128;
-  // How long a caller may take to send its body, and to read its answer, or one event of a stream.
-  absl::Duration max_transfer_time = absl::Seconds(30);
-  // How long the head of the next request may take, and a silence within a transfer.
-  absl::Duration max_idle_time = absl::Seconds(5);
+  http::HttpLimits limits;
 };
 
-// `route` is one of a few fixed names. Called from serving threads; must not block.
+// `route` is one of a few fixed names. Called from the server's thread; must not block.
 using RestObserver = std::function<void(std::string_view route, int code, absl::Duration duration)>;
 
-// Thread-safe. Requests that wait for images when it is destroyed are cancelled; its threads are joined.
+// Thread-safe. Requests that wait for images when it is destroyed are cancelled and answered; its threads are joined.
 class RestServer {
  public:
-  // `engine` and `clock` must outlive it; `observer` may be empty. UNAVAILABLE, reason CANNOT_LISTEN; errors of
-  // HttpPort::Open.
+  // `engine` and `clock` must outlive it; `observer` may be empty. Errors of HttpServer::Start.
   static absl::StatusOr<std::unique_ptr<RestServer>> Start(const RestOptions& options, Engine* engine, Clock* clock,
                                                            RestObserver observer = {});
   virtual ~RestServer() = default;

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "common/http/http_port.h"
+#include "common/http/http_security.h"
 #include "common/metrics/exposer.h"
 #include "common/rpc/http_access.h"
 #include "fmt/format.h"

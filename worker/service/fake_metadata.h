@@ -2,34 +2,36 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "CivetServer.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/http/http_server.h"
 #include "worker/service/spot_notices.h"
 
 namespace atl::worker {
 
 // Thread-safe.
-class FakeMetadata {
+class FakeMetadata : private http::HttpService {
  public:
   // Of a machine named "vm7" that nobody wants back.
   explicit FakeMetadata(Cloud cloud) : cloud_(cloud) {
     Quiet();
-    server_.addHandler("**", handler_);
+    server_ = *http::HttpServer::Start({.listen = "127.0.0.1:0", .what = "metadata"}, this);
   }
-  ~FakeMetadata() {
+  ~FakeMetadata() override {
     Release();
-    server_.close();
+    server_.reset();
   }
 
-  std::string url() { return fmt::format("http://127.0.0.1:{}", server_.getListeningPorts().at(0)); }
+  std::string url() const { return "http://" + server_->address(); }
 
   // No notice.
   void Quiet() {
@@ -74,8 +76,13 @@ class FakeMetadata {
     held_ = true;
   }
   void Release() {
-    absl::MutexLock lock(&mutex_);
-    held_ = false;
+    std::vector<std::shared_ptr<http::HttpExchange>> waiting;
+    {
+      absl::MutexLock lock(&mutex_);
+      held_ = false;
+      waiting.swap(waiting_);
+    }
+    for (const auto& exchange : waiting) Respond(exchange.get());
   }
 
   // Blocks until so many requests came since the start; false after 30 s.
@@ -94,66 +101,58 @@ class FakeMetadata {
   static constexpr char kGcpPreempted[] = "/computeMetadata/v1/instance/preempted";
   static constexpr char kAzureEvents[] = "/metadata/scheduledevents";
 
-  class Handler : public CivetHandler {
-   public:
-    explicit Handler(FakeMetadata* owner) : owner_(owner) {}
-    bool handleGet(CivetServer*, mg_connection* connection) override { return owner_->Handle(connection, false); }
-    bool handlePut(CivetServer*, mg_connection* connection) override { return owner_->Handle(connection, true); }
-
-   private:
-    FakeMetadata* const owner_;
-  };
-
   void Answer(const std::string& path, MetadataAnswer answer) {
     absl::MutexLock lock(&mutex_);
     answers_[path] = std::move(answer);
   }
 
-  // What each cloud asks of its callers.
-  bool Admits(mg_connection* connection, const std::string& path, bool put) const {
-    const auto header = [&](const char* name) {
-      const char* value = mg_get_header(connection, name);
-      return std::string(value == nullptr ? "" : value);
-    };
+  // Checks what each cloud asks of its callers.
+  bool Admits(const http::HttpRequest& request) const {
     switch (cloud_) {
       case Cloud::kAws:
-        if (path == "/latest/api/token") return put && !header("X-aws-ec2-metadata-token-ttl-seconds").empty();
-        return header("X-aws-ec2-metadata-token") == "token-1";
+        if (request.path == "/latest/api/token") {
+          return request.method == "PUT" && !request.header("x-aws-ec2-metadata-token-ttl-seconds").empty();
+        }
+        return request.header("x-aws-ec2-metadata-token") == "token-1";
       case Cloud::kGcp:
-        return header("Metadata-Flavor") == "Google";
+        return request.header("metadata-flavor") == "Google";
       case Cloud::kAzure:
-        return header("Metadata") == "true";
+        return request.header("metadata") == "true";
     }
     return false;
   }
 
-  bool Handle(mg_connection* connection, bool put) {
-    const std::string path = mg_get_request_info(connection)->local_uri;
-    MetadataAnswer answer{404, ""};
+  bool IsGuarded(std::string_view) const override { return false; }
+  std::optional<http::HttpResponse> CheckHead(const http::HttpRequest&, size_t*) override { return std::nullopt; }
+  http::HttpResponse ErrorResponse(int code, const absl::Status&) const override { return {.code = code}; }
+
+  void Handle(std::shared_ptr<http::HttpExchange> exchange) override {
     {
       absl::MutexLock lock(&mutex_);
       ++asked_;
-      const auto released = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_; };
-      mutex_.Await(absl::Condition(&released));
-      const auto it = answers_.find(path);
-      if (it != answers_.end()) answer = it->second;
+      if (held_) return waiting_.push_back(std::move(exchange));
     }
-    if (!Admits(connection, path, put)) answer = {cloud_ == Cloud::kAws ? 401 : 403, ""};
-    mg_printf(connection, "HTTP/1.1 %d X\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", answer.code,
-              answer.body.size());
-    mg_write(connection, answer.body.data(), answer.body.size());
-    return true;
+    Respond(exchange.get());
+  }
+
+  void Respond(http::HttpExchange* exchange) {
+    const http::HttpRequest& request = exchange->request();
+    if (!Admits(request)) return exchange->Answer({.code = cloud_ == Cloud::kAws ? 401 : 403});
+    absl::MutexLock lock(&mutex_);
+    const auto it = answers_.find(request.path);
+    if (it == answers_.end()) return exchange->Answer({.code = 404});
+    exchange->Answer({.code = static_cast<int>(it->second.code), .body = it->second.body});
   }
 
   const Cloud cloud_;
-  Handler handler_{this};
 
   absl::Mutex mutex_;
   std::map<std::string, MetadataAnswer> answers_ ABSL_GUARDED_BY(mutex_);
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<http::HttpExchange>> waiting_ ABSL_GUARDED_BY(mutex_);
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
 
-  CivetServer server_{std::vector<std::string>{"listening_ports", "127.0.0.1:0", "num_threads", "4"}};
+  std::unique_ptr<http::HttpServer> server_;
 };
 
 }  // namespace atl::worker
