@@ -361,18 +361,18 @@ void Session::RefuseLargeBody() {
                         fmt::format("expected a body of at most {} bytes", max_body_bytes_)));
 }
 
-std::string Session::HeadOf(const HttpResponse& response) {
+std::string Session::HeadOf(const HttpResponse& response, std::string_view framing) {
   code_ = response.code;
   keep_ = keep_ && !ended_ && !stopping_;
   std::string head = fmt::format("HTTP/1.1 {} {}\r\n", code_, ReasonPhrase(code_));
   for (const auto& [name, value] : response.headers) head += fmt::format("{}: {}\r\n", name, value);
-  return head + fmt::format("Content-Type: {}\r\nCache-Control: no-store\r\nConnection: {}\r\n", response.type,
-                            keep_ ? "keep-alive" : "close");
+  return head + fmt::format("Content-Type: {}\r\n{}Cache-Control: no-store\r\nConnection: {}\r\n\r\n", response.type,
+                            framing, keep_ ? "keep-alive" : "close");
 }
 
 void Session::Respond(HttpResponse response) {
   if (request_.path.empty()) head_came_ = std::chrono::steady_clock::now();
-  std::string head = HeadOf(response) + fmt::format("Content-Length: {}\r\n\r\n", response.body.size());
+  std::string head = HeadOf(response, fmt::format("Content-Length: {}\r\n", response.body.size()));
   if (request_.method == "HEAD") response.body.clear();
   Write(std::move(head), std::move(response.body), [this] { Finish(); });
 }
@@ -380,7 +380,7 @@ void Session::Respond(HttpResponse response) {
 void Session::StartStream(const std::string& type, const std::function<void()>& sent) {
   chunked_ = parser_->get().version() == 11;
   keep_ = keep_ && chunked_;
-  Write(HeadOf({.type = type}) + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"), "",
+  Write(HeadOf({.type = type}, chunked_ ? "Transfer-Encoding: chunked\r\n" : ""), "",
         [this, sent] { AwaitPiece(sent); });
 }
 

@@ -104,8 +104,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void StartStream(const std::string& type, const std::function<void()>& sent);
   std::string Framed(std::string_view piece) const;
   void AwaitPiece(const std::function<void()>& sent);
-  // The head of an answer, without its length and its end.
-  std::string HeadOf(const HttpResponse& response);
+  // The head of an answer. `framing` is the header line that says where the body ends.
+  std::string HeadOf(const HttpResponse& response, std::string_view framing);
   void Write(std::string head, std::string body, std::function<void()> then);
   // Writes head_out_ and body_out_. `then` is not called where that fails.
   void WriteOut(std::function<void()> then);
