@@ -3,18 +3,6 @@
 #include "common/base/counter_random.h"
 
 namespace atl::model {
-namespace {
-
-// Posterior of every point given x_t and t: softmax over points of -|x - (1 - t) x0|^2 / (2 t^2). [n, m], float64.
-at::Tensor PointPosterior(const at::Tensor& points, const at::Tensor& x, const at::Tensor& t) {
-  const at::Tensor time = t.to(at::kDouble).view({-1, 1, 1});
-  const at::Tensor means = (1 - time) * points.to(at::kDouble).unsqueeze(0);
-  const at::Tensor squares = (x.to(at::kDouble).unsqueeze(1) - means).square().sum(-1);
-  return at::softmax(-squares / (2 * time.squeeze(-1).square()), 1);
-}
-
-}  // namespace
-
 at::Tensor DropClasses(const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed, int64_t null_class,
                        double class_dropout) {
   at::Tensor labels = classes.to(at::kCPU, at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
@@ -58,18 +46,6 @@ at::Tensor EstimateOf(const at::Tensor& x_t, const at::Tensor& t, const at::Tens
 
 at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target) {
   return at::mse_loss(velocity.to(at::kFloat), target.to(at::kFloat));
-}
-
-at::Tensor ExactVelocity(const at::Tensor& points, const at::Tensor& x, const at::Tensor& t) {
-  const at::Tensor posterior = PointPosterior(points, x, t);
-  // Given the point, eps = (x - (1 - t) x0) / t, so the velocity eps - x0 is (x - x0) / t; it is linear in x0.
-  return (x.to(at::kDouble) - at::matmul(posterior, points.to(at::kDouble))) / t.to(at::kDouble).view({-1, 1});
-}
-
-at::Tensor ExactPosterior(const at::Tensor& points, const at::Tensor& cluster_of, int64_t k, const at::Tensor& x,
-                          const at::Tensor& t) {
-  const at::Tensor posterior = PointPosterior(points, x, t);
-  return at::zeros({x.size(0), k}, at::kDouble).index_add(1, cluster_of, posterior);
 }
 
 }  // namespace atl::model

@@ -31,11 +31,4 @@ at::Tensor EstimateOf(const at::Tensor& x_t, const at::Tensor& t, const at::Tens
 // Mean squared error over all elements, in float32.
 at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target);
 
-// The exact marginal velocity and the exact posterior for a finite set of points: finite sums (DDM eq. 1 to 7).
-// points [m, d], x [n, d], t [n] in (0, 1] -> [n, d], in float64.
-at::Tensor ExactVelocity(const at::Tensor& points, const at::Tensor& x, const at::Tensor& t);
-// cluster_of [m] int64 in 0 .. k - 1 -> [n, k], rows sum to one. Includes cluster mass.
-at::Tensor ExactPosterior(const at::Tensor& points, const at::Tensor& cluster_of, int64_t k, const at::Tensor& x,
-                          const at::Tensor& t);
-
 }  // namespace atl::model

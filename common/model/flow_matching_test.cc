@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/flow_matching_testing.h"
+
 namespace atl::model {
 namespace {
 

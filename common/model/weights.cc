@@ -32,16 +32,6 @@ const Dtype* Find(at::ScalarType type) {
 
 }  // namespace
 
-absl::StatusOr<at::ScalarType> ParseDtype(std::string_view name) {
-  std::vector<std::string_view> known;
-  for (const Dtype& dtype : kDtypes) {
-    if (dtype.name == name) return dtype.type;
-    known.push_back(dtype.name);
-  }
-  return MakeError(absl::StatusCode::kInvalidArgument, "DTYPE_UNKNOWN",
-                   fmt::format("expected one of {}; found '{}'", fmt::join(known, ", "), name));
-}
-
 std::string_view DtypeName(at::ScalarType type) {
   const Dtype* dtype = Find(type);
   return dtype == nullptr ? "unknown" : dtype->name;
@@ -92,16 +82,6 @@ absl::Status LoadParameters(const LayerList& layers, const std::map<std::string,
     parameter.tensor.copy_(value);
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> SerializeParameters(const LayerList& layers) {
-  std::vector<at::Tensor> kept;
-  std::vector<storage::TensorView> views;
-  for (const NamedTensor& parameter : NamedParameters(layers)) {
-    kept.push_back(parameter.tensor.detach().cpu().contiguous());
-    views.push_back(ToView(parameter.name, kept.back()));
-  }
-  return storage::SerializeSafetensors(std::move(views), {{"format", "pt"}});
 }
 
 absl::StatusOr<LoadedModel> LoadModel(std::string_view config_json, std::string_view safetensors_bytes,

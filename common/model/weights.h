@@ -16,8 +16,7 @@
 
 namespace atl::model {
 
-// "float32" <-> kFloat and so on: the names of specs and boundaries. INVALID_ARGUMENT lists the known names.
-absl::StatusOr<at::ScalarType> ParseDtype(std::string_view name);
+// "float32" for kFloat and so on: the names of specs and boundaries.
 std::string_view DtypeName(at::ScalarType dtype);
 
 // A view of a contiguous host tensor's memory; the tensor must outlive it.
@@ -29,9 +28,6 @@ absl::StatusOr<at::Tensor> ToTensor(const storage::TensorView& view);
 // the tensor, the expected and the found shape and dtype; then the parameters are partly overwritten.
 absl::Status LoadParameters(const LayerList& layers, const std::map<std::string, storage::TensorView>& tensors,
                             std::string_view prefix = "");
-
-// The parameters as a safetensors file under their canonical names; what LoadModel reads.
-absl::StatusOr<std::string> SerializeParameters(const LayerList& layers);
 
 // A model to run: all layers with the file's weights, gradients off.
 struct LoadedModel {

@@ -6,6 +6,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/model/flow_matching.h"
+#include "common/model/flow_matching_testing.h"
 #include "common/model/weights.h"
 #include "common/storage/model_index.h"
 #include "common/storage/testing.h"

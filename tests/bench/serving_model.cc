@@ -5,6 +5,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/model/dit.h"
+#include "common/model/weights_testing.h"
 #include "common/storage/model_index.h"
 
 namespace atl::bench {

@@ -8,6 +8,10 @@ namespace atl::engine {
 namespace {
 
 constexpr char kWaitingKind[] = "waiting";
+constexpr double kFactor = 4;      // of the longest before
+constexpr int32_t kFirstUses = 3;  // of a kind
+// One read of the blob store: over a network it may take long at any time, and the store has a patience of its own.
+constexpr absl::Duration kLongestReading = absl::Minutes(1);
 
 // An action's time goes with its stage; a piece of frozen work is of its own kind.
 std::string KindOf(const schedule::Action& action) {
@@ -76,14 +80,14 @@ std::optional<Overdue> Activity::FindOverdue() const {
   const absl::Duration now = clock_->Monotonic();
   if (reading_since_.has_value()) {
     const absl::Duration read = now - *reading_since_;
-    if (read <= options_.reading) return std::nullopt;
+    if (read <= kLongestReading) return std::nullopt;
     return Overdue{
         .what = fmt::format("{}: reading from the blob store has taken {:.1f} s", name_, absl::ToDoubleSeconds(read))};
   }
   const auto found = usual_.find(kind_);
   const Usual usual = found == usual_.end() ? Usual{} : found->second;
   const absl::Duration limit =
-      usual.uses < options_.first_uses ? options_.first : std::max(options_.least, options_.factor * usual.longest);
+      usual.uses < kFirstUses ? options_.first : std::max(options_.least, kFactor * usual.longest);
   const absl::Duration taken = now - since_;
   if (taken <= limit) return std::nullopt;
   return Overdue{.waiting = state_ == State::kWaiting,

@@ -18,14 +18,10 @@
 namespace atl::engine {
 
 struct ActivityOptions {
-  // Work is overdue after so many times the longest that work of its kind has taken, and not before `least`.
-  double factor = 4;
+  // Work is overdue after several times the longest that work of its kind has taken, and not before `least`.
   absl::Duration least = absl::Seconds(3);
-  // While work of a kind was done fewer than `first_uses` times: memory, caches and kernels are still found.
+  // While work of a kind was done only a few times: memory, caches and kernels are still found.
   absl::Duration first = absl::Minutes(1);
-  int32_t first_uses = 3;
-  // One read of the blob store: over a network it may take long at any time, and the store has a patience of its own.
-  absl::Duration reading = absl::Minutes(1);
 };
 
 // Something that takes much longer than it ever did.

@@ -184,12 +184,9 @@ absl::Status Engine::RunActions(const Iteration& iteration) {
     ATOLL_RETURN_IF_ERROR(RunAction(position));
   }
   ATOLL_RETURN_IF_ERROR(RunRemainingPieces());
-  const absl::Duration ended = Now();
   ATOLL_RETURN_IF_ERROR(frozen_.End());
   ATOLL_RETURN_IF_ERROR(AdvanceReductions(/*wait=*/true));
-  ATOLL_RETURN_IF_ERROR(CollectSends(/*wait=*/true));
-  drain_ = Now() - ended;
-  return absl::OkStatus();
+  return CollectSends(/*wait=*/true);
 }
 
 absl::Status Engine::RunPieces(size_t position) {

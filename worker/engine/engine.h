@@ -92,8 +92,6 @@ class Engine {
   const std::vector<ActionTiming>& timings() const { return timings_; }
   // When the last iteration began, of Clock::Monotonic: what its timings count from.
   absl::Duration started() const { return started_; }
-  // After the last action of the last iteration, how long its reductions and sends kept it waiting.
-  absl::Duration drain() const { return drain_; }
 
  private:
   // One of the plan's schedules, as this rank runs it.
@@ -171,7 +169,6 @@ class Engine {
   // By (stage, micro-batch): sends under way but those of C, plus one until its gradients are done.
   std::vector<int32_t> holds_;
   std::vector<ActionTiming> timings_;
-  absl::Duration drain_;
 };
 
 }  // namespace atl::engine

@@ -241,7 +241,6 @@ TEST(Engine, ActionsRunInTheOrderOfTheScheduleAndAreTimed) {
       EXPECT_LE(timings[i].end, timings[i].passed_on);
       before = timings[i].passed_on;
     }
-    EXPECT_GE(island.engines[rank]->drain(), absl::ZeroDuration());
   }
 }
 

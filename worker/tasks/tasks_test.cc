@@ -18,7 +18,7 @@
 #include "common/base/errors.h"
 #include "common/dataset/dataset.h"
 #include "common/model/dit.h"
-#include "common/model/weights.h"
+#include "common/model/weights_testing.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/model_index.h"
 #include "common/storage/safetensors.h"
