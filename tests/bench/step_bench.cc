@@ -224,8 +224,9 @@ int Main(int argc, char** argv) {
   app.add_option("--depth", settings.depth, "Blocks of the model")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--operators", settings.operators, "List the operators of a step on standard error");
   CLI11_PARSE(app, argc, argv);
+  bench::KeepStandardOutputForFigures();
   Run(settings);
-  return 0;
+  return bench::EndBench("step_bench", absl::OkStatus());
 }
 
 }  // namespace
