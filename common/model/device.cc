@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <iterator>
@@ -9,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_split.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -55,6 +57,13 @@ class CudaDriver {
   void* library_ = dlopen("libcuda.so.1", RTLD_NOW);  // stays for the process
 };
 
+// As nvidia-smi and CUDA_VISIBLE_DEVICES write it.
+std::string UuidText(const std::array<uint8_t, 16>& bytes) {
+  const std::string hex = absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return fmt::format("GPU-{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4),
+                     hex.substr(20));
+}
+
 absl::StatusOr<std::vector<DeviceInfo>> OpenCudaDevices() {
   ATOLL_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
   int count = 0;
@@ -69,9 +78,14 @@ absl::StatusOr<std::vector<DeviceInfo>> OpenCudaDevices() {
     ATOLL_RETURN_IF_ERROR(
         (driver.Call<char*, int, int>("cuDeviceGetName", name, static_cast<int>(std::size(name)), device)));
     ATOLL_RETURN_IF_ERROR((driver.Call<size_t*, int>("cuDeviceTotalMem_v2", &bytes, device)));
+    std::array<uint8_t, 16> uuid = {};  // of the part of the device that the process has, where it is split (MIG)
+    ATOLL_RETURN_IF_ERROR((driver.Call<uint8_t*, int>("cuDeviceGetUuid_v2", uuid.data(), device)));
     const std::string torch_name = fmt::format("cuda:{}", number);
-    devices.push_back(
-        {.label = torch_name, .torch_name = torch_name, .name = name, .memory_bytes = static_cast<int64_t>(bytes)});
+    devices.push_back({.label = torch_name,
+                       .torch_name = torch_name,
+                       .name = name,
+                       .memory_bytes = static_cast<int64_t>(bytes),
+                       .uuid = UuidText(uuid)});
   }
   // Found through the run path of the binary, as the other libraries of LibTorch are. Its registrations need no symbol.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {

@@ -15,6 +15,7 @@ struct DeviceInfo {
   std::string torch_name;    // "cpu", "cuda:0"
   std::string name;          // of the hardware, as its maker calls it; empty where nobody says
   int64_t memory_bytes = 0;  // all of it; 0 for the processor
+  std::string uuid;          // "GPU-…", the same in every process; empty for the processor
 };
 
 // The devices of a comma-separated list, in its order and ready for tensors: "cpu" is the processor, "cuda" all CUDA

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -34,6 +35,7 @@
 #include "router/engine/local_experts.h"
 #include "router/engine/testing/published_tiny_model.h"
 #include "tests/bench/figures.h"
+#include "worker/service/rank_device.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/nccl/nccl_transport.h"
 
@@ -77,7 +79,8 @@ double Median(std::vector<double> values) {
 // --- transport
 
 absl::StatusOr<std::unique_ptr<transport::Transport>> OneRank(const std::vector<Lane>& lanes) {
-  ATOLL_ASSIGN_OR_RETURN(auto made, transport::MakeNcclTransport({}, 0, 1, {.attempt = 1, .secret = "s"}));
+  ATOLL_ASSIGN_OR_RETURN(auto made,
+                         transport::MakeNcclTransport({.api = RealNcclApi()}, 0, 1, {.attempt = 1, .secret = "s"}));
   ATOLL_RETURN_IF_ERROR(made->Connect({made->Address()}, lanes, kPatience));
   return made;
 }
@@ -289,15 +292,89 @@ absl::Status Compare(const char* name, const std::vector<trainer::StepResult>& e
                             tolerance, 5 * tolerance, loss, norm));
 }
 
-absl::Status CompareWithCpu(const char* name, const std::string& compute, bool split, double tolerance) {
+absl::Status CompareWithCpu(const char* name, const std::string& compute, bool split, double tolerance,
+                            const std::string& device = "cuda") {
   constexpr int kSteps = 10;
+  ATOLL_RETURN_IF_ERROR(model::OpenDevices(device).status());
   const trainer::TrainerOptions on_cpu = SmallModel("cpu");
-  const trainer::TrainerOptions on_device = SmallModel("cuda");
+  const trainer::TrainerOptions on_device = SmallModel(device);
   ATOLL_ASSIGN_OR_RETURN(const auto cpu_plan, OneRankPlan(on_cpu, 4, "float32", false));
   ATOLL_ASSIGN_OR_RETURN(const auto device_plan, OneRankPlan(on_device, 4, compute, split));
   ATOLL_ASSIGN_OR_RETURN(const auto expected, Train(on_cpu, cpu_plan, kSteps));
   ATOLL_ASSIGN_OR_RETURN(const auto found, Train(on_device, device_plan, kSteps));
   return Compare(name, expected, found, tolerance);
+}
+
+// --- devices of ranks
+
+// Ranks 0, 1, … of one host, each of which may have every device.
+absl::StatusOr<std::vector<worker::DeviceSeeker>> SeekersOf(int ranks) {
+  std::vector<worker::DeviceSeeker> seekers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ATOLL_ASSIGN_OR_RETURN(const auto devices, model::OpenDevices("cuda"));
+    worker::DeviceSeeker seeker{.rank = rank, .where = "this machine"};
+    for (const model::DeviceInfo& device : devices) seeker.devices.push_back({device.label, device.uuid});
+    seekers.push_back(std::move(seeker));
+  }
+  return seekers;
+}
+
+// As many ranks as there are devices, each a thread: it trains on the device that it was given, and adds a number over
+// NCCL. Everything that the thread leaves current is that device.
+absl::Status CheckDevicePerRank() {
+  ATOLL_ASSIGN_OR_RETURN(const auto devices, model::OpenDevices("cuda"));
+  const int ranks = static_cast<int>(devices.size());
+  if (ranks < 2) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
+                     "expected at least two CUDA devices, found one");
+  }
+  ATOLL_ASSIGN_OR_RETURN(const auto seekers, SeekersOf(ranks));
+  ATOLL_ASSIGN_OR_RETURN(const auto given, worker::AssignDevices(seekers));
+  std::vector<std::unique_ptr<transport::Transport>> transports;
+  std::vector<std::string> addresses;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (given[rank].label != devices[rank].label) return Failed("expected the devices in rank order");
+    ATOLL_ASSIGN_OR_RETURN(auto made, transport::MakeNcclTransport({.device = rank, .api = RealNcclApi()}, rank, ranks,
+                                                                   {.attempt = 1, .secret = "s"}));
+    addresses.push_back(made->Address());
+    transports.push_back(std::move(made));
+  }
+  std::vector<absl::Status> ends(ranks);
+  std::vector<double> losses(ranks);
+  const auto run = [&](int rank) -> absl::Status {
+    ATOLL_RETURN_IF_ERROR(transports[rank]->Connect(addresses, {}, kPatience));
+    const trainer::TrainerOptions options = SmallModel(given[rank].label);
+    ATOLL_ASSIGN_OR_RETURN(const auto plan, OneRankPlan(options, 4, "float32", false));
+    ATOLL_ASSIGN_OR_RETURN(const auto steps, Train(options, plan, 3));
+    losses[rank] = steps.back().loss;
+    double value = rank + 1;
+    ATOLL_RETURN_IF_ERROR(transports[rank]->AllReduceSum({&value, 1}, kPatience));
+    if (value != ranks * (ranks + 1) / 2) return Failed(fmt::format("rank {}: found a sum of {}", rank, value));
+    int current = -1;
+    ATOLL_RETURN_IF_ERROR(Cuda(cudaGetDevice(&current), "cudaGetDevice"));
+    return current == rank ? absl::OkStatus() : Failed(fmt::format("rank {}: found device {}", rank, current));
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { ends[rank] = run(rank); });
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < ranks; ++rank) {
+    ATOLL_RETURN_IF_ERROR(ends[rank]);
+    if (Apart(losses[rank], losses[0]) > 1e-5) return Failed("the devices' losses differ");
+  }
+  return absl::OkStatus();
+}
+
+// One rank more than there are devices is refused, with the UUID of the device that it would share.
+absl::Status CheckSharedDevice() {
+  ATOLL_ASSIGN_OR_RETURN(const auto devices, model::OpenDevices("cuda"));
+  ATOLL_ASSIGN_OR_RETURN(const auto seekers, SeekersOf(static_cast<int>(devices.size()) + 1));
+  const absl::Status refused = worker::AssignDevices(seekers).status();
+  if (ErrorReason(refused) == "DEVICE_TAKEN" && devices[0].uuid.starts_with("GPU-") &&
+      refused.message().find(devices[0].uuid) != absl::string_view::npos) {
+    return absl::OkStatus();
+  }
+  return Failed(fmt::format("{} ranks on {} devices: expected DEVICE_TAKEN and {}, found {}", seekers.size(),
+                            devices.size(), devices[0].uuid, refused.ToString()));
 }
 
 // Multiply-adds count twice; the backward pass costs twice the forward.
@@ -459,6 +536,10 @@ const std::vector<Check>& Checks() {
       {"streams", [](int) { return CheckStreams(); }},
       {"step-fp32", [](int) { return CompareWithCpu("step-fp32", "float32", false, 2e-4); }},
       {"step-split-backward", [](int) { return CompareWithCpu("step-split-backward", "float32", true, 2e-4); }},
+      {"step-second-device",
+       [](int) { return CompareWithCpu("step-second-device", "float32", false, 2e-4, "cuda:1"); }},
+      {"device-per-rank", [](int) { return CheckDevicePerRank(); }},
+      {"device-shared", [](int) { return CheckSharedDevice(); }},
       {"step-bf16", [](int) { return CompareWithCpu("step-bf16", "bfloat16", false, 2e-2); }},
       {"serving", [](int) { return CheckServing("serving", "cuda:0"); }},
       {"serving-two-devices", [](int) { return CheckServing("serving-two-devices", "cuda:0,cuda:1"); }},

@@ -20,6 +20,8 @@ namespace pb = atlpb::island::v1;
 
 namespace {
 
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+
 // That the coordinator may take to make the keys of a grant, beside the call.
 constexpr absl::Duration kGrantTime = absl::Seconds(5);
 
@@ -112,7 +114,7 @@ absl::StatusOr<Registration> CoordinatorClient::Register(const pb::Capabilities&
   pb::RegisterIslandResponse response;
   const absl::Status status = Retry(
       "register", [&](grpc::ClientContext* context) { return stub_->RegisterIsland(context, request, &response); },
-      options_.call_timeout, Until::kDrain);
+      kCallTimeout, Until::kDrain);
   if (!status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   incarnation_ = response.incarnation();
@@ -129,7 +131,7 @@ absl::StatusOr<Claim> CoordinatorClient::ClaimTask(absl::Duration wait) {
   pb::ClaimTaskResponse response;
   const absl::Status status = Retry(
       "claim", [&](grpc::ClientContext* context) { return stub_->ClaimTask(context, request, &response); },
-      options_.call_timeout + wait + kGrantTime, Until::kDrain);
+      kCallTimeout + wait + kGrantTime, Until::kDrain);
   if (!status.ok()) return status;
   Claim claim;
   if (response.has_grant()) claim.grant = std::move(*response.mutable_grant());
@@ -144,7 +146,7 @@ absl::Status CoordinatorClient::Commit(const spec::LeaseToken& token, const spec
   pb::CommitCheckpointResponse response;
   return Retry(
       "commit", [&](grpc::ClientContext* context) { return stub_->CommitCheckpoint(context, request, &response); },
-      options_.call_timeout, Until::kStop, &token);
+      kCallTimeout, Until::kStop, &token);
 }
 
 void CoordinatorClient::GiveUpCommits(const spec::LeaseToken& token) {
@@ -161,7 +163,7 @@ absl::Status CoordinatorClient::Complete(const spec::LeaseToken& token, const st
   pb::CompleteTaskResponse response;
   return Retry(
       "complete", [&](grpc::ClientContext* context) { return stub_->CompleteTask(context, request, &response); },
-      options_.call_timeout, Until::kStop);
+      kCallTimeout, Until::kStop);
 }
 
 absl::Status CoordinatorClient::Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent) {
@@ -172,8 +174,8 @@ absl::Status CoordinatorClient::Fail(const spec::LeaseToken& token, const absl::
   request.set_permanent(permanent);
   pb::FailTaskResponse response;
   return Retry(
-      "fail", [&](grpc::ClientContext* context) { return stub_->FailTask(context, request, &response); },
-      options_.call_timeout, Until::kStop);
+      "fail", [&](grpc::ClientContext* context) { return stub_->FailTask(context, request, &response); }, kCallTimeout,
+      Until::kStop);
 }
 
 absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std::string& reason, bool store_failed) {
@@ -184,7 +186,7 @@ absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std
   pb::ReleaseTaskResponse response;
   return Retry(
       "release", [&](grpc::ClientContext* context) { return stub_->ReleaseTask(context, request, &response); },
-      options_.call_timeout, Until::kStop);
+      kCallTimeout, Until::kStop);
 }
 
 absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> CoordinatorClient::RollBack(const spec::LeaseToken& token,
@@ -199,7 +201,7 @@ absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> CoordinatorClient::RollB
   pb::RollbackTaskResponse response;
   const absl::Status status = Retry(
       "rollback", [&](grpc::ClientContext* context) { return stub_->RollbackTask(context, request, &response); },
-      options_.call_timeout, Until::kStop);
+      kCallTimeout, Until::kStop);
   if (!status.ok()) return status;
   std::optional<atlpb::job::v1::Rollback> done;
   if (response.has_rollback()) done = response.rollback();
@@ -212,7 +214,7 @@ absl::StatusOr<spec::StorageGrant> CoordinatorClient::RenewStorage(const spec::L
   pb::RenewStorageResponse response;
   ATOLL_RETURN_IF_ERROR(
       Once([&](grpc::ClientContext* context) { return stub_->RenewStorage(context, request, &response); },
-           options_.call_timeout + kGrantTime, Until::kStop));
+           kCallTimeout + kGrantTime, Until::kStop));
   return wire::FromProto(response.storage());
 }
 
@@ -227,8 +229,8 @@ absl::StatusOr<pb::HeartbeatResponse> CoordinatorClient::Heartbeat(int64_t seque
   request.set_step_seconds(absl::ToDoubleSeconds(step_time));
   pb::HeartbeatResponse response;
   ATOLL_RETURN_IF_ERROR(
-      Once([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); },
-           options_.call_timeout, Until::kStop));
+      Once([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); }, kCallTimeout,
+           Until::kStop));
   return response;
 }
 
@@ -240,7 +242,7 @@ absl::Status CoordinatorClient::ReportProgress(const spec::LeaseToken& token, in
   *request.mutable_progress() = wire::ToProto(progress);
   pb::ReportProgressResponse response;
   return Once([&](grpc::ClientContext* context) { return stub_->ReportProgress(context, request, &response); },
-              options_.call_timeout, Until::kStop);
+              kCallTimeout, Until::kStop);
 }
 
 void CoordinatorClient::Drain() {

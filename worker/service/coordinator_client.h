@@ -37,7 +37,6 @@ struct CoordinatorOptions {
   std::string address;  // "host:port"
   std::string island_id;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
-  absl::Duration call_timeout = absl::Seconds(5);
   // Asked once when nobody answers: what gRPC cannot say of the connection, or OK. Null: nothing is known. It may block
   // for a moment.
   std::function<absl::Status()> explain;

@@ -21,7 +21,7 @@ bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline, bool has_frozen, i
 
 // What makes two measurements alike.
 struct ProfiledThing {
-  trainer::TrainerOptions options;  // threads and device among them
+  trainer::TrainerOptions options;  // threads among them; `device` is its kind
   std::vector<int32_t> micro_batch_sizes;
   int32_t ranks = 1;
   std::string device_name;

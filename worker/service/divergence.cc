@@ -9,6 +9,16 @@
 #include "common/base/errors.h"
 
 namespace atl::worker {
+namespace {
+
+constexpr size_t kWindow = 50;    // losses whose median is what to expect, and steps that are reported
+constexpr size_t kFewest = 10;    // losses before any is judged
+constexpr int64_t kPatience = 3;  // steps in a row
+// A model that knows nothing has about this loss: noise of variance 1 to predict, or clusters to tell apart. Below it a
+// loss may jump when a model that is nearly perfect meets a hard batch.
+constexpr double kLeast = 1.0;
+
+}  // namespace
 
 double DivergenceWatch::Median() const {
   std::vector<double> sorted(losses_.begin(), losses_.end());
@@ -19,7 +29,7 @@ double DivergenceWatch::Median() const {
 
 void DivergenceWatch::Remember(const WatchedStep& step) {
   latest_.push_back(step);
-  if (latest_.size() > options_.window) latest_.pop_front();
+  if (latest_.size() > kWindow) latest_.pop_front();
 }
 
 Divergence DivergenceWatch::MakeDivergence(int64_t step, std::string cause, std::string message) const {
@@ -33,20 +43,19 @@ Divergence DivergenceWatch::MakeDivergence(int64_t step, std::string cause, std:
 
 std::optional<Divergence> DivergenceWatch::OnStep(const WatchedStep& step) {
   Remember(step);
-  const bool judged = options_.explosion_factor > 0 && losses_.size() >= options_.fewest;
+  const bool judged = explosion_factor_ > 0 && losses_.size() >= kFewest;
   const double median = judged ? Median() : 0;
-  if (!judged || step.loss <= std::max(options_.least, options_.explosion_factor * median)) {
+  if (!judged || step.loss <= std::max(kLeast, explosion_factor_ * median)) {
     exploded_ = 0;
     losses_.push_back(step.loss);
-    if (losses_.size() > options_.window) losses_.pop_front();
+    if (losses_.size() > kWindow) losses_.pop_front();
     return std::nullopt;
   }
-  if (++exploded_ < options_.patience) return std::nullopt;
-  return MakeDivergence(
-      step.step, "LOSS_EXPLODED",
-      fmt::format("training diverged: step {}: expected a loss of at most {} x {:.4g}, the median of "
-                  "the latest {}; found more for {} steps, at last {:.4g}",
-                  step.step, options_.explosion_factor, median, losses_.size(), exploded_, step.loss));
+  if (++exploded_ < kPatience) return std::nullopt;
+  return MakeDivergence(step.step, "LOSS_EXPLODED",
+                        fmt::format("training diverged: step {}: expected a loss of at most {} x {:.4g}, the median of "
+                                    "the latest {}; found more for {} steps, at last {:.4g}",
+                                    step.step, explosion_factor_, median, losses_.size(), exploded_, step.loss));
 }
 
 std::optional<Divergence> DivergenceWatch::OnFailedStep(int64_t step, int64_t first_sample, const absl::Status& error) {

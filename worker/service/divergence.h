@@ -2,7 +2,6 @@
 // rank watches the same numbers and comes to the same end.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -12,16 +11,6 @@
 #include "absl/status/status.h"
 
 namespace atl::worker {
-
-struct DivergenceOptions {
-  double explosion_factor = 10;  // training.explosion_factor; 0: a loss never explodes
-  size_t window = 50;            // losses whose median is what to expect, and steps that are told of
-  size_t fewest = 10;            // losses before any is judged
-  int64_t patience = 3;          // steps in a row
-  // A model that knows nothing has about this loss: noise of variance 1 to predict, or clusters to tell apart. Below it
-  // a loss may jump when a model that is nearly perfect meets a hard batch.
-  double least = 1.0;
-};
 
 struct WatchedStep {
   int64_t step = 0;
@@ -41,7 +30,8 @@ struct Divergence {
 // Of one attempt. Not thread-safe.
 class DivergenceWatch {
  public:
-  explicit DivergenceWatch(DivergenceOptions options) : options_(options) {}
+  // `explosion_factor`: training.explosion_factor; 0: a loss never explodes.
+  explicit DivergenceWatch(double explosion_factor) : explosion_factor_(explosion_factor) {}
 
   // A step was done, the next one after the last. Not called after a divergence.
   std::optional<Divergence> OnStep(const WatchedStep& step);
@@ -53,7 +43,7 @@ class DivergenceWatch {
   void Remember(const WatchedStep& step);
   Divergence MakeDivergence(int64_t step, std::string cause, std::string message) const;
 
-  const DivergenceOptions options_;
+  const double explosion_factor_;
   std::deque<double> losses_;       // that are as expected
   std::deque<WatchedStep> latest_;  // all of them
   int64_t exploded_ = 0;            // steps in a row until now

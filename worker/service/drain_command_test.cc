@@ -47,13 +47,13 @@ class Child {
 
 TEST(DrainCommandTest, TheProcessIsAskedToEndAndWaitedFor) {
   const Child child(/*ignores_sigterm=*/false);
-  const absl::Status drained = DrainProcess(child.id(), absl::Seconds(30));
+  const absl::Status drained = DrainProcess(std::to_string(child.id()), absl::Seconds(30));
   EXPECT_TRUE(drained.ok()) << drained;
 }
 
 TEST(DrainCommandTest, OneThatDoesNotEndIsSaid) {
   const Child child(/*ignores_sigterm=*/true);
-  EXPECT_EQ(ErrorReason(DrainProcess(child.id(), absl::Milliseconds(10))), "STILL_RUNNING");
+  EXPECT_EQ(ErrorReason(DrainProcess(std::to_string(child.id()), absl::Milliseconds(10))), "STILL_RUNNING");
 }
 
 TEST(DrainCommandTest, OneThatHasEndedIsDrained) {
@@ -64,24 +64,23 @@ TEST(DrainCommandTest, OneThatHasEndedIsDrained) {
     kill(gone, SIGKILL);
     child.Reap();
   }
-  EXPECT_TRUE(DrainProcess(gone, absl::Seconds(30)).ok());
+  EXPECT_TRUE(DrainProcess(std::to_string(gone), absl::Seconds(30)).ok());
 }
 
 TEST(DrainCommandTest, AnotherProgramIsNotSignalled) {
-  EXPECT_EQ(ErrorReason(DrainProcess(1, absl::Milliseconds(10))), "NOT_A_WORKER");
+  EXPECT_EQ(ErrorReason(DrainProcess("1", absl::Milliseconds(10))), "NOT_A_WORKER");
 }
 
 TEST(DrainCommandTest, AProcessIsNamedByItsIdOrByAFileWithIt) {
-  EXPECT_EQ(ReadProcessId("4711").value(), 4711);
+  const Child child(/*ignores_sigterm=*/false);
   const std::string path = testing::TempDir() + "drain_command_test.pid";
-  std::ofstream(path) << getpid() << "\n";
-  EXPECT_EQ(ReadProcessId(path).value(), getpid());
+  std::ofstream(path) << child.id() << "\n";
+  EXPECT_TRUE(DrainProcess(path, absl::Seconds(30)).ok());
   std::ofstream(path) << "127.0.0.1:7000\n";
-  EXPECT_EQ(ErrorReason(ReadProcessId(path).status()), "INVALID_PROCESS_ID");
-  EXPECT_EQ(ErrorReason(ReadProcessId(path + ".none").status()), "FILE_NOT_FOUND");
-  EXPECT_EQ(ErrorReason(ReadProcessId("").status()), "FILE_NOT_FOUND");
-  EXPECT_EQ(ErrorReason(ReadProcessId("0").status()), "INVALID_PROCESS_ID");
-  EXPECT_EQ(ErrorReason(ReadProcessId("99999999999999999999").status()), "INVALID_PROCESS_ID");
+  for (const std::string& none : {path, path + ".none", std::string(), std::string("0"), std::string("-1"),
+                                  std::string("99999999999999999999")}) {
+    EXPECT_EQ(ErrorReason(DrainProcess(none, absl::ZeroDuration())), "INVALID_PROCESS_ID") << none;
+  }
   unlink(path.c_str());
 }
 

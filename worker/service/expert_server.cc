@@ -167,8 +167,8 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(const ExpertSe
   server->registry_ = metrics::Registry::Create("atoll-expert-server");
   server->metrics_ = std::make_unique<ExpertServerMetrics>(server->registry_.get());
   ATOLL_ASSIGN_OR_RETURN(server->local_, router::LocalExperts::Create(options.local, clock));
-  ExpertServiceOptions service = options.service;
-  service.batch_ended = [metrics = server->metrics_.get()](const BatchEnd& batch) { metrics->OnBatch(batch); };
+  ExpertServiceOptions service{
+      .batch_ended = [metrics = server->metrics_.get()](const BatchEnd& batch) { metrics->OnBatch(batch); }};
   server->service_ = std::make_unique<ExpertService>(
       std::move(service), server->local_->lanes(), [server = server.get()] { return server->hosting(); }, clock);
   server->MakeKeeper();

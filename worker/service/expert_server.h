@@ -47,8 +47,6 @@ struct ExpertServerOptions {
   std::string advertise;  // see AdvertisedAddress
   // Another process has taken this one's server_id; see ServingHeartbeat.
   std::function<void(const absl::Status&)> superseded;
-
-  ExpertServiceOptions service;
 };
 
 // "0,3,router" -> numbers. INVALID_ARGUMENT names --experts.

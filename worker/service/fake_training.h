@@ -37,8 +37,9 @@ struct FakeTraining {
 
   absl::Mutex mutex;
   std::map<std::string, std::vector<std::unique_ptr<transport::Transport>>> transports ABSL_GUARDED_BY(mutex);
-  std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);   // of each attempt's plan, as plan rank 0 saw it
-  std::vector<planner::Plan> plans ABSL_GUARDED_BY(mutex);  // that were trained, as plan rank 0 saw them
+  std::vector<int32_t> plan_ranks ABSL_GUARDED_BY(mutex);         // of each attempt's plan, as plan rank 0 saw it
+  std::vector<planner::Plan> plans ABSL_GUARDED_BY(mutex);        // that were trained, as plan rank 0 saw them
+  std::map<int32_t, std::string> devices ABSL_GUARDED_BY(mutex);  // that trainers were made for, by plan rank
   std::vector<trainer::FrozenCacheOptions> frozen_passes ABSL_GUARDED_BY(mutex);  // of every rank
 
   // Each rank takes its end of one set of loopback transports per attempt.
@@ -149,7 +150,8 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
   parts.report_interval = absl::ZeroDuration();
   parts.kept_traces = 2;
   parts.activity = shared->activity;
-  parts.make_transport = [shared](int32_t rank, int32_t ranks, const transport::AttemptIdentity& identity) {
+  parts.make_transport = [shared](const std::string&, int32_t rank, int32_t ranks,
+                                  const transport::AttemptIdentity& identity) {
     return shared->MakeTransport(rank, ranks, identity);
   };
   parts.open_data = [](const TrainingInputs&) -> absl::StatusOr<std::unique_ptr<trainer::TrainingData>> {
@@ -158,9 +160,10 @@ inline AttemptParts FakeParts(FakeTraining* shared, storage::BlobStore* store, W
   parts.make_trainer = [shared](const trainer::TrainerOptions& options, const planner::Plan& plan, int32_t rank,
                                 trainer::TrainingData*,
                                 transport::Transport* transport) -> absl::StatusOr<std::unique_ptr<trainer::Trainer>> {
-    if (rank == 0) {
+    {
       absl::MutexLock lock(&shared->mutex);
-      shared->plans.push_back(plan);
+      if (rank == 0) shared->plans.push_back(plan);
+      shared->devices[rank] = options.device;
     }
     return std::make_unique<FakeTrainer>(shared, options, plan, rank, transport);
   };

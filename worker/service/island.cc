@@ -282,8 +282,10 @@ absl::Status Island::Admit(const StreamPtr& stream, const atlpb::island::v1::Hel
                      fmt::format("rank {} of {} does not know the island's secret", hello.rank(), hello.where()));
   }
   const absl::Duration now = clock_->Monotonic();
+  std::vector<RankDevice> devices;
+  for (const auto& device : hello.devices()) devices.push_back({.label = device.label(), .id = device.id()});
   // A stream can outlive its process by a moment; the silence finds out.
-  const absl::Status joined = state_.Join(hello.rank(), hello.build(), hello.where(), now);
+  const absl::Status joined = state_.Join(hello.rank(), hello.build(), hello.where(), std::move(devices), now);
   if (!joined.ok()) return joined;
   streams_[hello.rank()] = stream;
   JoinResponse welcome;
@@ -379,6 +381,7 @@ void Island::Execute(const std::vector<IslandCommand>& commands) {
         JoinResponse message;
         *message.mutable_start() = start_;
         message.mutable_start()->set_plan_rank(command.plan_rank);
+        message.mutable_start()->set_device(command.device);
         if (wire::FromProto(start_.grant().token()) == renewed_) {
           *message.mutable_start()->mutable_grant()->mutable_storage() = StorageOf(start_.grant(), renewed_storage_);
         }

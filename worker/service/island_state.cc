@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/base/errors.h"
+#include "common/base/status_macros.h"
 
 namespace atl::worker {
 namespace {
@@ -16,6 +17,9 @@ using Kind = IslandCommand::Kind;
 // When one rank fails, its peers' transports fail with it and may report first. The cause of the attempt's end is the
 // most telling report: consequences, then a lost rank, then a task's own error. The leader's own word is final.
 constexpr int kLeadersWord = 3;
+
+// From an abort until every other rank has ended its part; a rank that has not is dropped.
+constexpr absl::Duration kAbortTimeout = absl::Seconds(30);
 
 int Telling(const absl::Status& status) {
   switch (status.code()) {
@@ -50,9 +54,11 @@ std::string_view ToString(IslandPhase phase) {
 IslandState::IslandState(IslandOptions options) : options_(std::move(options)), ranks_(std::max(options_.ranks, 1)) {
   ranks_[0].present = true;
   ranks_[0].where = "the leader";
+  ranks_[0].devices = options_.devices;
 }
 
-absl::Status IslandState::Join(int32_t rank, std::string_view build, std::string_view where, absl::Duration now) {
+absl::Status IslandState::Join(int32_t rank, std::string_view build, std::string_view where,
+                               std::vector<RankDevice> devices, absl::Duration now) {
   if (rank < 1 || rank >= static_cast<int32_t>(ranks_.size())) {
     return MakeError(
         absl::StatusCode::kInvalidArgument, "RANK_OUT_OF_RANGE",
@@ -68,10 +74,14 @@ absl::Status IslandState::Join(int32_t rank, std::string_view build, std::string
     return MakeError(absl::StatusCode::kAlreadyExists, "RANK_TAKEN",
                      fmt::format("rank {} of {}: {} holds it and is not lost yet", rank, where, entry.where));
   }
+  std::vector<DeviceSeeker> seekers = Seekers();
+  seekers.push_back({.rank = rank, .where = std::string(where), .devices = devices});
+  ATOLL_RETURN_IF_ERROR(AssignDevices(seekers).status());
   // Its part stays: an attempt that its predecessor was lost from may still be ending, and waits for nobody who is new.
   entry.present = true;
   entry.leaving = false;
   entry.where = std::string(where);
+  entry.devices = std::move(devices);
   entry.heard = now;
   return absl::OkStatus();
 }
@@ -109,6 +119,11 @@ absl::Status IslandState::Begin(int64_t attempt, std::vector<int32_t> ranks, abs
                        fmt::format("attempt {}: rank {} is not there", attempt, rank));
     }
   }
+  const std::vector<DeviceSeeker> seekers = Seekers();
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<RankDevice> given, AssignDevices(seekers));
+  for (size_t i = 0; i < seekers.size(); ++i) {
+    if (!seekers[i].devices.empty()) ranks_[seekers[i].rank].devices = {given[i]};
+  }
   attempt_ = attempt;
   plan_ = std::move(ranks);
   cause_ = absl::OkStatus();
@@ -124,9 +139,22 @@ absl::Status IslandState::Begin(int64_t attempt, std::vector<int32_t> ranks, abs
     entry.address.clear();
     entry.step = 0;
     entry.stalled = false;
-    commands->push_back({.kind = Kind::kStart, .rank = plan_[i], .plan_rank = entry.plan_rank});
+    commands->push_back({.kind = Kind::kStart,
+                         .rank = plan_[i],
+                         .plan_rank = entry.plan_rank,
+                         .device = entry.devices.empty() ? "" : entry.devices[0].label});
   }
   return absl::OkStatus();
+}
+
+std::vector<DeviceSeeker> IslandState::Seekers() const {
+  std::vector<DeviceSeeker> seekers;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const Rank& entry = ranks_[rank];
+    if (!entry.present) continue;
+    seekers.push_back({.rank = static_cast<int32_t>(rank), .where = entry.where, .devices = entry.devices});
+  }
+  return seekers;
 }
 
 bool IslandState::Working(int32_t rank, int64_t attempt) const {
@@ -221,7 +249,7 @@ std::vector<IslandCommand> IslandState::Tick(absl::Duration now) {
                                                     absl::ToDoubleSeconds(options_.start_timeout)));
     BeginAbort(late, Telling(late), now, &commands);
   }
-  if (phase_ == IslandPhase::kAborting && now - phase_since_ > options_.abort_timeout) {
+  if (phase_ == IslandPhase::kAborting && now - phase_since_ > kAbortTimeout) {
     for (const int32_t rank : plan_) {
       if (rank != 0 && Working(rank, attempt_))
         drop(rank, absl::DeadlineExceededError("did not end an aborted attempt"));

@@ -13,20 +13,22 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "worker/engine/activity.h"
+#include "worker/service/rank_device.h"
 
 namespace atl::worker {
 
 struct IslandOptions {
   int32_t ranks = 1;
   std::string build;
+  // Of rank 0; none: it computes on the processor.
+  std::vector<RankDevice> devices;
   // A rank that says nothing for this long is lost.
   absl::Duration silence_timeout = absl::Seconds(2);
   // From the start of an attempt until every rank has opened its data and its transport listens. A rank that is lost
   // meanwhile is found by its silence.
   absl::Duration start_timeout = absl::Minutes(5);
-  // From an abort until every rank has ended its part; a rank that has not is dropped.
-  absl::Duration abort_timeout = absl::Seconds(30);
-  // The same for the leader's own rank, which cannot be dropped: its process is of no use any more.
+  // From an abort until the leader's own rank has ended its part; one that has not cannot be dropped, and its process
+  // is of no use any more.
   absl::Duration hung_timeout = absl::Minutes(2);
 };
 
@@ -50,6 +52,7 @@ struct IslandCommand {
   Kind kind = Kind::kStart;
   int32_t rank = 0;
   int32_t plan_rank = 0;
+  std::string device;                  // label; empty: the processor
   std::vector<std::string> addresses;  // by plan rank
   absl::Status reason;
   int64_t step = 0;
@@ -60,9 +63,11 @@ class IslandState {
   // Rank 0, the leader itself, is there from the start and is never lost; but it can be stuck.
   explicit IslandState(IslandOptions options);
 
-  // A rank asks to join. Refused with INVALID_ARGUMENT (RANK_OUT_OF_RANGE), FAILED_PRECONDITION (WRONG_BUILD) or
-  // ALREADY_EXISTS (RANK_TAKEN: the one that is there is not lost yet; try again).
-  absl::Status Join(int32_t rank, std::string_view build, std::string_view where, absl::Duration now);
+  // A rank asks to join, with the devices that it may have. Refused with INVALID_ARGUMENT (RANK_OUT_OF_RANGE),
+  // FAILED_PRECONDITION (WRONG_BUILD; DEVICE_TAKEN: no device would be left for it alone) or ALREADY_EXISTS
+  // (RANK_TAKEN: the one that is there is not lost yet; try again).
+  absl::Status Join(int32_t rank, std::string_view build, std::string_view where, std::vector<RankDevice> devices,
+                    absl::Duration now);
   // Any message of a rank shows that it lives.
   void Heard(int32_t rank, absl::Duration now);
   // The rank's process will end: it works on in the current attempt and is not counted on for the next.
@@ -70,8 +75,8 @@ class IslandState {
   // The rank's stream is closed.
   std::vector<IslandCommand> Left(int32_t rank, const absl::Status& reason, absl::Duration now);
 
-  // Starts attempt `attempt` on these ranks, in plan order; the first is 0. FAILED_PRECONDITION unless gathering, or
-  // when one of them is not there.
+  // Starts attempt `attempt` on these ranks, in plan order; the first is 0. A rank keeps the device that its first
+  // attempt gave it. FAILED_PRECONDITION unless gathering, or when one of them is not there.
   absl::Status Begin(int64_t attempt, std::vector<int32_t> ranks, absl::Duration now,
                      std::vector<IslandCommand>* commands);
   std::vector<IslandCommand> Ready(int32_t rank, int64_t attempt, std::string_view address, absl::Duration now);
@@ -103,6 +108,7 @@ class IslandState {
     bool leaving = false;
     bool left_well = false;  // when it was there last
     std::string where;
+    std::vector<RankDevice> devices;  // one, once it is assigned
     absl::Duration heard;
     Part part = Part::kNone;
     int32_t plan_rank = 0;
@@ -112,6 +118,7 @@ class IslandState {
   };
 
   bool Working(int32_t rank, int64_t attempt) const;
+  std::vector<DeviceSeeker> Seekers() const;
   void BeginAbort(const absl::Status& reason, int telling, absl::Duration now, std::vector<IslandCommand>* commands);
   void FinishIfAllEnded(std::vector<IslandCommand>* commands);
 

@@ -19,6 +19,7 @@ std::string Text(const std::vector<IslandCommand>& commands) {
     switch (command.kind) {
       case IslandCommand::Kind::kStart:
         text += fmt::format("start {} as {}", command.rank, command.plan_rank);
+        if (!command.device.empty()) text += " on " + command.device;
         break;
       case IslandCommand::Kind::kConnect:
         text += fmt::format("connect {}", command.rank);
@@ -79,7 +80,7 @@ std::string Apply(IslandState* island, const Line& line) {
   in >> rank;
   if (verb == "join") {
     in >> name;
-    return ErrorReason(island->Join(rank, name.empty() ? "b1" : name, "host", now));
+    return ErrorReason(island->Join(rank, name.empty() ? "b1" : name, "host", {}, now));
   }
   if (verb == "heard") {
     island->Heard(rank, now);
@@ -137,6 +138,36 @@ TEST(IslandState, RefusesWhoDoesNotBelong) {
        IslandPhase::kStarting);
 }
 
+TEST(IslandState, RanksOfOneHostHaveADeviceEachAndKeepIt) {
+  const absl::Duration now;
+  const RankDevice a{"cuda:0", "GPU-a"};
+  const RankDevice b{"cuda:1", "GPU-b"};
+  const RankDevice c{"cuda:2", "GPU-c"};
+  IslandState island({.ranks = 4, .build = "b1", .devices = {a}});
+  const auto join = [&](int32_t rank, const std::vector<RankDevice>& devices) {
+    return island.Join(rank, "b1", "reef-1, process 7", devices, now);
+  };
+  const auto begin = [&](int64_t attempt) {
+    std::vector<IslandCommand> commands;
+    const absl::Status begun = island.Begin(attempt, island.Present(), now, &commands);
+    return begun.ok() ? Text(commands) : begun.ToString();
+  };
+  // In rank order, whoever joins first.
+  ASSERT_TRUE(join(2, {a, b, c}).ok());
+  ASSERT_TRUE(join(1, {a, b, c}).ok());
+  EXPECT_EQ(begin(1), "start 0 as 0 on cuda:0; start 1 as 1 on cuda:1; start 2 as 2 on cuda:2");
+  const absl::Status refused = join(3, {a, b, c});
+  EXPECT_EQ(ErrorReason(refused), "DEVICE_TAKEN") << refused;
+  EXPECT_EQ(ErrorReason(join(3, {a})), "DEVICE_TAKEN");
+  // Rank 2 computes on cuda:2 already; the place of rank 1 is for the next process.
+  static_cast<void>(island.Left(1, absl::UnavailableError("stream closed"), now));
+  for (const int32_t rank : {0, 2}) static_cast<void>(island.Ended(rank, 1, absl::OkStatus(), 5, now));
+  EXPECT_EQ(begin(2), "start 0 as 0 on cuda:0; start 2 as 1 on cuda:2");
+  for (const int32_t rank : {0, 2}) static_cast<void>(island.Ended(rank, 2, absl::OkStatus(), 5, now));
+  ASSERT_TRUE(join(3, {a, b, c}).ok());
+  EXPECT_EQ(begin(3), "start 0 as 0 on cuda:0; start 2 as 1 on cuda:2; start 3 as 2 on cuda:1");
+}
+
 TEST(IslandState, ASilentRankIsLostAfterTwoSecondsAndTheOthersAbort) {
   Play(3,
        {{0, "join 1", ""},
@@ -189,7 +220,7 @@ TEST(IslandState, OnlyARankWithoutWorkLeavesWell) {
   IslandState island({.ranks = 4, .build = "b1"});
   const absl::Duration now;
   const absl::Status closed = absl::UnavailableError("stream closed");
-  for (const int32_t rank : {1, 2, 3}) ASSERT_TRUE(island.Join(rank, "b1", "host", now).ok());
+  for (const int32_t rank : {1, 2, 3}) ASSERT_TRUE(island.Join(rank, "b1", "host", {}, now).ok());
   std::vector<IslandCommand> commands;
   ASSERT_TRUE(island.Begin(7, {0, 1, 2}, now, &commands).ok());
   for (const int32_t rank : {1, 2}) island.Leaving(rank);
@@ -327,7 +358,7 @@ TEST(IslandState, EveryAttemptEndsWhateverItsRanksDo) {
                            [](const auto& command) { return command.kind == IslandCommand::Kind::kFinished; });
     };
     for (int64_t attempt = 1; attempt <= 3; ++attempt) {
-      for (int32_t rank = 1; rank < ranks; ++rank) (void)island.Join(rank, "b1", "host", now);
+      for (int32_t rank = 1; rank < ranks; ++rank) (void)island.Join(rank, "b1", "host", {}, now);
       std::vector<IslandCommand> commands;
       ASSERT_TRUE(island.Begin(attempt, island.Present(), now, &commands).ok()) << told;
       int64_t ends = finished(commands);
@@ -337,7 +368,7 @@ TEST(IslandState, EveryAttemptEndsWhateverItsRanksDo) {
         const int32_t rank = below(ranks);
         switch (below(8)) {
           case 0:
-            if (rank > 0) (void)island.Join(rank, "b1", "host", now);
+            if (rank > 0) (void)island.Join(rank, "b1", "host", {}, now);
             break;
           case 1:
             ends += finished(island.Left(rank, absl::UnavailableError("stream closed"), now));

@@ -87,7 +87,7 @@ class IslandTest : public testing::Test {
 
   void StartLeader(int32_t ranks, absl::Duration rejoin_timeout = absl::Seconds(20)) {
     LeaderOptions options;
-    options.island = {.state = {.ranks = ranks, .build = "b1", .silence_timeout = kSilence},
+    options.island = {.state = {.ranks = ranks, .build = "b1", .devices = devices_, .silence_timeout = kSilence},
                       .secret = kSecret,
                       .beat_interval = absl::Milliseconds(50)};
     options.listen = "127.0.0.1:0";
@@ -197,6 +197,7 @@ class IslandTest : public testing::Test {
   FakeIslandService coordinator_;
   std::unique_ptr<rpc::Server> coordinator_server_;
   std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task_;
+  std::vector<RankDevice> devices_;  // of the leader
   absl::Duration store_patience_ = absl::Minutes(10);
   std::unique_ptr<Leader> leader_;
   std::thread leader_thread_;
@@ -368,6 +369,19 @@ TEST_F(IslandTest, TwoRanksTrainToTheEndAndEveryCheckpointIsCommitted) {
   // The leader's end is the island's end.
   EXPECT_TRUE(followers_[0]->Join().ok());
   EXPECT_EQ(metrics_.lost_ranks->Value(), 0);
+}
+
+TEST_F(IslandTest, OnlyTheRankOfTheLastStageHasALoss) {
+  const auto registry = metrics::Registry::Create("last");
+  WorkerMetrics last(registry.get());
+  Grant(TrainingGrant(1, 10, /*min_ranks=*/2));
+  StartLeader(2);
+  followers_.push_back(std::make_unique<Follower>(&training_, store_.get(), &last, FollowerOptions(1)));
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  EXPECT_EQ(metrics_.loss->Value(), 0);
+  EXPECT_EQ(last.loss->Value(), 0.1);
+  static_cast<void>(StopLeader());
+  followers_.clear();  // before its metrics
 }
 
 TEST_F(IslandTest, EveryRankLeavesTracesOfAnEarlyStepAndOfTheLatestCheckpoints) {
@@ -1011,6 +1025,23 @@ TEST_F(IslandTest, ATaskForTheLeaderAloneRunsAndIsCompleted) {
   StartLeader(1);
   ASSERT_TRUE(coordinator_.Await(Completed()));
   EXPECT_EQ(coordinator_.Copy().outputs[0].name, "features");
+}
+
+TEST_F(IslandTest, EachRankComputesOnADeviceOfItsOwn) {
+  devices_ = {{"cuda:0", "GPU-a"}};
+  StartLeader(2);
+  RendezvousOptions taken = FollowerOptions(1);
+  taken.devices = devices_;
+  const absl::Status refused = Follower(&training_, store_.get(), &metrics_, taken).Join();
+  EXPECT_EQ(ErrorReason(refused), "DEVICE_TAKEN") << refused;
+  EXPECT_NE(refused.message().find("cuda:0 (GPU-a) with rank 0"), std::string::npos) << refused;
+  RendezvousOptions free = FollowerOptions(1);
+  free.devices = {{"cuda:0", "GPU-a"}, {"cuda:1", "GPU-b"}};
+  followers_.push_back(std::make_unique<Follower>(&training_, store_.get(), &metrics_, free));
+  Grant(TrainingGrant(1, 10, /*min_ranks=*/2));
+  ASSERT_TRUE(coordinator_.Await(Completed()));
+  absl::MutexLock lock(&training_.mutex);
+  EXPECT_EQ(training_.devices, (std::map<int32_t, std::string>{{0, "cuda:0"}, {1, "cuda:1"}}));
 }
 
 TEST_F(IslandTest, WhoDoesNotBelongIsRefusedForGood) {

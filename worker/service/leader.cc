@@ -34,6 +34,12 @@ constexpr double kRoomForFrozenOutputs = 0.5;
 // What is written to see whether a full store has room again. A store with less would be full at once.
 constexpr size_t kRoomBytes = 16 << 20;
 
+// How long the coordinator may hold a claim while nothing fits.
+constexpr absl::Duration kClaimWait = absl::Seconds(10);
+
+// For checkpoints that are complete when an attempt ends early.
+constexpr absl::Duration kCommitGrace = absl::Seconds(5);
+
 // In bytes; 0 where nobody can say.
 double RoomForFrozenOutputs(const storage::BlobStore& store) {
   constexpr std::string_view kLocal = "file://";
@@ -186,7 +192,7 @@ absl::Status Leader::RegisterIfChanged() {
 absl::Status Leader::ClaimAndRun() {
   // Each time: a folder that was mounted may be gone, and without it every task that comes would fail.
   ATOLL_RETURN_IF_ERROR(CheckSameStore(*options_.parts.store, epoch_uri_));
-  const absl::StatusOr<Claim> claim = coordinator_->ClaimTask(options_.claim_wait);
+  const absl::StatusOr<Claim> claim = coordinator_->ClaimTask(kClaimWait);
   if (!claim.ok()) {
     if (!absl::IsNotFound(claim.status())) return claim.status();
     registered_ranks_ = 0;
@@ -373,7 +379,7 @@ absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, 
                       .device_name = options_.capabilities.device_name(),
                       .build = options_.island.state.build};
   thing.options.threads = options_.parts.threads;
-  thing.options.device = options_.parts.device;
+  thing.options.device = options_.capabilities.device_kind();
   thing.micro_batch_sizes =
       planner::SizesToProfile(inputs.options.training.batch_size, grant.spec.pipeline.micro_batches, thing.ranks);
   const std::string key = ProfileKey(thing);
@@ -492,7 +498,7 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
   if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
   if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
   AttemptOutcome outcome = island_->AwaitOutcome();
-  commits.AwaitCommitted(outcome.status.ok() ? absl::InfiniteDuration() : options_.commit_grace);
+  commits.AwaitCommitted(outcome.status.ok() ? absl::InfiniteDuration() : kCommitGrace);
   {
     absl::MutexLock lock(&mutex_);
     commits_ = nullptr;
@@ -556,7 +562,6 @@ void Leader::OnStepDone(const atlpb::island::v1::StepDone& done) {
   metrics["gradient_norm"] = done.gradient_norm();
   absl::MutexLock lock(&mutex_);
   if (tracker_ == nullptr) return;
-  metrics_->loss->Set(done.loss());
   keeper_->Report(tracker_->OnStep(done.step(), done.loss(), std::move(metrics), clock_->Monotonic()));
   keeper_->ReportStepTime(tracker_->step_time());
 }

@@ -48,10 +48,6 @@ struct LeaderOptions {
   std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task;
   // How long the leader waits for a lost rank before it goes on with the others.
   absl::Duration rejoin_timeout = absl::Seconds(10);
-  // How long the coordinator may hold a claim while nothing fits.
-  absl::Duration claim_wait = absl::Seconds(10);
-  // For checkpoints that are complete when an attempt ends early.
-  absl::Duration commit_grace = absl::Seconds(5);
   // How long the blob store may fail, with nothing done since, before that is held against the task that is kept, and
   // as long again before it is held against another; and how often it is tried meanwhile.
   absl::Duration store_patience = absl::Minutes(10);

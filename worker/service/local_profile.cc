@@ -30,7 +30,7 @@ absl::StatusOr<trainer::TrainerOptions> OptionsOf(const LocalProfileOptions& opt
                                   .classes = options.classes,
                                   .clusters = router ? spec.experts : 0,
                                   .threads = parts.threads,
-                                  .device = parts.device};
+                                  .device = options.device};
   if (std::sscanf(options.image.c_str(), "%dx%dx%d", &trainer.channels, &trainer.height, &trainer.width) != 3) {
     return FieldError("--profile-image", "VALUE_UNKNOWN",
                       fmt::format("expected CHANNELSxHEIGHTxWIDTH, found '{}'", options.image));
@@ -77,7 +77,7 @@ absl::Status RunLocalProfile(const LocalProfileOptions& options, const AttemptPa
   ATOLL_ASSIGN_OR_RETURN(const trainer::TrainerOptions trainer, OptionsOf(options, parts));
   const transport::AttemptIdentity identity{.incarnation = 1, .attempt = 1, .secret = options.folder};
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
-                         parts.make_transport(options.rank, options.ranks, identity));
+                         parts.make_transport(options.device, options.rank, options.ranks, identity));
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, Meet(options, transport->Address(), parts.clock));
   ATOLL_RETURN_IF_ERROR(transport->Connect(addresses, trainer::ProfilerLanes(options.ranks), parts.connect_timeout));
   ATOLL_ASSIGN_OR_RETURN(const planner::Profile profile,

@@ -16,6 +16,7 @@ struct LocalProfileOptions {
   std::string folder;
   int32_t rank = 0;
   int32_t ranks = 1;
+  std::string device = "cpu";
   std::string network = "expert";  // or "router"
   std::string image;               // "CxHxW", of the images
   int32_t classes = 0;

@@ -13,6 +13,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/random/random.h"
+#include "absl/strings/numbers.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/byte_size.h"
 #include "common/base/errors.h"
@@ -39,6 +40,7 @@
 #include "worker/service/leader.h"
 #include "worker/service/local_profile.h"
 #include "worker/service/preemption.h"
+#include "worker/service/rank_device.h"
 #include "worker/service/rank_discovery.h"
 #include "worker/service/rendezvous_client.h"
 #include "worker/service/stop_signals.h"
@@ -112,9 +114,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--metrics-open", flags.metrics_open,
                "Serve metrics in the clear and to everybody, wherever it listens");
   app.add_option("--label", flags.labels, "KEY=VALUE that jobs may require; may be repeated");
-  app.add_option("--device", flags.device,
-                 "cpu or cuda; with --serve also a list, as cuda:0,cuda:1, or cpu:0,cpu:1 for parts of the processor, "
-                 "which share --threads")
+  app.add_option(
+         "--device", flags.device,
+         "cpu, cuda or cuda:N. With cuda a rank takes the only device that it sees, or the one of LOCAL_RANK or\n"
+         "SLURM_LOCALID, or the one that the leader gives it. With --serve also a list, as cuda:0,cuda:1, or\n"
+         "cpu:0,cpu:1 for parts of the processor, which share --threads")
       ->capture_default_str();
   app.add_option("--transport", flags.transport, "Between ranks: ucx, nccl or loopback (default: by device)")
       ->check(CLI::IsMember({"ucx", "nccl", "loopback"}));
@@ -213,9 +217,46 @@ absl::StatusOr<int64_t> MemoryPerRank(const model::DeviceInfo& device, int32_t r
   return HostMemoryPerRank(ranks_per_host);
 }
 
+std::string HostName() {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+std::vector<RankDevice> SeenByOthers(const std::vector<model::DeviceInfo>& devices) {
+  std::vector<RankDevice> seen;
+  for (const model::DeviceInfo& device : devices) {
+    if (device.torch_name == "cpu") continue;
+    seen.push_back({.label = device.label, .id = device.uuid});
+  }
+  return seen;
+}
+
+// The devices that this rank may have, by preference. Before anything is promised to a coordinator.
+absl::StatusOr<std::vector<model::DeviceInfo>> DevicesOf(const std::string& flag,
+                                                         const std::optional<LocalRank>& local) {
+  std::vector<model::DeviceInfo> visible;
+  if (flag == "cuda" || flag.starts_with("cuda:")) {
+#ifdef ATOLL_CUDA
+    absl::StatusOr<std::vector<model::DeviceInfo>> opened = model::OpenDevices("cuda");
+    if (!opened.ok()) return WithContext(opened.status(), "--device");
+    visible = *std::move(opened);
+#else
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
+                     fmt::format("--device {}: expected a build with CUDA, found one without", flag));
+#endif
+  }
+  ATOLL_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(flag, local, static_cast<int32_t>(visible.size())));
+  if (choice.numbers.empty()) return model::OpenDevices("cpu");
+  std::vector<model::DeviceInfo> devices;
+  for (const int32_t number : choice.numbers) devices.push_back(visible[number]);
+  spdlog::info("device {}: {}", devices.size() == 1 ? devices[0].label : "of several", choice.reason);
+  return devices;
+}
+
 absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flags, const RankIdentity& identity,
-                                                               const Environment& environment,
-                                                               const std::string& build) {
+                                                               const Environment& environment, const std::string& build,
+                                                               const model::DeviceInfo& device) {
   atlpb::island::v1::Capabilities capabilities;
   capabilities.set_build(build);
   capabilities.mutable_protocol()->set_min(1);
@@ -223,11 +264,9 @@ absl::StatusOr<atlpb::island::v1::Capabilities> CapabilitiesOf(const Flags& flag
   capabilities.mutable_format()->set_min(1);
   capabilities.mutable_format()->set_max(storage::kCheckpointFormat);
   capabilities.set_ranks(identity.ranks);
-  capabilities.set_device_kind(flags.device);
-  // A rank uses the first device that it sees.
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<model::DeviceInfo> devices, model::OpenDevices(flags.device));
-  capabilities.set_device_name(devices.front().name);
-  ATOLL_ASSIGN_OR_RETURN(const int64_t memory, MemoryPerRank(devices.front(), RanksPerHost(identity, environment)));
+  capabilities.set_device_kind(device.torch_name == "cpu" ? "cpu" : "cuda");
+  capabilities.set_device_name(device.name);
+  ATOLL_ASSIGN_OR_RETURN(const int64_t memory, MemoryPerRank(device, RanksPerHost(identity, environment)));
   capabilities.set_memory_bytes_per_rank(memory);
   for (const std::string& label : flags.labels) {
     const size_t equals = label.find('=');
@@ -248,17 +287,21 @@ std::string ListenAddress(const std::string& leader) {
 using transport::AttemptIdentity;
 using transport::Transport;
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, int32_t rank, int32_t ranks,
-                                                         const AttemptIdentity& identity) {
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, const std::string& device, int32_t rank,
+                                                         int32_t ranks, const AttemptIdentity& identity) {
   if (ranks == 1) return std::move(transport::MakeLoopbackTransports(1, identity)[0]);
-  const std::string kind = !flags.transport.empty() ? flags.transport : flags.device == "cuda" ? "nccl" : "ucx";
+  const std::string kind = !flags.transport.empty() ? flags.transport : device == "cpu" ? "ucx" : "nccl";
   if (kind == "ucx") {
     transport::UcxOptions options;
     options.interface = flags.data_network.interface;
     return transport::MakeUcxTransport(options, rank, ranks, identity);
   }
 #ifdef ATOLL_CUDA
-  if (kind == "nccl") return transport::MakeNcclTransport({}, rank, ranks, identity);
+  if (kind == "nccl" && device.starts_with("cuda:")) {
+    transport::NcclOptions options{.api = transport::RealNcclApi()};
+    if (!absl::SimpleAtoi(device.substr(device.find(':') + 1), &options.device)) options.device = -1;
+    return transport::MakeNcclTransport(options, rank, ranks, identity);
+  }
 #endif
   return MakeError(absl::StatusCode::kInvalidArgument, "TRANSPORT_UNSUPPORTED",
                    fmt::format("--transport {}: expected one that {} processes of this build can use (ucx{})", kind,
@@ -266,10 +309,10 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Flags& flags, int
 }
 
 AttemptParts MakeParts(const Flags& flags, storage::BlobStore* store, WorkerMetrics* metrics) {
-  AttemptParts parts{
-      .store = store, .clock = Clock::Real(), .metrics = metrics, .threads = flags.threads, .device = flags.device};
-  parts.make_transport = [flags](int32_t rank, int32_t ranks, const AttemptIdentity& identity) {
-    return MakeTransport(flags, rank, ranks, identity);
+  AttemptParts parts{.store = store, .clock = Clock::Real(), .metrics = metrics, .threads = flags.threads};
+  parts.make_transport = [flags](const std::string& device, int32_t rank, int32_t ranks,
+                                 const AttemptIdentity& identity) {
+    return MakeTransport(flags, device, rank, ranks, identity);
   };
   parts.open_data = [store](const TrainingInputs& inputs) {
     return trainer::OpenTrainingData(store, inputs.partitions);
@@ -322,15 +365,17 @@ void SayThatItEnds(WorkerMetrics* metrics, std::atomic<bool>* stopping) {
 }
 
 absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const Environment& environment,
-                       const std::string& secret, const std::string& build,
+                       const std::string& secret, const std::string& build, std::vector<model::DeviceInfo> devices,
                        std::shared_ptr<const rpc::Security> security, AttemptParts parts, std::atomic<bool>* stopping) {
   WorkerMetrics* const metrics = parts.metrics;
   if (flags.coordinator.empty()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "COORDINATOR_REQUIRED",
                      "--coordinator: expected HOST:PORT on rank 0, found none");
   }
+  devices.resize(1);  // the leader also computes outside attempts: it takes the first
   LeaderOptions options;
-  options.island = {.state = {.ranks = identity.ranks, .build = build}, .secret = secret};
+  options.island = {.state = {.ranks = identity.ranks, .build = build, .devices = SeenByOthers(devices)},
+                    .secret = secret};
   options.listen = ListenAddress(identity.leader);
   options.security = std::move(security);
   options.coordinator = {.address = flags.coordinator,
@@ -339,7 +384,7 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
   options.coordinator.explain = [security = options.security, address = flags.coordinator] {
     return rpc::ExplainConnection(security->options(), address, absl::Seconds(2));
   };
-  ATOLL_ASSIGN_OR_RETURN(options.capabilities, CapabilitiesOf(flags, identity, environment, build));
+  ATOLL_ASSIGN_OR_RETURN(options.capabilities, CapabilitiesOf(flags, identity, environment, build, devices[0]));
   options.parts = std::move(parts);
   options.run_task = tasks::RunTask;
   options.rejoin_timeout = absl::Seconds(flags.rejoin_seconds);
@@ -360,10 +405,8 @@ absl::Status RunLeader(const Flags& flags, const RankIdentity& identity, const E
 }
 
 absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, const std::string& secret,
-                          const std::string& build, const rpc::Security& security, AttemptParts parts,
-                          std::atomic<bool>* stopping) {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
+                          const std::string& build, const std::vector<model::DeviceInfo>& devices,
+                          const rpc::Security& security, AttemptParts parts, std::atomic<bool>* stopping) {
   WorkerMetrics* const metrics = parts.metrics;
   ATOLL_RETURN_IF_ERROR(security.CheckTarget(identity.leader));
   const RendezvousOptions options{.leader = identity.leader,
@@ -371,7 +414,8 @@ absl::Status RunOtherRank(const Flags& flags, const RankIdentity& identity, cons
                                   .rank = identity.rank,
                                   .secret = secret,
                                   .build = build,
-                                  .where = fmt::format("{}, process {}", host, getpid()),
+                                  .where = fmt::format("{}, process {}", HostName(), getpid()),
+                                  .devices = SeenByOthers(devices),
                                   .hung = EndHungProcess};
   RendezvousClient client(options, Clock::Real(), metrics);
   RankRunner runner(std::move(parts), [&](atlpb::island::v1::JoinRequest report) { client.Send(std::move(report)); });
@@ -395,23 +439,17 @@ absl::Status RunProfile(const Flags& flags, const RankIdentity& identity) {
   LocalProfileOptions options = flags.profile;
   options.rank = identity.rank;
   options.ranks = identity.ranks;
-  return RunLocalProfile(options, MakeParts(flags, nullptr, nullptr));
-}
-
-// Before anything is promised to a coordinator.
-absl::Status CheckDevice(const Flags& flags) {
-  if (flags.serve) return absl::OkStatus();  // what is served opens its list
-  if (flags.device == "cpu") return absl::OkStatus();
-  if (flags.device != "cuda") {
-    return FieldError("--device", "DEVICE_UNKNOWN",
-                      fmt::format("expected cpu or cuda (lists are for --serve), found '{}'", flags.device));
+  // No leader gives devices away here; the ranks are all on this machine, so each knows what the others take.
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<model::DeviceInfo> devices, DevicesOf(flags.device, std::nullopt));
+  if (const std::vector<RankDevice> seen = SeenByOthers(devices); !seen.empty()) {
+    std::vector<DeviceSeeker> seekers;
+    for (int32_t rank = 0; rank < identity.ranks; ++rank) {
+      seekers.push_back({.rank = rank, .where = HostName(), .devices = seen});
+    }
+    ATOLL_ASSIGN_OR_RETURN(const std::vector<RankDevice> given, AssignDevices(seekers));
+    options.device = given[identity.rank].label;
   }
-#ifdef ATOLL_CUDA
-  return WithContext(model::OpenDevices(flags.device).status(), "--device");
-#else
-  return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE",
-                   "--device cuda: expected a build with CUDA, found one without");
-#endif
+  return RunLocalProfile(options, MakeParts(flags, nullptr, nullptr));
 }
 
 absl::Status RunExpertServer(const Flags& flags) {
@@ -474,17 +512,11 @@ absl::Status CheckIslandFlags(const Flags& flags) {
 // What the worker may take after its grace: a stop at once, and the end of a process that hangs.
 constexpr absl::Duration kDrainSlack = absl::Seconds(15);
 
-absl::Status RunDrain(const Flags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const pid_t process, ReadProcessId(flags.drain));
-  return DrainProcess(process, absl::Seconds(flags.stop_seconds) + kDrainSlack);
-}
-
 absl::Status RunWorker(Flags flags) {
-  if (!flags.drain.empty()) return RunDrain(flags);
+  if (!flags.drain.empty()) return DrainProcess(flags.drain, absl::Seconds(flags.stop_seconds) + kDrainSlack);
   if (!flags.pid_file.empty()) {
     ATOLL_RETURN_IF_ERROR(WithContext(WriteFile(flags.pid_file, fmt::format("{}\n", getpid())), "--pid-file"));
   }
-  ATOLL_RETURN_IF_ERROR(CheckDevice(flags));
   if (flags.serve) return RunExpertServer(flags);
   ATOLL_RETURN_IF_ERROR(CheckIslandFlags(flags));
   Environment environment;
@@ -508,6 +540,8 @@ absl::Status RunWorker(Flags flags) {
   spdlog::flush_on(spdlog::level::info);
 
   if (!flags.profile.folder.empty()) return RunProfile(flags, identity);
+  ATOLL_ASSIGN_OR_RETURN(const std::optional<LocalRank> local, FindLocalRank(identity, environment));
+  ATOLL_ASSIGN_OR_RETURN(std::vector<model::DeviceInfo> devices, DevicesOf(flags.device, local));
   ATOLL_ASSIGN_OR_RETURN(const std::string secret, IslandSecret(flags, identity));
   ATOLL_ASSIGN_OR_RETURN(const std::string build, BuildName());
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<storage::BlobStore> store,
@@ -528,9 +562,10 @@ absl::Status RunWorker(Flags flags) {
   }
   AttemptParts parts = MakeParts(flags, store.get(), &metrics);
   if (identity.rank == 0) {
-    return RunLeader(flags, identity, environment, secret, build, security, std::move(parts), &stopping);
+    return RunLeader(flags, identity, environment, secret, build, std::move(devices), security, std::move(parts),
+                     &stopping);
   }
-  return RunOtherRank(flags, identity, secret, build, *security, std::move(parts), &stopping);
+  return RunOtherRank(flags, identity, secret, build, devices, *security, std::move(parts), &stopping);
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ void RankRunner::Start(const atlpb::island::v1::StartAttempt& start) {
                                                              .grant = *std::move(grant),
                                                              .plan = *std::move(plan),
                                                              .plan_rank = start.plan_rank(),
+                                                             .device = start.device(),
                                                              .checkpoint_nonce = start.checkpoint_nonce(),
                                                              .epoch_uri = start.epoch_uri(),
                                                              .profile_sizes = {sizes.begin(), sizes.end()},
@@ -175,8 +176,9 @@ void RankRunner::Loop() {
 
 void RankRunner::RunOne(TrainingAttempt* attempt) {
   const spec::LeaseToken& token = attempt->start().grant.token;
-  spdlog::info("task {} attempt {}: rank {} of {} starts{}", token.task_id, token.attempt, attempt->start().plan_rank,
-               attempt->start().plan.rank_count(), attempt->start().profile_sizes.empty() ? "" : " to measure");
+  spdlog::info("task {} attempt {}: rank {} of {} starts on {}{}", token.task_id, token.attempt,
+               attempt->start().plan_rank, attempt->start().plan.rank_count(), attempt->device(),
+               attempt->start().profile_sizes.empty() ? "" : " to measure");
   parts_.metrics->attempts->Increment();
   const absl::Status status = attempt->Run();
   if (status.ok()) {

@@ -81,7 +81,8 @@ namespace {
 
 bool RefusedForGood(const absl::Status& status) {
   const std::string reason = ErrorReason(status);
-  return reason == "WRONG_ISLAND_SECRET" || reason == "WRONG_BUILD" || reason == "RANK_OUT_OF_RANGE";
+  return reason == "WRONG_ISLAND_SECRET" || reason == "WRONG_BUILD" || reason == "RANK_OUT_OF_RANGE" ||
+         reason == "DEVICE_TAKEN";
 }
 
 bool IslandEnded(const absl::Status& status) {
@@ -142,6 +143,11 @@ absl::Status RendezvousClient::ServeOnce(RankRunner* runner) {
   hello.mutable_hello()->set_island_secret(options_.secret);
   hello.mutable_hello()->set_build(options_.build);
   hello.mutable_hello()->set_where(options_.where);
+  for (const RankDevice& device : options_.devices) {
+    auto* added = hello.mutable_hello()->add_devices();
+    added->set_label(device.label);
+    added->set_id(device.id);
+  }
   {
     absl::MutexLock lock(&mutex_);
     outgoing_.clear();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "atoll/island/v1/rendezvous_service.grpc.pb.h"
 #include "common/base/clock.h"
 #include "grpcpp/security/credentials.h"
+#include "worker/service/rank_device.h"
 #include "worker/service/rank_runner.h"
 #include "worker/service/stop_plan.h"
 #include "worker/service/worker_metrics.h"
@@ -28,7 +30,8 @@ struct RendezvousOptions {
   int32_t rank = 1;
   std::string secret;
   std::string build;
-  std::string where;  // for messages: host and process id
+  std::string where;                // for messages: host and process id
+  std::vector<RankDevice> devices;  // that the rank may have
   absl::Duration beat_interval = absl::Milliseconds(300);
   absl::Duration silence_timeout = absl::Seconds(2);
   absl::Duration retry_delay = absl::Milliseconds(250);
@@ -46,8 +49,9 @@ class RendezvousClient {
   ~RendezvousClient();
 
   // Joins, again and again, until Stop or the leader's Shutdown: then OK. An error when the leader refuses this rank
-  // for good: wrong secret, wrong build, rank out of range; ABORTED (ISLAND_ENDED) when the leader ended with an error
-  // and Stop was not called; DEADLINE_EXCEEDED (RANK_HUNG) when an aborted attempt does not end.
+  // for good: wrong secret, wrong build, rank out of range, no device for it alone; ABORTED (ISLAND_ENDED) when the
+  // leader ended with an error and Stop was not called; DEADLINE_EXCEEDED (RANK_HUNG) when an aborted attempt does not
+  // end.
   absl::Status Run(RankRunner* runner);
   // What the runner reports; dropped while no stream is there. Never blocks.
   void Send(atlpb::island::v1::JoinRequest message);

@@ -19,6 +19,9 @@ namespace {
 
 namespace pb = atlpb::serving::v1;
 
+// Shorter than the silence after which a coordinator forgets a server, so that one lost call costs nothing.
+constexpr absl::Duration kCallTimeout = absl::Seconds(3);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 constexpr absl::Duration kShortestPause = absl::Milliseconds(100);
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);
 constexpr absl::Duration kLongestInterval = absl::Minutes(1);
@@ -157,7 +160,7 @@ bool ServingHeartbeat::Beat(bool leaving) {
 
 absl::StatusOr<pb::HeartbeatResponse> ServingHeartbeat::Call(bool leaving) {
   grpc::ClientContext context;
-  rpc::SetTimeout(&context, leaving ? options_.leave_timeout : options_.call_timeout);
+  rpc::SetTimeout(&context, leaving ? kLeaveTimeout : kCallTimeout);
   {
     absl::MutexLock lock(&mutex_);
     times_.last_start = clock_->Monotonic();

@@ -45,9 +45,6 @@ struct ServingHeartbeatOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
   std::string address;                                    // as routers reach this process
   absl::Duration interval = absl::Seconds(2);             // until the coordinator says another one
-  // Shorter than the silence after which a coordinator forgets a server, so that one lost call costs nothing.
-  absl::Duration call_timeout = absl::Seconds(3);
-  absl::Duration leave_timeout = absl::Seconds(1);
 };
 
 // Thread-safe. Owns one thread, joined by the destructor. A coordinator that is away changes nothing: what is hosted

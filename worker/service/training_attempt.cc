@@ -94,7 +94,7 @@ absl::StatusOr<TrainingInputs> TrainingAttempt::ReadInputs() const {
   ATOLL_RETURN_IF_ERROR(CheckSameStore(*parts_.store, start_.epoch_uri));
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadTrainingInputs(parts_.store, start_.grant));
   inputs.options.threads = parts_.threads;
-  inputs.options.device = parts_.device;
+  inputs.options.device = device();
   return inputs;
 }
 
@@ -104,8 +104,7 @@ absl::Status TrainingAttempt::Prepare() {
   total_steps_ = inputs.options.training.steps;
   checkpoint_every_ = std::max(inputs.options.training.checkpoint_every, 1);
   batch_size_ = inputs.options.training.batch_size;
-  watch_ = std::make_unique<DivergenceWatch>(
-      DivergenceOptions{.explosion_factor = inputs.options.training.explosion_factor});
+  watch_ = std::make_unique<DivergenceWatch>(inputs.options.training.explosion_factor);
   ATOLL_ASSIGN_OR_RETURN(data_, parts_.open_data(inputs));
 
   ATOLL_RETURN_IF_ERROR(Connect(start_.grant.token.attempt_secret, engine::LanesOf(start_.plan)));
@@ -148,7 +147,7 @@ absl::Status TrainingAttempt::Connect(const std::string& secret, const std::vect
   const transport::AttemptIdentity identity{
       .incarnation = start_.incarnation, .attempt = start_.grant.token.attempt, .secret = secret};
   ATOLL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Transport> transport,
-                         parts_.make_transport(start_.plan_rank, start_.plan.rank_count(), identity));
+                         parts_.make_transport(device(), start_.plan_rank, start_.plan.rank_count(), identity));
   {
     absl::MutexLock lock(&mutex_);
     if (!aborted_.ok()) return aborted_;

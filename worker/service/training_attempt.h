@@ -38,6 +38,7 @@ struct AttemptStart {
   spec::TaskGrant grant;
   planner::Plan plan;
   int32_t plan_rank = 0;
+  std::string device;  // "cuda:1"; empty: the processor
   std::string checkpoint_nonce;
   std::string epoch_uri;  // of the coordinator's blob store; empty: not said
   // Not empty: the attempt measures these instead of training (a profile).
@@ -52,9 +53,9 @@ struct AttemptParts {
   Clock* clock = nullptr;
   WorkerMetrics* metrics = nullptr;
   int32_t threads = 1;
-  std::string device = "cpu";
-  std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(int32_t rank, int32_t ranks,
-                                                                      const transport::AttemptIdentity&)>
+  // For the tensors of `device`.
+  std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(const std::string& device, int32_t rank,
+                                                                      int32_t ranks, const transport::AttemptIdentity&)>
       make_transport;
   std::function<absl::StatusOr<std::unique_ptr<trainer::TrainingData>>(const TrainingInputs&)> open_data;
   std::function<absl::StatusOr<std::unique_ptr<trainer::Trainer>>(const trainer::TrainerOptions&, const planner::Plan&,
@@ -102,6 +103,8 @@ class TrainingAttempt {
   void Abort(const absl::Status& reason);
 
   const AttemptStart& start() const { return start_; }
+  // That the rank computes on, as LibTorch calls it.
+  std::string device() const { return start_.device.empty() ? "cpu" : start_.device; }
   // The last step done; any thread.
   int64_t step() const;
   // Of the last step; any thread.

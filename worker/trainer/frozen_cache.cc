@@ -434,7 +434,7 @@ absl::StatusOr<std::shared_ptr<const FrozenOutputs>> ObtainFrozenCache(storage::
   return CatchTensorErrors("frozen pass", [&]() -> absl::StatusOr<std::shared_ptr<const FrozenOutputs>> {
     const TrainerOptions& trainer = options.trainer;
     ATOLL_RETURN_IF_ERROR(ValidateOptions(trainer, *data));
-    TuneProcess(trainer.threads);
+    TuneProcess(trainer.threads, trainer.device);
     ATOLL_ASSIGN_OR_RETURN(const std::vector<model::FrozenComponent> components,
                            model::LoadFrozen({.components = trainer.frozen,
                                               .image = {trainer.channels, trainer.height, trainer.width},

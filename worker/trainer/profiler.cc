@@ -320,7 +320,7 @@ absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, tra
                                              Clock* clock) {
   ATOLL_RETURN_IF_ERROR(ValidateProfiler(options));
   return CatchTensorErrors("profile", [&]() -> absl::StatusOr<planner::Profile> {
-    TuneProcess(options.trainer.threads);
+    TuneProcess(options.trainer.threads, options.trainer.device);
     return Profiler(options, transport, clock).Run();
   });
 }

@@ -19,7 +19,7 @@ void AwaitDevice(const std::string& name) {
   const at::Device device(name);
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.synchronizeDevice(guard.getDevice().index());
+  guard.synchronizeDevice((device.has_index() ? device : guard.getDevice()).index());
 }
 
 absl::Status Send(transport::Transport* transport, const Lane& lane, std::span<const std::byte> bytes,

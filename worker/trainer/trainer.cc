@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   ATOLL_RETURN_IF_ERROR(
       CheckSelfConditioning(plan, options.model.self_conditioning && options.training.self_conditioning_rate > 0));
   return CatchTensorErrors("create trainer", [&]() -> absl::StatusOr<std::unique_ptr<Trainer>> {
-    TuneProcess(options.threads);
+    TuneProcess(options.threads, options.device);
     std::unique_ptr<RankFrozen> frozen;
     if (plan.reads_frozen_cache && options.kept_outputs == nullptr) {
       return MakeError(absl::StatusCode::kInvalidArgument, "PLAN_INVALID",

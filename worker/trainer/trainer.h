@@ -65,7 +65,7 @@ struct TrainerOptions {
   // Batches of the run's order that are left out (common/spec/data_cursor.h).
   std::vector<spec::SkippedWindow> skipped;
   int32_t threads = 1;
-  std::string device = "cpu";  // or "cuda", in a build with CUDA
+  std::string device = "cpu";  // or "cuda:1", in a build with CUDA
   // What is run and not trained; `channels`, `height` and `width` are of the images that it reads. Its files' bytes by
   // URI, and the seed of the job, from which native layers without a file draw their weights.
   std::vector<spec::FrozenSpec> frozen;

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -90,9 +91,12 @@ absl::Status ValidateOptions(const TrainerOptions& options, const TrainingData& 
   return absl::OkStatus();
 }
 
-void TuneProcess(int32_t threads) {
+void TuneProcess(int32_t threads, const std::string& device) {
   KeepFreedMemory();
   at::set_num_threads(threads);
+  if (const at::Device named(device); named.has_index()) {
+    c10::impl::VirtualGuardImpl(named.type()).setDevice(named);
+  }
 }
 
 }  // namespace atl::trainer

@@ -13,7 +13,7 @@ absl::Status ValidatePrecision(const spec::PrecisionSpec& precision);
 // INVALID_ARGUMENT naming the field; FAILED_PRECONDITION for a device that is not there or data without samples.
 absl::Status ValidateOptions(const TrainerOptions& options, const TrainingData& data);
 
-// Once per process, whoever asks: LibTorch's threads and the allocator.
-void TuneProcess(int32_t threads);
+// LibTorch's threads and the allocator, of the process; `device`, of the calling thread.
+void TuneProcess(int32_t threads, const std::string& device);
 
 }  // namespace atl::trainer

@@ -10,6 +10,12 @@
 namespace atl::transport {
 namespace {
 constexpr NcclResult::State kInProgress = NcclResult::State::kInProgress;
+
+thread_local int current_device = 0;
+
+void ExpectCurrent(int device, const char* call) {
+  EXPECT_EQ(current_device, device) << call << " on a thread whose current device is another";
+}
 }  // namespace
 
 FakeNcclApi::~FakeNcclApi() {
@@ -50,6 +56,16 @@ absl::StatusOr<int> FakeNcclApi::DeviceCount() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNAVAILABLE", "expected a CUDA device, found none");
 }
 
+absl::Status FakeNcclApi::UseDevice(int device) {
+  current_device = device;
+  return absl::OkStatus();
+}
+
+std::map<int, int> FakeNcclApi::devices() const {
+  const std::lock_guard lock(mutex_);
+  return devices_;
+}
+
 absl::StatusOr<std::string> FakeNcclApi::UniqueId() {
   const std::lock_guard lock(mutex_);
   std::string id = fmt::format("world {}", worlds_.size());
@@ -60,7 +76,8 @@ absl::StatusOr<std::string> FakeNcclApi::UniqueId() {
 NcclResult FakeNcclApi::InitRank(Comm* comm, int ranks, const std::string& unique_id, int rank) {
   const std::lock_guard lock(mutex_);
   ++initialised_;
-  auto* member = new Member{.group = worlds_.at(unique_id), .rank = rank};
+  auto* member = new Member{.group = worlds_.at(unique_id), .rank = rank, .device = current_device};
+  devices_[rank] = current_device;
   members_.insert(member);
   member->group->ranks = static_cast<size_t>(ranks);
   member->group->joined.insert(rank);
@@ -74,7 +91,8 @@ NcclResult FakeNcclApi::Split(Comm parent, bool member, int key, Comm* comm) {
   auto& group = parent_member.group->splits[parent_member.split_round++];
   if (group == nullptr) group = std::make_shared<Group>(Group{.ranks = 2});
   if (!member) return {};
-  auto* made = new Member{.group = group, .rank = key};
+  ExpectCurrent(parent_member.device, "ncclCommSplit");
+  auto* made = new Member{.group = group, .rank = key, .device = parent_member.device};
   members_.insert(made);
   group->joined.insert(key);
   parent_member.splitting = group;
@@ -106,8 +124,8 @@ void FakeNcclApi::Release(Comm comm, bool abort) {
   EXPECT_EQ(members_.erase(member), 1u) << "a communicator was released twice";
   aborted_ += abort ? 1 : 0;
   for (auto* table : {&streams_, &events_}) {
-    for (auto& [key, operations] : *table) {
-      for (auto& operation : operations) {
+    for (auto& [key, queue] : *table) {
+      for (auto& operation : queue.operations) {
         if (operation->member == member) operation->done = true;
       }
     }
@@ -118,6 +136,8 @@ void FakeNcclApi::Release(Comm comm, bool abort) {
 NcclResult FakeNcclApi::Send(const void* bytes, size_t size, int peer, Comm comm, Stream stream) {
   const std::lock_guard lock(mutex_);
   EXPECT_EQ(peer, 1);
+  ExpectCurrent(static_cast<Member*>(comm)->device, "ncclSend");
+  ExpectCurrent(streams_.at(stream).device, "ncclSend");
   const auto* at = static_cast<const std::byte*>(bytes);
   static_cast<Member*>(comm)->group->messages.emplace_back(at, at + size);
   return {};
@@ -126,7 +146,9 @@ NcclResult FakeNcclApi::Send(const void* bytes, size_t size, int peer, Comm comm
 NcclResult FakeNcclApi::Receive(void* bytes, size_t size, int peer, Comm comm, Stream stream) {
   const std::lock_guard lock(mutex_);
   EXPECT_EQ(peer, 0);
-  streams_.at(stream).push_back(std::make_shared<Operation>(
+  ExpectCurrent(static_cast<Member*>(comm)->device, "ncclRecv");
+  ExpectCurrent(streams_.at(stream).device, "ncclRecv");
+  streams_.at(stream).operations.push_back(std::make_shared<Operation>(
       Operation{.member = static_cast<Member*>(comm), .to = static_cast<std::byte*>(bytes), .size = size}));
   return {};
 }
@@ -136,11 +158,14 @@ NcclResult FakeNcclApi::AllGather(const void* sent, void* received, size_t size,
   auto* member = static_cast<Member*>(comm);
   const auto* at = static_cast<const std::byte*>(sent);
   member->group->gathered[member->rank].emplace_back(at, at + size);
-  streams_.at(stream).push_back(std::make_shared<Operation>(Operation{.member = member,
-                                                                      .to = static_cast<std::byte*>(received),
-                                                                      .size = size,
-                                                                      .round = member->gather_round++,
-                                                                      .gather = true}));
+  ExpectCurrent(member->device, "ncclAllGather");
+  ExpectCurrent(streams_.at(stream).device, "ncclAllGather");
+  streams_.at(stream).operations.push_back(
+      std::make_shared<Operation>(Operation{.member = member,
+                                            .to = static_cast<std::byte*>(received),
+                                            .size = size,
+                                            .round = member->gather_round++,
+                                            .gather = true}));
   return {};
 }
 
@@ -166,7 +191,7 @@ bool FakeNcclApi::TryEnd(Operation& operation) {
 absl::StatusOr<NcclApi::Stream> FakeNcclApi::CreateStream() {
   const std::lock_guard lock(mutex_);
   Stream stream = new char;
-  streams_[stream];
+  streams_[stream].device = current_device;
   return stream;
 }
 
@@ -179,13 +204,16 @@ void FakeNcclApi::DestroyStream(Stream stream) {
 absl::StatusOr<NcclApi::Event> FakeNcclApi::RecordEvent(Stream stream) {
   const std::lock_guard lock(mutex_);
   Event event = new char;
-  events_[event] = stream == nullptr ? Operations() : streams_.at(stream);
+  // An event belongs to the current device, and so does the default stream.
+  events_[event].device = current_device;
+  if (stream != nullptr) events_[event] = streams_.at(stream);
+  ExpectCurrent(events_[event].device, "cudaEventRecord");
   return event;
 }
 
 absl::StatusOr<bool> FakeNcclApi::EventDone(Event event) {
   const std::lock_guard lock(mutex_);
-  for (auto& operation : events_.at(event)) {
+  for (auto& operation : events_.at(event).operations) {
     if (!TryEnd(*operation)) return false;
   }
   return true;
@@ -195,6 +223,13 @@ void FakeNcclApi::DestroyEvent(Event event) {
   const std::lock_guard lock(mutex_);
   EXPECT_EQ(events_.erase(event), 1u) << "an event was destroyed twice";
   delete static_cast<char*>(event);
+}
+
+absl::Status FakeNcclApi::StreamWait(Stream stream, Event event) {
+  const std::lock_guard lock(mutex_);
+  ExpectCurrent(events_.at(event).device, "cudaStreamWaitEvent");
+  if (stream != nullptr) ExpectCurrent(streams_.at(stream).device, "cudaStreamWaitEvent");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<void*> FakeNcclApi::Allocate(size_t size) {

@@ -1,5 +1,6 @@
 // NCCL and CUDA without either: ranks of one process exchange bytes through host memory, streams run at once, and the
-// test decides what fails. Checks at its end that all it gave out came back.
+// test decides what fails. Each thread has a current device, as with CUDA, and a call on a stream, memory or
+// communicator of another device fails the test. Checks at its end that all it gave out came back.
 #pragma once
 
 #include <condition_variable>
@@ -25,6 +26,8 @@ class FakeNcclApi final : public NcclApi {
   // What the test decides.
   void set_device_count(int count) { device_count_ = count; }
   void FailCommunicators(const std::string& error);
+  // The devices that communicators were made on, by rank of their world.
+  std::map<int, int> devices() const;
   // While held, Abort does not return.
   void HoldAborts(bool held);
   int initialised() const;
@@ -32,7 +35,7 @@ class FakeNcclApi final : public NcclApi {
   int aborts_begun() const;
 
   absl::StatusOr<int> DeviceCount() override;
-  absl::Status UseDevice(int device) override { return absl::OkStatus(); }
+  absl::Status UseDevice(int device) override;
   absl::StatusOr<std::string> UniqueId() override;
   NcclResult InitRank(Comm* comm, int ranks, const std::string& unique_id, int rank) override;
   NcclResult Split(Comm parent, bool member, int key, Comm* comm) override;
@@ -48,7 +51,7 @@ class FakeNcclApi final : public NcclApi {
   absl::StatusOr<Event> RecordEvent(Stream stream) override;
   absl::StatusOr<bool> EventDone(Event event) override;
   void DestroyEvent(Event event) override;
-  absl::Status StreamWait(Stream stream, Event event) override { return absl::OkStatus(); }
+  absl::Status StreamWait(Stream stream, Event event) override;
   absl::StatusOr<void*> Allocate(size_t size) override;
   void Free(void* bytes) override;
   absl::Status Copy(void* to, const void* from, size_t size, Stream stream) override;
@@ -65,6 +68,7 @@ class FakeNcclApi final : public NcclApi {
   struct Member {
     std::shared_ptr<Group> group;
     int rank = 0;
+    int device = 0;
     int split_round = 0;
     size_t gather_round = 0;
     std::shared_ptr<Group> splitting;  // not complete yet
@@ -80,6 +84,11 @@ class FakeNcclApi final : public NcclApi {
   };
   using Operations = std::vector<std::shared_ptr<Operation>>;
 
+  struct Queue {
+    int device = 0;
+    Operations operations;
+  };
+
   void Release(Comm comm, bool abort);
   bool TryEnd(Operation& operation);
 
@@ -93,8 +102,9 @@ class FakeNcclApi final : public NcclApi {
   std::condition_variable aborts_released_;
   std::map<std::string, std::shared_ptr<Group>> worlds_;
   std::set<Member*> members_;
-  std::map<Stream, Operations> streams_;
-  std::map<Event, Operations> events_;
+  std::map<int, int> devices_;
+  std::map<Stream, Queue> streams_;
+  std::map<Event, Queue> events_;
   std::set<void*> allocations_;
 };
 

@@ -65,7 +65,7 @@ class NcclApi {
   virtual absl::Status Copy(void* to, const void* from, size_t size, Stream stream) = 0;
 };
 
-// The libraries themselves. Never destroyed.
+// The libraries themselves, in a build with CUDA. Never destroyed.
 NcclApi* RealNcclApi();
 
 }  // namespace atl::transport

@@ -19,7 +19,7 @@ TEST(NcclDeviceTest, RanksSendInARingAndSum) {
   std::vector<std::string> addresses;
   std::vector<Lane> lanes;
   for (int rank = 0; rank < devices; ++rank) {
-    auto made = MakeNcclTransport({.device = rank}, rank, devices, {.attempt = 1, .secret = "s"});
+    auto made = MakeNcclTransport({.device = rank, .api = RealNcclApi()}, rank, devices, {.attempt = 1, .secret = "s"});
     ASSERT_TRUE(made.ok()) << made.status();
     ranks.push_back(*std::move(made));
     addresses.push_back(ranks.back()->Address());

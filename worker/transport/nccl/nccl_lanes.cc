@@ -22,6 +22,8 @@ namespace {
 constexpr auto kSettleInterval = std::chrono::microseconds(50);
 constexpr auto kWatchInterval = std::chrono::milliseconds(20);
 constexpr absl::Duration kGoodbyePatience = absl::Seconds(2);
+// The current device's default stream, on which LibTorch computes.
+constexpr NcclApi::Stream kCompute = nullptr;
 
 absl::Duration Now() {
   return Clock::Real()->Monotonic();
@@ -41,6 +43,7 @@ NcclLanes::NcclLanes(NcclApi* api, int device, int32_t rank, int32_t rank_count)
 NcclLanes::~NcclLanes() {
   {
     Lock lock(mutex_);
+    (void)api_->UseDevice(device_);
     const absl::Duration deadline = Now() + kGoodbyePatience;
     for (Channel* channel : AllChannels()) {
       if (failure_.ok() && channel->stream != nullptr) (void)Drain(channel->stream, deadline, lock);
@@ -201,25 +204,25 @@ absl::Status NcclLanes::GatherThrough(void* device_bytes, std::span<const std::b
 }
 
 absl::StatusOr<std::shared_ptr<NcclLanes::Posted>> NcclLanes::Send(const Lane& lane, uint32_t number, const void* bytes,
-                                                                   size_t size, NcclApi::Stream compute) {
-  return Post(lane, number, compute, Describe("send", lane, size), true, const_cast<void*>(bytes), size);
+                                                                   size_t size) {
+  return Post(lane, number, Describe("send", lane, size), true, const_cast<void*>(bytes), size);
 }
 
 absl::StatusOr<std::shared_ptr<NcclLanes::Posted>> NcclLanes::Receive(const Lane& lane, uint32_t number, void* bytes,
-                                                                      size_t size, NcclApi::Stream compute) {
-  return Post(lane, number, compute, Describe("receive", lane, size), false, bytes, size);
+                                                                      size_t size) {
+  return Post(lane, number, Describe("receive", lane, size), false, bytes, size);
 }
 
 absl::StatusOr<std::shared_ptr<NcclLanes::Posted>> NcclLanes::Post(const Lane& lane, uint32_t number,
-                                                                   NcclApi::Stream compute, std::string description,
-                                                                   bool is_send, void* bytes, size_t size) {
+                                                                   std::string description, bool is_send, void* bytes,
+                                                                   size_t size) {
   Lock lock(mutex_);
   ATOLL_RETURN_IF_ERROR(failure_);
   const Channel& channel = channels_[number];
   const auto post = [&]() -> absl::StatusOr<NcclApi::Event> {
     ATOLL_RETURN_IF_ERROR(api_->UseDevice(device_));
     // A send's bytes are made, and a receive's memory is given up, by what the compute stream holds now.
-    ATOLL_ASSIGN_OR_RETURN(const NcclApi::Event ready, api_->RecordEvent(compute));
+    ATOLL_ASSIGN_OR_RETURN(const NcclApi::Event ready, api_->RecordEvent(kCompute));
     const absl::Status ordered = api_->StreamWait(channel.stream, ready);
     api_->DestroyEvent(ready);
     ATOLL_RETURN_IF_ERROR(ordered);
@@ -245,11 +248,13 @@ bool NcclLanes::Done(Posted& posted) {
   return posted.done || taken_down_;
 }
 
-absl::Status NcclLanes::Order(Posted& posted, absl::Duration timeout, NcclApi::Stream compute) {
+absl::Status NcclLanes::Order(Posted& posted, absl::Duration timeout) {
   Lock lock(mutex_);
   if (!failure_.ok()) return AwaitTakenDown(lock);
   if (posted.done) return absl::OkStatus();
-  if (const absl::Status status = api_->StreamWait(compute, posted.event); !status.ok()) {
+  absl::Status status = api_->UseDevice(device_);
+  if (status.ok()) status = api_->StreamWait(kCompute, posted.event);
+  if (!status.ok()) {
     FailLocked(status);
     return AwaitTakenDown(lock);
   }

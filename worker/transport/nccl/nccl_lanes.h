@@ -40,13 +40,11 @@ class NcclLanes {
   // Makes the world's communicator, checks that all ranks know the same lanes, makes and warms up each lane.
   absl::Status Open(const std::string& unique_id, const LaneTable& lanes, absl::Duration timeout);
 
-  absl::StatusOr<std::shared_ptr<Posted>> Send(const Lane& lane, uint32_t number, const void* bytes, size_t size,
-                                               NcclApi::Stream compute);
-  absl::StatusOr<std::shared_ptr<Posted>> Receive(const Lane& lane, uint32_t number, void* bytes, size_t size,
-                                                  NcclApi::Stream compute);
+  absl::StatusOr<std::shared_ptr<Posted>> Send(const Lane& lane, uint32_t number, const void* bytes, size_t size);
+  absl::StatusOr<std::shared_ptr<Posted>> Receive(const Lane& lane, uint32_t number, void* bytes, size_t size);
   bool Done(Posted& posted);
-  // Orders `compute` behind `posted` and watches it until `timeout` has passed.
-  absl::Status Order(Posted& posted, absl::Duration timeout, NcclApi::Stream compute);
+  // Orders the compute stream behind `posted` and watches it until `timeout` has passed.
+  absl::Status Order(Posted& posted, absl::Duration timeout);
 
   // Every rank's bytes, by rank. Host memory in and out. Blocks.
   absl::StatusOr<std::vector<std::byte>> AllGather(std::span<const std::byte> own, absl::Duration timeout);
@@ -71,8 +69,8 @@ class NcclLanes {
                                                          Lock& lock);
   absl::Status GatherThrough(void* device_bytes, std::span<const std::byte> own, std::span<std::byte> all,
                              absl::Duration deadline, Lock& lock);
-  absl::StatusOr<std::shared_ptr<Posted>> Post(const Lane& lane, uint32_t number, NcclApi::Stream compute,
-                                               std::string description, bool is_send, void* bytes, size_t size);
+  absl::StatusOr<std::shared_ptr<Posted>> Post(const Lane& lane, uint32_t number, std::string description, bool is_send,
+                                               void* bytes, size_t size);
 
   // Waits, the lock released in between, until `comm` has finished what `begun` started.
   absl::Status Settle(NcclApi::Comm comm, NcclResult begun, absl::Duration deadline, Lock& lock);

@@ -18,17 +18,15 @@ namespace {
 
 class NcclWork final : public Work {
  public:
-  NcclWork(std::shared_ptr<NcclLanes::Posted> posted, NcclLanes* lanes, std::function<NcclApi::Stream()> compute_stream)
-      : posted_(std::move(posted)), lanes_(lanes), compute_stream_(std::move(compute_stream)) {}
+  NcclWork(std::shared_ptr<NcclLanes::Posted> posted, NcclLanes* lanes) : posted_(std::move(posted)), lanes_(lanes) {}
   bool Done() override { return lanes_->Done(*posted_); }
   bool DoneWithin(absl::Duration) override { return Done(); }
   std::optional<absl::Duration> EndedAt() override { return std::nullopt; }
-  absl::Status Wait(absl::Duration timeout) override { return lanes_->Order(*posted_, timeout, compute_stream_()); }
+  absl::Status Wait(absl::Duration timeout) override { return lanes_->Order(*posted_, timeout); }
 
  private:
   const std::shared_ptr<NcclLanes::Posted> posted_;
   NcclLanes* const lanes_;
-  const std::function<NcclApi::Stream()> compute_stream_;
 };
 
 class NcclTransport final : public Transport {
@@ -58,17 +56,15 @@ class NcclTransport final : public Transport {
   absl::StatusOr<std::unique_ptr<Work>> Send(const Lane& lane, std::span<const std::byte> bytes) override {
     ATOLL_RETURN_IF_ERROR(CheckEnd("send", lane, lane.from, rank_));
     ATOLL_ASSIGN_OR_RETURN(const uint32_t number, LaneNumber(lane));
-    ATOLL_ASSIGN_OR_RETURN(auto posted,
-                           channels_.Send(lane, number, bytes.data(), bytes.size(), options_.compute_stream()));
-    return std::make_unique<NcclWork>(std::move(posted), &channels_, options_.compute_stream);
+    ATOLL_ASSIGN_OR_RETURN(auto posted, channels_.Send(lane, number, bytes.data(), bytes.size()));
+    return std::make_unique<NcclWork>(std::move(posted), &channels_);
   }
 
   absl::StatusOr<std::unique_ptr<Work>> Receive(const Lane& lane, std::span<std::byte> bytes) override {
     ATOLL_RETURN_IF_ERROR(CheckEnd("receive", lane, lane.to, rank_));
     ATOLL_ASSIGN_OR_RETURN(const uint32_t number, LaneNumber(lane));
-    ATOLL_ASSIGN_OR_RETURN(auto posted,
-                           channels_.Receive(lane, number, bytes.data(), bytes.size(), options_.compute_stream()));
-    return std::make_unique<NcclWork>(std::move(posted), &channels_, options_.compute_stream);
+    ATOLL_ASSIGN_OR_RETURN(auto posted, channels_.Receive(lane, number, bytes.data(), bytes.size()));
+    return std::make_unique<NcclWork>(std::move(posted), &channels_);
   }
 
   // Gathered as bytes and added on the host: NCCL's own sum adds in an order that depends on its topology.

@@ -1,10 +1,10 @@
 // Device transport: NCCL, one communicator and stream per lane, made eagerly and warmed up in Connect, so that no later
 // call waits for a peer. Buffers are device memory.
 //
-// A Send or Receive is put on its lane's stream behind what the compute stream holds at that moment; Wait makes the
-// compute stream wait for it, not the host. Timeouts of Wait are kept by the watch thread. Sizes are the plan's: NCCL
-// sends none along, so that a mismatch shows as a timeout or as NCCL's own error, not as INTERNAL with both sizes. A
-// lane from a rank to itself is refused: such a hop is a hand-over within the device.
+// A Send or Receive is put on its lane's stream behind what the compute stream (the device's default stream) holds at
+// that moment; Wait makes the compute stream wait for it, not the host. Timeouts of Wait are kept by the watch thread.
+// Sizes are the plan's: NCCL sends none along, so that a mismatch shows as a timeout or as NCCL's own error, not as
+// INTERNAL with both sizes. A lane from a rank to itself is refused: such a hop is a hand-over within the device.
 //
 // Threads: one per instance ("nccl-<rank>"), which asks the communicators for errors, keeps the timeouts and takes the
 // instance down; it ends with the instance.
@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -25,9 +24,7 @@ namespace atl::transport {
 
 struct NcclOptions {
   int device = 0;
-  // The stream that the posting thread computes on now, asked at every call. Default: the legacy default stream.
-  std::function<NcclApi::Stream()> compute_stream = [] { return nullptr; };
-  NcclApi* api = RealNcclApi();  // not owned
+  NcclApi* api = nullptr;  // not owned
 };
 
 // A rank that is ready to be connected. FAILED_PRECONDITION DEVICE_UNAVAILABLE without a device; INVALID_ARGUMENT for a

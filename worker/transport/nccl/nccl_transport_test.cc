@@ -80,6 +80,29 @@ TEST_F(NcclTransportTest, LanesCarryMessagesInOrder) {
   });
 }
 
+TEST_F(NcclTransportTest, EveryCallOfARankIsOnItsDevice) {
+  api_.set_device_count(3);
+  std::vector<std::unique_ptr<Transport>> ranks;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    ranks.push_back(*MakeNcclTransport({.device = rank + 1, .api = &api_}, rank, 2, kIdentity));
+  }
+  const auto addresses = Addresses(ranks);
+  OnEveryRank(ranks, [&](Transport& rank) {
+    ASSERT_TRUE(rank.Connect(addresses, {kForward}, kPatience).ok());
+    double value = 1;
+    ASSERT_TRUE(rank.AllReduceSum({&value, 1}, kPatience).ok());
+    std::array<std::byte, 4> bytes = {};
+    auto work = rank.rank() == 0 ? *rank.Send(kForward, bytes) : *rank.Receive(kForward, bytes);
+    // Something else of this thread, as a library may, has made another device the current one.
+    ASSERT_TRUE(api_.UseDevice(0).ok());
+    EXPECT_TRUE(work->Wait(kPatience).ok());
+  });
+  EXPECT_EQ(api_.devices(), (std::map<int, int>{{0, 1}, {1, 2}}));
+  // Here the thread's device is the last rank's.
+  ASSERT_TRUE(api_.UseDevice(0).ok());
+  ranks.clear();
+}
+
 TEST_F(NcclTransportTest, SumsAreInRankOrder) {
   auto ranks = MakeAll(3);
   const auto addresses = Addresses(ranks);
