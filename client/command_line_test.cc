@@ -8,10 +8,12 @@
 #include "client/cluster_file.h"
 #include "client/command_line_testing.h"
 #include "common/base/files.h"
+#include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
 #include "common/planner/profile.h"
 #include "common/schedule/generators.h"
 #include "common/storage/profile_file.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -211,7 +213,13 @@ TEST_F(CommandLineTest, SampleWaitsSplitsAndWritesPictureAndFolder) {
   EXPECT_THAT(outcome.out, HasSubstr("over 8 image-steps"));
   const auto png = ReadFile(folder_ + "/grid.png");
   ASSERT_TRUE(png.ok());
-  EXPECT_TRUE(dataset::DecodeImage(*png, "grid.png").ok());
+  std::vector<dataset::SheetRow> rows;
+  for (const uint8_t label : {0, 1, 2, 3}) {
+    const dataset::Image image{.channels = 1, .height = 2, .width = 2, .pixels = {label, 0, 0, 0}};
+    rows.push_back({.label = std::vector{"cat", "dog", "frog", "newt"}[label], .images = {image, image}});
+  }
+  EXPECT_EQ(dataset::DecodeImage(*png, "grid.png")->pixels, dataset::DrawContactSheet(rows, {.columns = 20})->pixels)
+      << "a row per class, by its name";
   const auto index = nlohmann::json::parse(*ReadFile(folder_ + "/set/samples.json"));
   ASSERT_EQ(index.at("images").size(), 8u);
   EXPECT_EQ(index.at("images")[7].at("class"), 3);
@@ -589,18 +597,18 @@ TEST_F(CommandLineTest, SubmitRefusesFrozenFilesThatAreNotThere) {
 }
 
 TEST_F(CommandLineTest, DatasetsAreImportedListedAndInspected) {
-  std::string csv;
-  for (int row = 0; row < 40; ++row) {
-    for (int pixel = 0; pixel < 64; ++pixel) csv += std::to_string((row * 7 + pixel) % 17) + ",";
-    csv += std::to_string(row % 10) + "\n";
+  const std::string source = folder_ + "/digits";
+  for (uint8_t row = 0; row < 40; ++row) {
+    const dataset::Image image{.channels = 1, .height = 8, .width = 8, .pixels = std::vector<uint8_t>(64, row)};
+    ASSERT_TRUE(WriteFile(fmt::format("{}/{}/{}.png", source, row % 10, row), *dataset::EncodePng(image)).ok());
   }
-  ASSERT_TRUE(WriteFile(folder_ + "/digits.csv", csv).ok());
-  const Outcome imported = Run({"dataset", "import", folder_ + "/digits.csv", "--name", "digits"});
+  const Outcome imported = Run({"dataset", "import", source, "--name", "digits"});
   EXPECT_EQ(imported.code, 0) << imported.err;
   EXPECT_THAT(imported.out, HasSubstr("images    1 x 8 x 8"));
-  EXPECT_EQ(Run({"dataset", "import", folder_ + "/digits.csv", "--name", "digits"}).code, 5);
-  EXPECT_EQ(Run({"dataset", "import", folder_ + "/none.csv", "--name", "other", "--format", "digits-csv"}).code, 4);
-  EXPECT_EQ(Run({"dataset", "import", folder_ + "/digits.csv", "--name", "../x"}).code, 3);
+  EXPECT_EQ(Run({"dataset", "import", source, "--name", "digits"}).code, 5);
+  EXPECT_EQ(Run({"dataset", "import", folder_ + "/none", "--name", "other", "--format", "idx"}).code, 3);
+  EXPECT_EQ(Run({"dataset", "import", folder_ + "/none", "--name", "other", "--format", "parquet"}).code, 4);
+  EXPECT_EQ(Run({"dataset", "import", source, "--name", "../x"}).code, 3);
   EXPECT_EQ(Run({"dataset", "inspect", "digits", "--sheet", folder_ + "/sheet.png"}).code, 0);
   EXPECT_TRUE(dataset::DecodeImage(*ReadFile(folder_ + "/sheet.png"), "sheet.png").ok());
   const Outcome missing = Run({"dataset", "inspect", "nope"});

@@ -71,14 +71,18 @@ DrawnImage Taken(Image* image) {
           .bytes = std::move(*image->mutable_data())};
 }
 
-// One row per class, of the images that are there.
-absl::Status WriteGrid(const std::string& path, const std::vector<DrawnImage>& images) {
+// Writes one row per class, of the images that are there, labelled with the class's name where the model has names.
+absl::Status WriteGrid(const std::string& path, const std::vector<DrawnImage>& images,
+                       const GetSamplerInfoResponse& info) {
   std::map<int32_t, dataset::SheetRow> rows;
   for (const DrawnImage& image : images) {
     if (image.bytes.empty()) continue;
     ATOLL_ASSIGN_OR_RETURN(dataset::Image decoded, dataset::DecodeImage(image.bytes, "an image of the router"));
     dataset::SheetRow& row = rows[image.label];
-    row.label = image.label < 0 ? "" : fmt::format("{}", image.label);
+    if (image.label >= 0) {
+      row.label =
+          image.label < info.class_names_size() ? info.class_names(image.label) : fmt::format("{}", image.label);
+    }
     row.images.push_back(std::move(decoded));
   }
   if (rows.empty()) return absl::OkStatus();
@@ -92,8 +96,8 @@ absl::Status WriteGrid(const std::string& path, const std::vector<DrawnImage>& i
 // Draws the images of one command, request by request. Not thread-safe.
 class Drawing {
  public:
-  Drawing(const Session& session, const SampleFlags& flags, SampleSet* set)
-      : session_(session), flags_(flags), set_(set), progress_(static_cast<int64_t>(set->images.size())) {
+  Drawing(const Session& session, const SampleFlags& flags, const GetSamplerInfoResponse& info, SampleSet* set)
+      : session_(session), flags_(flags), info_(info), set_(set), progress_(static_cast<int64_t>(set->images.size())) {
     if (!flags.preview.empty()) previews_ = set->images;
   }
 
@@ -166,11 +170,12 @@ class Drawing {
       *session_.err << progress_.Figures(now) << "\n" << std::flush;
       next_note_ = now + kNoteInterval;
     }
-    return previewed ? WriteGrid(flags_.preview, previews_) : absl::OkStatus();
+    return previewed ? WriteGrid(flags_.preview, previews_, info_) : absl::OkStatus();
   }
 
   const Session& session_;
   const SampleFlags& flags_;
+  const GetSamplerInfoResponse& info_;
   SampleSet* const set_;
   DrawProgress progress_;
   absl::Duration next_note_ = Clock::Real()->Monotonic() + kNoteInterval;
@@ -181,9 +186,10 @@ class Drawing {
   bool heard_ = false;  // of any request
 };
 
-absl::Status WriteAll(const Session& session, const SampleFlags& flags, const SampleSet& set) {
+absl::Status WriteAll(const Session& session, const SampleFlags& flags, const GetSamplerInfoResponse& info,
+                      const SampleSet& set) {
   for (const std::string& out : flags.out) {
-    ATOLL_RETURN_IF_ERROR(out.ends_with(".png") ? WriteGrid(out, set.images) : WriteSampleSet(out, set));
+    ATOLL_RETURN_IF_ERROR(out.ends_with(".png") ? WriteGrid(out, set.images, info) : WriteSampleSet(out, set));
     *session.err << "wrote " << out << "\n";
   }
   return absl::OkStatus();
@@ -258,13 +264,13 @@ absl::Status Sample(const Session& session, const SampleFlags& flags) {
   set.settings = SettingsOf(requests.front(), info);
   set.mode = SampleRequest::Mode_Name(set.settings.mode());
   set.images.resize(labels.images.size());
-  Drawing drawing(session, flags, &set);
+  Drawing drawing(session, flags, info, &set);
   size_t first = 0;
   for (const SampleRequest& request : requests) {
     ATOLL_RETURN_IF_ERROR(drawing.Draw(peer, request, first));
     first += static_cast<size_t>(request.classes_size());
   }
-  ATOLL_RETURN_IF_ERROR(WriteAll(session, flags, set));
+  ATOLL_RETURN_IF_ERROR(WriteAll(session, flags, info, set));
   if (session.format == OutputFormat::kJson) {
     *session.out << AsJson(set).dump(2) << "\n";
     return absl::OkStatus();
