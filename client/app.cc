@@ -29,7 +29,7 @@ experts when it draws images.)";
 constexpr char kFooter[] = R"(
 A first session, on this machine:
   atoll up --detach                                     start coordinator, islands and router here
-  atoll dataset import digits.csv.gz --name digits      make a dataset
+  atoll dataset import digits.parquet --name digits     make a dataset
   atoll submit job.yaml --wait                          train on it
   atoll sample --class all --count 10 --out digits.png  draw from what was trained
   atoll down                                            stop

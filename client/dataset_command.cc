@@ -137,7 +137,7 @@ void AddImport(CLI::App* parent, Session* session) {
   command->add_option("PATH", options.paths, "Files or folders")->required();
   command->add_option("--name", options.name, "Name of the dataset: a-z, 0-9, '-'")->required();
   command->add_option("--format", flags->format, "What the files are; found out when left out")
-      ->check(CLI::IsMember({"digits-csv", "idx", "imagefolder", "webdataset", "parquet"}));
+      ->check(CLI::IsMember({"idx", "imagefolder", "webdataset", "parquet"}));
   command->add_option("--labels", options.labels_path, "idx: the labels file, when its name does not tell");
   command->add_option("--image-column", options.image_column, "parquet: column of images");
   command->add_option("--label-column", options.label_column, "parquet: column of labels");
@@ -162,7 +162,7 @@ void AddImport(CLI::App* parent, Session* session) {
 Every skipped row is counted and named. The dataset exists once all of it is written, and never changes.
 
 Examples:
-  atoll dataset import digits.csv.gz --name digits --format digits-csv
+  atoll dataset import digits.parquet --name digits
   atoll dataset import train-images-idx3-ubyte.gz --name mnist
   atoll dataset import photos/ --name photos --format imagefolder --size 64
 )");

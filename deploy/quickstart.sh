@@ -31,7 +31,7 @@ done
 
 say "installing what is missing"
 deploy/setup.sh
-digits=$(deploy/setup.sh --prefix)/data/digits.csv.gz
+digits=$(deploy/setup.sh --prefix)/data/digits.parquet
 
 say "building (the first time takes minutes)"
 cmake --preset release >/dev/null
@@ -63,7 +63,7 @@ say "starting a cluster: coordinator, two islands of two ranks, router"
 atoll up --detach --islands 2 --ranks 2 --threads 1 --dir "$cluster"
 
 say "importing 1,797 digits"
-atoll dataset import "$digits" --name digits --format digits-csv
+atoll dataset import "$digits" --name digits
 
 say "training four experts and a router network"
 job=$(atoll submit deploy/jobs/digits.yaml "${overrides[@]}")

@@ -15,14 +15,13 @@
 namespace atl::dataset {
 
 enum class SourceFormat : uint8_t {
-  kDigitsCsv,    // scikit-learn's digits.csv(.gz): 64 values from 0 to 16, then the label
   kIdx,          // an images file and its labels file, plain or gzip
   kImageFolder,  // a folder with one folder of images per class
   kWebDataset,   // tar shards, or a folder of them: image and .cls, .txt or .json beside each other
   kParquet,      // Hugging Face style: struct column {bytes, path} and a label column; files, or a folder of them
 };
 
-// "digits-csv", "idx", "imagefolder", "webdataset", "parquet".
+// "idx", "imagefolder", "webdataset", "parquet".
 std::string ToString(SourceFormat format);
 // INVALID_ARGUMENT lists the names.
 absl::StatusOr<SourceFormat> ParseSourceFormat(std::string_view name);

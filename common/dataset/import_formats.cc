@@ -16,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::pair<SourceFormat, const char*> kFormats[] = {{SourceFormat::kDigitsCsv, "digits-csv"},
-                                                             {SourceFormat::kIdx, "idx"},
+constexpr std::pair<SourceFormat, const char*> kFormats[] = {{SourceFormat::kIdx, "idx"},
                                                              {SourceFormat::kImageFolder, "imagefolder"},
                                                              {SourceFormat::kWebDataset, "webdataset"},
                                                              {SourceFormat::kParquet, "parquet"}};
@@ -118,7 +117,6 @@ absl::StatusOr<SourceFormat> DetectSourceFormat(const std::string& path) {
   if (IsTar(name)) return SourceFormat::kWebDataset;
   if (name.ends_with(".parquet")) return SourceFormat::kParquet;
   if (name.find("-idx3") != std::string::npos) return SourceFormat::kIdx;
-  if (name.ends_with(".csv") || name.ends_with(".csv.gz")) return SourceFormat::kDigitsCsv;
   return BadOptions(fmt::format("{}: cannot tell the format by the name; name it", path));
 }
 
@@ -133,10 +131,6 @@ absl::StatusOr<std::unique_ptr<Source>> OpenSource(const ImportOptions& options)
         fmt::format("columns: expected none for {}, found {}", ToString(options.format), options.columns.size()));
   }
   switch (options.format) {
-    case SourceFormat::kDigitsCsv: {
-      ATOLL_ASSIGN_OR_RETURN(auto input, OpenInputFile(options.paths.front()));
-      return MakeDigitsCsvSource(std::move(input), options.paths.front());
-    }
     case SourceFormat::kIdx:
       return OpenIdx(options);
     case SourceFormat::kImageFolder:

@@ -69,7 +69,6 @@ class LabelMap {
   std::map<std::string, int64_t> numbers_;
 };
 
-std::unique_ptr<Source> MakeDigitsCsvSource(std::unique_ptr<InputStream> input, std::string file);
 absl::StatusOr<std::unique_ptr<Source>> MakeIdxSource(std::unique_ptr<InputStream> images, std::string images_file,
                                                       std::unique_ptr<InputStream> labels, std::string labels_file);
 absl::StatusOr<std::unique_ptr<Source>> MakeImageFolderSource(const std::string& folder);

@@ -24,6 +24,7 @@
 #include "common/dataset/import_source.h"
 #include "common/dataset/testing.h"
 #include "common/storage/testing.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parquet/arrow/writer.h"
@@ -109,20 +110,18 @@ class ImportTest : public ::testing::Test {
 
   std::string File(const std::string& name) const { return folder_.File(name); }
 
+  // Pattern images of seeds 0 to `count` - 1 in folders of ten classes: "7/17.png".
+  std::string WriteImages(const std::string& folder, uint32_t count) const {
+    for (uint32_t i = 0; i < count; ++i) WriteFile(File(fmt::format("{}/{}/{}.png", folder, i % 10, i)), Png(i));
+    return File(folder);
+  }
+
   storage::TemporaryFolder folder_;
   storage::TemporaryStore store_;
 };
 
-std::string DigitsLine(int pixel, int label) {
-  std::string line;
-  for (int i = 0; i < 64; ++i) line += std::to_string(i == 5 ? pixel : 0) + ",";
-  return line + std::to_string(label) + "\n";
-}
-
-TEST_F(ImportTest, DigitsCsvBecomesShardsAndAManifest) {
-  std::string csv;
-  for (int i = 0; i < 200; ++i) csv += DigitsLine(i % 17, i % 10);
-  ImportOptions options = Options(SourceFormat::kDigitsCsv, {Gzip(csv, File("digits.csv.gz"))});
+TEST_F(ImportTest, AFolderBecomesShardsAndAManifest) {
+  ImportOptions options = Options(SourceFormat::kImageFolder, {WriteImages("d", 200)});
   options.shard_rows = 50;
   const auto manifest = Import(options);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
@@ -135,9 +134,8 @@ TEST_F(ImportTest, DigitsCsvBecomesShardsAndAManifest) {
   EXPECT_GE(ShardsOf(*manifest, "train").size(), 3U);
   EXPECT_EQ(ReadDatasetManifest(store_.get(), DatasetManifestUri(*store_.get(), "set")).value(), *manifest);
   const std::map<std::string, Sample> samples = SamplesOf(*manifest);
-  EXPECT_EQ(samples.at("line-9").image.pixels[5], 128);
-  EXPECT_EQ(samples.at("line-17").image.pixels[5], 255);
-  EXPECT_EQ(samples.at("line-17").label, 6);
+  EXPECT_EQ(samples.at("7/17.png").image.pixels, PatternImage(1, 8, 8, 17).pixels);
+  EXPECT_EQ(samples.at("7/17.png").label, 7);
   for (const Shard& shard : manifest->shards) {
     const auto reader = SampleReader::Open(store_.get(), {shard}).value();
     for (int64_t i = 0; i < reader->size(); ++i) {
@@ -147,10 +145,7 @@ TEST_F(ImportTest, DigitsCsvBecomesShardsAndAManifest) {
 }
 
 TEST_F(ImportTest, SameSourceGivesTheSameShardsUnderAnyName) {
-  std::string csv;
-  for (int i = 0; i < 60; ++i) csv += DigitsLine(i % 17, i % 10);
-  WriteFile(File("d.csv"), csv);
-  ImportOptions options = Options(SourceFormat::kDigitsCsv, {File("d.csv")});
+  ImportOptions options = Options(SourceFormat::kImageFolder, {WriteImages("d", 60)});
   const auto first = Import(options);
   options.name = "other";
   const auto second = Import(options);
@@ -160,40 +155,30 @@ TEST_F(ImportTest, SameSourceGivesTheSameShardsUnderAnyName) {
 }
 
 TEST_F(ImportTest, BrokenRowsAreCountedNamedAndSkippedUpToTheLimit) {
-  std::string csv;
-  for (int i = 0; i < 40; ++i) csv += DigitsLine(i % 17, i % 10);
-  csv += DigitsLine(17, 1) + "1,2,3\n" + DigitsLine(3, -1) + "hello\n" + DigitsLine(3, 1).substr(2) + "\n";
-  WriteFile(File("d.csv"), csv);
-  ImportOptions options = Options(SourceFormat::kDigitsCsv, {File("d.csv")});
+  ImportOptions options = Options(SourceFormat::kImageFolder, {WriteImages("d", 40)});
+  for (int i = 0; i < 5; ++i) WriteFile(File(fmt::format("d/9/x{}.png", i)), "hello");
   options.bad_row_limit = 4;
-  ExpectFailure(options, "TOO_MANY_BAD_ROWS", {"d.csv", "at most 4 bad rows, found 5", "line 41", "found '17'"});
+  ExpectFailure(options, "TOO_MANY_BAD_ROWS", {"/d: expected at most 4 bad rows, found 5", "9/x0.png", "expected"});
   options.bad_row_limit = 5;
   const auto manifest = Import(options);
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   EXPECT_EQ(manifest->skipped_count, 5);
   ASSERT_EQ(manifest->skipped.size(), 5U);
-  EXPECT_THAT(manifest->skipped[0].where, HasSubstr("d.csv: line 41"));
-  EXPECT_THAT(manifest->skipped[0].reason, HasSubstr("field 6: expected an integer from 0 to 16, found '17'"));
-  EXPECT_THAT(manifest->skipped[1].reason, HasSubstr("expected 65 fields, found 3"));
-  EXPECT_THAT(manifest->skipped[2].reason, HasSubstr("field 65"));
+  EXPECT_THAT(manifest->skipped[4].where, HasSubstr("9/x4.png"));
   EXPECT_EQ(manifest->rows("train") + manifest->rows("held_out"), 40);
 }
 
 TEST_F(ImportTest, DefaultLimitIsTenBadRows) {
-  std::string csv = DigitsLine(1, 1) + DigitsLine(2, 2) + DigitsLine(3, 3);
-  for (int i = 0; i < 10; ++i) csv += "x\n";
-  WriteFile(File("d.csv"), csv);
-  WriteFile(File("e.csv"), csv + "x\n");
-  ImportOptions options = Options(SourceFormat::kDigitsCsv, {File("e.csv")});
+  ImportOptions options = Options(SourceFormat::kImageFolder, {WriteImages("d", 3)});
+  for (int i = 0; i < 11; ++i) WriteFile(File(fmt::format("d/2/x{}.png", i)), "x");
   options.held_out_fraction = 0;
   ExpectFailure(options, "TOO_MANY_BAD_ROWS", {"found 11 beside 3"});
-  options.paths = {File("d.csv")};
+  std::filesystem::remove(File("d/2/x0.png"));
   EXPECT_TRUE(Import(options).ok());
 }
 
 TEST_F(ImportTest, ExistingNameIsRefused) {
-  WriteFile(File("d.csv"), DigitsLine(1, 1) + DigitsLine(2, 1) + DigitsLine(3, 1));
-  ImportOptions options = Options(SourceFormat::kDigitsCsv, {File("d.csv")});
+  ImportOptions options = Options(SourceFormat::kImageFolder, {WriteImages("d", 3)});
   options.held_out_fraction = 0;
   ASSERT_TRUE(Import(options).ok());
   const size_t files = store_->List(store_->root())->size();
@@ -204,7 +189,7 @@ TEST_F(ImportTest, ExistingNameIsRefused) {
 }
 
 TEST_F(ImportTest, OptionsThatCanNeverWorkAreRefused) {
-  const ImportOptions good = Options(SourceFormat::kDigitsCsv, {File("d.csv")});
+  const ImportOptions good = Options(SourceFormat::kImageFolder, {File("nowhere")});
   const auto expect = [&](auto spoil, const std::string& reason, const std::string& word) {
     ImportOptions options = good;
     spoil(options);
@@ -218,7 +203,7 @@ TEST_F(ImportTest, OptionsThatCanNeverWorkAreRefused) {
   expect([](ImportOptions& o) { o.paths.clear(); }, "IMPORT_OPTIONS", "paths");
   expect([](ImportOptions& o) { o.columns = {"label"}; }, "IMPORT_OPTIONS", "label");
   expect([](ImportOptions& o) { o.columns = {"x"}; }, "IMPORT_OPTIONS", "columns");
-  expect([](ImportOptions&) {}, "SOURCE_NOT_FOUND", "d.csv");
+  expect([](ImportOptions&) {}, "SOURCE_NOT_FOUND", "nowhere");
   for (const SourceFormat format :
        {SourceFormat::kIdx, SourceFormat::kImageFolder, SourceFormat::kWebDataset, SourceFormat::kParquet}) {
     ImportOptions options = Options(format, {File("images-idx3-nothing")});
@@ -526,14 +511,13 @@ TEST_F(ParquetImportTest, FilesAndColumnsThatDoNotFitAreRefused) {
 }
 
 TEST(SourceFormatTest, NamesReadBackAndFilesTellTheirFormat) {
-  for (const SourceFormat format : {SourceFormat::kDigitsCsv, SourceFormat::kIdx, SourceFormat::kImageFolder,
-                                    SourceFormat::kWebDataset, SourceFormat::kParquet}) {
+  for (const SourceFormat format :
+       {SourceFormat::kIdx, SourceFormat::kImageFolder, SourceFormat::kWebDataset, SourceFormat::kParquet}) {
     EXPECT_EQ(ParseSourceFormat(ToString(format)).value(), format);
   }
-  EXPECT_THAT(std::string(ParseSourceFormat("zip").status().message()), HasSubstr("'zip': expected one of digits-csv"));
+  EXPECT_THAT(std::string(ParseSourceFormat("zip").status().message()), HasSubstr("'zip': expected one of idx"));
   storage::TemporaryFolder folder;
-  const std::pair<const char*, SourceFormat> cases[] = {{"a/digits.csv.gz", SourceFormat::kDigitsCsv},
-                                                        {"b/t10k-images-idx3-ubyte.gz", SourceFormat::kIdx},
+  const std::pair<const char*, SourceFormat> cases[] = {{"b/t10k-images-idx3-ubyte.gz", SourceFormat::kIdx},
                                                         {"c/x-0.tar", SourceFormat::kWebDataset},
                                                         {"d/x.parquet", SourceFormat::kParquet}};
   for (const auto& [name, format] : cases) {
