@@ -67,6 +67,23 @@ absl::StatusOr<References> ReadReferences(storage::BlobStore* store, const datas
   return references;
 }
 
+// At most `most` rows, evenly spaced.
+std::vector<float> SpacedRows(dataset::Points points, int64_t most) {
+  std::vector<float> rows;
+  const int64_t count = std::min(most, points.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto row = points.row(i * points.size() / count);
+    rows.insert(rows.end(), row.begin(), row.end());
+  }
+  return rows;
+}
+
+// Nothing where the images are too few to say.
+template <typename T>
+std::optional<T> IfEnough(const absl::StatusOr<T>& figures) {
+  return figures.ok() ? std::optional<T>(*figures) : std::nullopt;
+}
+
 absl::StatusOr<QualitySummary> MeasureQuality(const SampleSet& samples, const References& references) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<float> values, ScaledPixels(samples));
   const dataset::Points drawn{.values = values, .dimension = references.training.dimension};
@@ -81,12 +98,12 @@ absl::StatusOr<QualitySummary> MeasureQuality(const SampleSet& samples, const Re
   ATOLL_ASSIGN_OR_RETURN(quality.mmd, dataset::UnbiasedMmd2(drawn, other.points()));
   quality.mmd_of_training = references.mmd_of_training;
   if (has_held_out) {
-    const auto memorisation =
-        dataset::MeasureMemorisation(drawn, references.training.points(), references.held_out.points());
-    if (memorisation.ok()) {
-      quality.memorisation_ratio = memorisation->median_ratio;
-      quality.memorisation_baseline = memorisation->baseline_ratio;
-    }
+    quality.diversity = IfEnough(dataset::MeasureDiversity(drawn, other.points()));
+    const std::vector<float> as_many = SpacedRows(references.training.points(), drawn.size());
+    quality.diversity_of_training =
+        IfEnough(dataset::MeasureDiversity({.values = as_many, .dimension = drawn.dimension}, other.points()));
+    quality.memorisation =
+        IfEnough(dataset::MeasureMemorisation(drawn, references.training.points(), references.held_out.points()));
   }
   return quality;
 }

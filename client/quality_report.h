@@ -12,6 +12,7 @@
 #include "client/sample_set.h"
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/dataset.h"
+#include "common/dataset/quality.h"
 #include "common/storage/blob_store.h"
 
 namespace atl::client {
@@ -32,14 +33,13 @@ struct NetworkSummary {
 
 struct QualitySummary {
   int64_t images = 0;
-  double nearest_neighbour_accuracy = 0;  // of five neighbours, against every real image
-  double mmd = 0;                         // unbiased, cubic kernel, against held-out images
-  // The same figure between training and held-out images: what a perfect sampler would reach.
+  double nearest_neighbour_accuracy = 0;        // of five neighbours, against every real image
+  double mmd = 0;                               // unbiased, cubic kernel, against held-out images
+  std::optional<dataset::Diversity> diversity;  // against held-out images
+  // The same figures of training images, of as many as samples for the second: what a perfect sampler would reach.
   std::optional<double> mmd_of_training;
-  // Median distance to the nearest training image over that to the nearest held-out one: of the samples, and of the
-  // held-out images themselves. Samples far below the second repeat training images.
-  std::optional<double> memorisation_ratio;
-  std::optional<double> memorisation_baseline;
+  std::optional<dataset::Diversity> diversity_of_training;
+  std::optional<dataset::Memorisation> memorisation;
 };
 
 // One set of samples, scored. `samples` comes without its images.

@@ -23,6 +23,16 @@ nlohmann::ordered_json JsonOf(const std::optional<double>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
+std::optional<double> RatioOf(const std::optional<dataset::Memorisation>& memorisation,
+                              double dataset::Memorisation::*ratio) {
+  return memorisation ? std::optional<double>((*memorisation).*ratio) : std::nullopt;
+}
+
+nlohmann::ordered_json JsonOf(const std::optional<dataset::Diversity>& diversity) {
+  if (!diversity) return nullptr;
+  return {{"density", diversity->density}, {"coverage", diversity->coverage}, {"recall", diversity->recall}};
+}
+
 std::string Bar(double share) {
   std::string bar;
   for (int i = 0; i < static_cast<int>(share * 30 + 0.5); ++i) bar += "█";
@@ -71,24 +81,41 @@ std::string RoutingSection(const SampleSet& samples) {
   return text + fmt::format("\nMean entropy of the router network's choice: {:.3f} nats.\n\n", routing.mean_entropy);
 }
 
+std::string QualityRow(const std::string& name, int64_t images, const std::optional<double>& accuracy,
+                       const std::optional<double>& mmd, const std::optional<dataset::Diversity>& diversity,
+                       const std::optional<double>& memorisation) {
+  const auto of = [&](double dataset::Diversity::*figure) {
+    return diversity ? std::optional<double>((*diversity).*figure) : std::nullopt;
+  };
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", name, images, Optional(accuracy, 3),
+                     Optional(mmd, 4), Optional(of(&dataset::Diversity::density), 2),
+                     Optional(of(&dataset::Diversity::coverage), 2), Optional(of(&dataset::Diversity::recall), 2),
+                     Optional(memorisation, 3));
+}
+
 std::string QualitySection(const QualityReport& report) {
   std::string text = "## Quality\n\n![samples](samples.png)\n\n";
   text += fmt::format(
-      "Against the {} real images (class accuracy of the five nearest) and the {} held-out ones (unbiased MMD², kernel "
-      "(x·y/d + 1)³).\n\n| experts | samples | 5-NN class accuracy | MMD² | memorisation |\n|---|---|---|---|---|\n",
+      "Against the {} real images (class accuracy of the five nearest) and the {} held-out ones (all others).\n\n"
+      "| experts | samples | 5-NN class accuracy | MMD² | density | coverage | recall | memorisation |\n"
+      "|---|---|---|---|---|---|---|---|\n",
       report.training_samples + report.held_out_samples, report.held_out_samples);
   for (const ScoredSamples& scored : report.scored) {
-    text += fmt::format("| {} | {} | {:.3f} | {:.4f} | {} |\n", ModeText(scored.samples.mode), scored.quality.images,
-                        scored.quality.nearest_neighbour_accuracy, scored.quality.mmd,
-                        Optional(scored.quality.memorisation_ratio, 3));
+    const QualitySummary& quality = scored.quality;
+    text += QualityRow(ModeText(scored.samples.mode), quality.images, quality.nearest_neighbour_accuracy, quality.mmd,
+                       quality.diversity, RatioOf(quality.memorisation, &dataset::Memorisation::median_ratio));
   }
   const QualitySummary& any = report.scored.front().quality;
-  text += fmt::format("| real images | {} | | {} | {} |\n", report.training_samples, Optional(any.mmd_of_training, 4),
-                      Optional(any.memorisation_baseline, 3));
+  text += QualityRow("real images", report.training_samples, std::nullopt, any.mmd_of_training,
+                     any.diversity_of_training, RatioOf(any.memorisation, &dataset::Memorisation::baseline_ratio));
   return text +
-         "\nMemorisation: median distance to the nearest training image over that to the nearest held-out one; far "
-         "below "
-         "the figure of real images, samples repeat training images.\n\n";
+         "\n- MMD²: unbiased, kernel (x·y/d + 1)³; around 0 for equal distributions.\n"
+         "- Density and coverage: samples in the balls of held-out images that reach their fifth neighbour. A density "
+         "far above that of real images: samples are blurred; far below: noisy.\n"
+         "- Recall: held-out images in such balls of samples; far below that of as many real images, samples lack "
+         "diversity.\n"
+         "- Memorisation: median distance to the nearest training image over that to the nearest held-out one; far "
+         "below that of real images, samples repeat training images.\n\n";
 }
 
 std::string TimeSection(const QualityReport& report) {
@@ -109,8 +136,10 @@ nlohmann::ordered_json JsonOf(const ScoredSamples& scored) {
           {"nearest_neighbour_accuracy", quality.nearest_neighbour_accuracy},
           {"mmd", quality.mmd},
           {"mmd_of_training", JsonOf(quality.mmd_of_training)},
-          {"memorisation_ratio", JsonOf(quality.memorisation_ratio)},
-          {"memorisation_baseline", JsonOf(quality.memorisation_baseline)},
+          {"diversity", JsonOf(quality.diversity)},
+          {"diversity_of_training", JsonOf(quality.diversity_of_training)},
+          {"memorisation_ratio", JsonOf(RatioOf(quality.memorisation, &dataset::Memorisation::median_ratio))},
+          {"memorisation_baseline", JsonOf(RatioOf(quality.memorisation, &dataset::Memorisation::baseline_ratio))},
           {"sample_seconds", scored.samples.sample_seconds},
           {"routing",
            {{"chosen", routing.chosen},

@@ -66,6 +66,19 @@ double NearestDistance(std::span<const float> point, Points others, int64_t left
   return std::sqrt(nearest);
 }
 
+// By row: the squared distance to the k-th nearest other row of the set.
+std::vector<double> Radii(Points points, int k) {
+  std::vector<double> radii;
+  std::vector<double> distances(points.size());
+  for (int64_t i = 0; i < points.size(); ++i) {
+    for (int64_t j = 0; j < points.size(); ++j) distances[j] = SquaredDistance(points.row(i), points.row(j));
+    distances[i] = std::numeric_limits<double>::infinity();
+    std::nth_element(distances.begin(), distances.begin() + (k - 1), distances.end());
+    radii.push_back(distances[k - 1]);
+  }
+  return radii;
+}
+
 double Ratio(double to_training, double to_held_out) {
   if (to_held_out > 0) return to_training / to_held_out;
   // On a held-out image itself: even when a training image is as near.
@@ -111,6 +124,31 @@ absl::StatusOr<double> UnbiasedMmd2(Points x, Points y) {
   }
   between /= static_cast<double>(x.size()) * static_cast<double>(y.size());
   return MeanWithin(x) + MeanWithin(y) - 2 * between;
+}
+
+absl::StatusOr<Diversity> MeasureDiversity(Points samples, Points real, int k) {
+  ATOLL_RETURN_IF_ERROR(CheckPoints("samples", samples, samples.dimension, k + 1));
+  ATOLL_RETURN_IF_ERROR(CheckPoints("real", real, samples.dimension, k + 1));
+  const std::vector<double> of_samples = Radii(samples, k);
+  const std::vector<double> of_real = Radii(real, k);
+  int64_t held = 0;
+  int64_t covered = 0;
+  int64_t recalled = 0;
+  for (int64_t i = 0; i < real.size(); ++i) {
+    const int64_t held_before = held;
+    bool in_sample = false;
+    for (int64_t j = 0; j < samples.size(); ++j) {
+      const double distance = SquaredDistance(real.row(i), samples.row(j));
+      held += distance < of_real[i] ? 1 : 0;
+      in_sample = in_sample || distance < of_samples[j];
+    }
+    covered += held > held_before ? 1 : 0;
+    recalled += in_sample ? 1 : 0;
+  }
+  const auto images = static_cast<double>(real.size());
+  return Diversity{.density = static_cast<double>(held) / (k * static_cast<double>(samples.size())),
+                   .coverage = static_cast<double>(covered) / images,
+                   .recall = static_cast<double>(recalled) / images};
 }
 
 absl::StatusOr<Memorisation> MeasureMemorisation(Points samples, Points training, Points held_out) {

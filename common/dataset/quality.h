@@ -28,6 +28,16 @@ absl::StatusOr<double> NearestNeighbourAccuracy(Points samples, std::span<const 
 // then as often below 0 as above.
 absl::StatusOr<double> UnbiasedMmd2(Points x, Points y);
 
+// Balls around images, each as wide as the distance to its k-th neighbour in its own set. A sampler without diversity
+// has no recall; one of blurs has a density far above 1, one of noise far below.
+struct Diversity {
+  double density = 0;   // real balls that hold a sample, over k: 1 for equal distributions (Naeem et al. 2020)
+  double coverage = 0;  // share of real balls that hold a sample (the same authors, arXiv 2002.09797)
+  double recall = 0;    // share of real images in the ball of any sample (Kynkäänniemi et al. 2019, arXiv 1904.06991)
+};
+// Coverage and recall grow with the number of samples: compare them with those of as many real images.
+absl::StatusOr<Diversity> MeasureDiversity(Points samples, Points real, int k = 5);
+
 // Whether samples repeat training images: distance to the nearest training image over distance to the nearest held-out
 // one. A larger training set makes the ratio smaller by itself, so that it is compared with the same ratio of fresh
 // real images: the held-out ones, each left out of its own search.

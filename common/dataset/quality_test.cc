@@ -55,6 +55,44 @@ TEST(UnbiasedMmd2Test, IsNearZeroForOneDistributionAndLargeForTwo) {
   EXPECT_FALSE(UnbiasedMmd2({std::span(a).first(4), 4}, {b, 4}).ok());
 }
 
+TEST(DiversityTest, EqualsWhatWasCountedByHand) {
+  // Real balls, one neighbour each: 0 and 1 reach 1, 10 and 12 reach 2. Samples 0.5 and 0.75 reach 0.25, 20
+  // reaches 19.25.
+  const std::vector<float> real = {0, 1, 10, 12};
+  const std::vector<float> samples = {0.5F, 0.75F, 20};
+  const Diversity diversity = MeasureDiversity({samples, 1}, {real, 1}, 1).value();
+  EXPECT_DOUBLE_EQ(diversity.density, 4.0 / 3);  // 0.5 and 0.75 lie in the balls of 0 and of 1
+  EXPECT_DOUBLE_EQ(diversity.coverage, 0.5);
+  EXPECT_DOUBLE_EQ(diversity.recall, 0.75);  // 1, 10 and 12 in the ball of 20; the ball of 0.75 ends short of 1
+  EXPECT_FALSE(MeasureDiversity({samples, 1}, {real, 1}, 3).ok()) << "each needs k others";
+}
+
+TEST(DiversityTest, TellsCollapseBlurAndNoiseFromTheDistributionItself) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 1);
+  constexpr int kDimension = 16;
+  const auto draw = [&](int images, float scale, int repeats) {
+    std::vector<float> points(images * kDimension);
+    for (float& value : points) value = scale * normal(random);
+    std::vector<float> all;
+    for (int i = 0; i < repeats; ++i) all.insert(all.end(), points.begin(), points.end());
+    return all;
+  };
+  const std::vector<float> real = draw(200, 1, 1);
+  const auto measure = [&](const std::vector<float>& samples) {
+    return MeasureDiversity({samples, kDimension}, {real, kDimension}).value();
+  };
+  const Diversity same = measure(draw(400, 1, 1));
+  EXPECT_NEAR(same.density, 1, 0.15);
+  EXPECT_GT(same.coverage, 0.9);
+  EXPECT_GT(same.recall, 0.8);
+  EXPECT_EQ(measure(draw(10, 1, 40)).recall, 0) << "ten images, forty times each";
+  const Diversity blurred = measure(draw(400, 0.5, 1));
+  EXPECT_GT(blurred.density, 1.5);
+  EXPECT_LT(blurred.recall, 0.3);
+  EXPECT_LT(measure(draw(400, 1.5, 1)).density, 0.5);
+}
+
 TEST(MemorisationTest, RepeatedTrainingImagesFallFarBelowTheBaseline) {
   const std::vector<float> training = {0, 1, 2, 3};
   const std::vector<float> held_out = {0.5F, 1.5F, 2.5F};
