@@ -12,6 +12,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "worker/tasks/balanced_assignment.h"
+#include "worker/tasks/centroid_distances.h"
 
 namespace atl::tasks {
 namespace {
@@ -38,19 +39,6 @@ double SquaredDistance(const float* a, const float* b, int32_t dims) {
   return sum;
 }
 
-// [points][centroids]
-std::vector<double> Distances(std::span<const float> points, std::span<const float> centroids, int32_t dims) {
-  const size_t rows = points.size() / dims;
-  const size_t columns = centroids.size() / dims;
-  std::vector<double> distances(rows * columns);
-  for (size_t i = 0; i < rows; ++i) {
-    for (size_t c = 0; c < columns; ++c) {
-      distances[i * columns + c] = SquaredDistance(&points[i * dims], &centroids[c * dims], dims);
-    }
-  }
-  return distances;
-}
-
 // k-means++ (Arthur and Vassilvitskii 2007) with weights: each next centroid is a point, drawn by its weighted distance
 // from those before it. `uniform(i)` is the i-th random number in [0, 1); `poll` is asked before each.
 absl::StatusOr<std::vector<float>> StartCentroids(std::span<const float> points, int32_t dims,
@@ -61,7 +49,7 @@ absl::StatusOr<std::vector<float>> StartCentroids(std::span<const float> points,
   std::vector<double> nearest(weights.size(), std::numeric_limits<double>::infinity());
   std::vector<float> centroids;
   for (int32_t c = 0; c < count; ++c) {
-    if (poll) ATOLL_RETURN_IF_ERROR(poll());
+    ATOLL_RETURN_IF_ERROR(poll());
     double target = uniform(c) * std::accumulate(share.begin(), share.end(), 0.0);
     // The last point with a share catches what rounding leaves of the target.
     size_t chosen = 0;
@@ -135,10 +123,10 @@ absl::StatusOr<std::vector<float>> ReadRows(FeatureRows* features, int64_t count
   return values;
 }
 
-absl::StatusOr<std::vector<float>> FitFineCentroids(FeatureRows* features, const KMeansOptions& options,
-                                                    int32_t count) {
+absl::StatusOr<std::vector<float>> FitFineCentroids(FeatureRows* features, const KMeansOptions& options) {
   const int32_t dims = features->dims();
-  const int64_t start_rows = std::max<int64_t>(options.batch_size, int64_t{count} * kStartRowsPerCentroid);
+  const int32_t count = options.spec.fine_centroids;
+  const int64_t start_rows = std::max<int64_t>(options.spec.batch_size, int64_t{count} * kStartRowsPerCentroid);
   std::vector<float> centroids;
   {
     ATOLL_ASSIGN_OR_RETURN(const std::vector<float> sample,
@@ -150,15 +138,16 @@ absl::StatusOr<std::vector<float>> FitFineCentroids(FeatureRows* features, const
     ATOLL_ASSIGN_OR_RETURN(
         centroids, StartCentroids(sample, dims, weights, count, uniform, [&options] { return Poll(options, 0); }));
   }
-  const double memory = features->rows() <= options.batch_size ? 0 : kMemoryOfEarlierBatches;
+  const double memory = features->rows() <= options.spec.batch_size ? 0 : kMemoryOfEarlierBatches;
   std::vector<double> counts(count, 0);
-  for (int32_t iteration = 0; iteration < options.fine_iterations; ++iteration) {
-    ATOLL_RETURN_IF_ERROR(Poll(options, 0.8 * iteration / options.fine_iterations));
+  for (int32_t iteration = 0; iteration < options.spec.fine_iterations; ++iteration) {
+    ATOLL_RETURN_IF_ERROR(Poll(options, 0.8 * iteration / options.spec.fine_iterations));
     ATOLL_ASSIGN_OR_RETURN(const std::vector<float> batch,
-                           ReadRows(features, options.batch_size, options.seed, Draw::kBatch, iteration));
+                           ReadRows(features, options.spec.batch_size, options.seed, Draw::kBatch, iteration));
     const std::vector<double> weights(batch.size() / dims, 1.0);
     const double capacity = kBalanceSlack * static_cast<double>(weights.size()) / count;
-    const std::vector<int32_t> assignment = AssignBalanced(Distances(batch, centroids, dims), count, weights, capacity);
+    const CentroidDistances distances(centroids, dims, options.device);
+    const std::vector<int32_t> assignment = AssignBalanced(distances.Squared(batch), count, weights, capacity);
     MoveToMeans(batch, dims, weights, assignment, memory, &counts, &centroids);
   }
   return centroids;
@@ -168,69 +157,47 @@ absl::StatusOr<std::vector<int64_t>> CountNearest(FeatureRows* features, const K
                                                   std::span<const float> centroids) {
   const auto dims = static_cast<size_t>(features->dims());
   std::vector<int64_t> counts(centroids.size() / dims, 0);
-  std::vector<float> row(dims);
-  for (int64_t i = 0; i < features->rows(); ++i) {
-    if (i % options.batch_size == 0) {
-      ATOLL_RETURN_IF_ERROR(Poll(options, 0.8 + 0.2 * static_cast<double>(i) / static_cast<double>(features->rows())));
-    }
-    ATOLL_RETURN_IF_ERROR(features->Read(i, row));
-    ++counts[NearestCentroid(centroids, row)];
+  const CentroidDistances distances(centroids, features->dims(), options.device);
+  std::vector<float> block;
+  for (int64_t first = 0; first < features->rows(); first += CentroidDistances::kBlock) {
+    ATOLL_RETURN_IF_ERROR(
+        Poll(options, 0.8 + 0.2 * static_cast<double>(first) / static_cast<double>(features->rows())));
+    ATOLL_RETURN_IF_ERROR(ReadBlock(features, first, &block));
+    for (const int32_t nearest : distances.Nearest(block)) ++counts[nearest];
   }
   return counts;
 }
 
-absl::Status CheckOptions(const FeatureRows& features, const KMeansOptions& options, int64_t fine) {
-  if (options.clusters < 1 || features.rows() < options.clusters) {
-    return FieldError("experts", "CLUSTERS_OUT_OF_RANGE",
-                      fmt::format("expected 1 to {} (the samples), found {}", features.rows(), options.clusters));
-  }
-  if (fine < options.clusters) {
-    return FieldError("clustering.fine_centroids", "CLUSTERS_OUT_OF_RANGE",
-                      fmt::format("expected at least {} (the experts), found {}", options.clusters, fine));
-  }
-  if (features.dims() < 1 || options.batch_size < 1 || options.fine_iterations < 0 || options.coarse_iterations < 0) {
-    return FieldError(
-        "clustering", "CLUSTERS_OUT_OF_RANGE",
-        fmt::format("expected features and batch_size of at least 1 and iterations of at least 0, found "
-                    "{}, {}, {} and {}",
-                    features.dims(), options.batch_size, options.fine_iterations, options.coarse_iterations));
+}  // namespace
+
+absl::Status ReadBlock(FeatureRows* features, int64_t first, std::vector<float>* rows) {
+  const auto dims = static_cast<size_t>(features->dims());
+  const int64_t count = std::min(CentroidDistances::kBlock, features->rows() - first);
+  rows->resize(static_cast<size_t>(count) * dims);
+  for (int64_t i = 0; i < count; ++i) {
+    ATOLL_RETURN_IF_ERROR(features->Read(first + i, std::span(*rows).subspan(i * dims, dims)));
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
-int32_t NearestCentroid(std::span<const float> centroids, std::span<const float> row) {
-  const auto dims = static_cast<int32_t>(row.size());
-  int32_t nearest = 0;
-  double least = std::numeric_limits<double>::infinity();
-  for (int32_t c = 0; c < static_cast<int32_t>(centroids.size() / row.size()); ++c) {
-    const double distance = SquaredDistance(&centroids[static_cast<size_t>(c) * dims], row.data(), dims);
-    if (distance < least) {
-      least = distance;
-      nearest = c;
-    }
-  }
-  return nearest;
-}
-
 absl::StatusOr<std::vector<int32_t>> ClusterWeightedPoints(std::span<const float> points, int32_t dims,
-                                                           std::span<const double> weights, int32_t clusters,
-                                                           int32_t iterations, uint64_t seed,
-                                                           const std::function<absl::Status()>& poll) {
+                                                           std::span<const double> weights,
+                                                           const KMeansOptions& options) {
+  const int32_t clusters = options.clusters;
+  const auto poll = [&options] { return Poll(options, 1); };
   const double capacity = kBalanceSlack * std::accumulate(weights.begin(), weights.end(), 0.0) / clusters;
   std::vector<int32_t> best;
   double least = std::numeric_limits<double>::infinity();
   for (int start = 0; start < kCoarseStarts; ++start) {
     const auto uniform = [&](uint32_t i) {
-      return static_cast<double>(Random(seed, Draw::kCoarseStart, start, i).Uniform());
+      return static_cast<double>(Random(options.seed, Draw::kCoarseStart, start, i).Uniform());
     };
     ATOLL_ASSIGN_OR_RETURN(std::vector<float> centroids,
                            StartCentroids(points, dims, weights, clusters, uniform, poll));
     std::vector<int32_t> assignment;
-    for (int32_t iteration = 0; iteration <= iterations; ++iteration) {
-      if (poll) ATOLL_RETURN_IF_ERROR(poll());
-      std::vector<double> costs = Distances(points, centroids, dims);
+    for (int32_t iteration = 0; iteration <= options.spec.coarse_iterations; ++iteration) {
+      ATOLL_RETURN_IF_ERROR(poll());
+      std::vector<double> costs = CentroidDistances(centroids, dims, options.device).Squared(points);
       ScaleByWeight(weights, clusters, &costs);
       std::vector<int32_t> next = AssignBalanced(costs, clusters, weights, capacity);
       ImproveAssignment(costs, clusters, weights, capacity, &next);
@@ -239,7 +206,8 @@ absl::StatusOr<std::vector<int32_t>> ClusterWeightedPoints(std::span<const float
       std::vector<double> counts(clusters, 0);
       MoveToMeans(points, dims, weights, assignment, 0, &counts, &centroids);
     }
-    const double cost = TotalCost(Distances(points, centroids, dims), clusters, assignment, weights);
+    const CentroidDistances distances(centroids, dims, options.device);
+    const double cost = TotalCost(distances.Squared(points), clusters, assignment, weights);
     if (cost < least) {
       least = cost;
       best = std::move(assignment);
@@ -249,18 +217,15 @@ absl::StatusOr<std::vector<int32_t>> ClusterWeightedPoints(std::span<const float
 }
 
 absl::StatusOr<Clustering> ClusterFeatures(FeatureRows* features, const KMeansOptions& options) {
-  const auto fine = static_cast<int32_t>(std::min<int64_t>(options.fine_centroids, features->rows()));
-  ATOLL_RETURN_IF_ERROR(CheckOptions(*features, options, fine));
   Clustering result{.dims = features->dims()};
-  ATOLL_ASSIGN_OR_RETURN(result.fine, FitFineCentroids(features, options, fine));
+  ATOLL_ASSIGN_OR_RETURN(result.fine, FitFineCentroids(features, options));
   ATOLL_ASSIGN_OR_RETURN(result.rows_of_fine, CountNearest(features, options, result.fine));
   const std::vector<double> weights(result.rows_of_fine.begin(), result.rows_of_fine.end());
-  ATOLL_ASSIGN_OR_RETURN(
-      result.coarse_of_fine,
-      ClusterWeightedPoints(result.fine, result.dims, weights, options.clusters, options.coarse_iterations,
-                            options.seed, [&options] { return Poll(options, 1); }));
+  ATOLL_ASSIGN_OR_RETURN(result.coarse_of_fine, ClusterWeightedPoints(result.fine, result.dims, weights, options));
   result.rows_of_coarse.assign(options.clusters, 0);
-  for (int32_t i = 0; i < fine; ++i) result.rows_of_coarse[result.coarse_of_fine[i]] += result.rows_of_fine[i];
+  for (size_t i = 0; i < result.rows_of_fine.size(); ++i) {
+    result.rows_of_coarse[result.coarse_of_fine[i]] += result.rows_of_fine[i];
+  }
   const auto empty = std::find(result.rows_of_coarse.begin(), result.rows_of_coarse.end(), 0);
   if (empty != result.rows_of_coarse.end()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "CLUSTER_EMPTY",

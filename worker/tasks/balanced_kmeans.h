@@ -1,15 +1,17 @@
 // Balanced hierarchical k-means over features that need not fit in memory: fine centroids from mini-batches, then the
 // fine centroids, weighted by their rows, into few coarse clusters of about equal size. Source: MoDE (Ma et al. 2024,
-// arXiv 2404.16030), as DDM clusters its data (arXiv 2501.05450). Pure: floats and decisions, no LibTorch, no files.
+// arXiv 2404.16030), as DDM clusters its data (arXiv 2501.05450).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/spec/spec.h"
 
 namespace atl::tasks {
 
@@ -29,15 +31,16 @@ inline constexpr double kBalanceSlack = 1.05;
 
 struct KMeansOptions {
   int32_t clusters = 0;
-  int32_t fine_centroids = 0;  // lowered to the number of rows
-  int32_t fine_iterations = 50;
-  int32_t coarse_iterations = 100;
-  int32_t batch_size = 1024;
+  spec::ClusterSpec spec;  // as validated: at least as many fine centroids as clusters, at most as many as rows
   uint64_t seed = 0;
+  std::string device = "cpu";  // of the distances
   // Asked between batches, and between rounds over the centroids, with the share that is done, 0 to 1; an error ends
   // the work with it.
   std::function<absl::Status(double done)> poll;
 };
+
+// Replaces `rows` with rows [first, first + CentroidDistances::kBlock), as many as there are.
+absl::Status ReadBlock(FeatureRows* features, int64_t first, std::vector<float>* rows);
 
 struct Clustering {
   int32_t dims = 0;
@@ -47,18 +50,15 @@ struct Clustering {
   std::vector<int64_t> rows_of_coarse;
 };
 
-// Deterministic by seed. Memory: one batch, one sample for the start (at least 8 rows per fine centroid) and the
-// centroids. INVALID_ARGUMENT when rows, fine centroids or distinct rows are fewer than the clusters.
+// Deterministic by seed on one type of processor, number of threads and device. Memory: one batch, one sample for the
+// start (at least 8 rows per fine centroid) and the centroids. INVALID_ARGUMENT when distinct rows are fewer than the
+// clusters.
 absl::StatusOr<Clustering> ClusterFeatures(FeatureRows* features, const KMeansOptions& options);
 
-// The nearest centroid by squared distance; the lower index of equal ones.
-int32_t NearestCentroid(std::span<const float> centroids, std::span<const float> row);
-
 // Balanced k-means of weighted points, the second level: a cluster per point. Several starts, the cheapest wins.
-// Quadratic in the points. `poll`, which may be empty, is asked between rounds; its error ends the work.
+// Quadratic in the points. Reads nothing of the options that belongs to fine centroids.
 absl::StatusOr<std::vector<int32_t>> ClusterWeightedPoints(std::span<const float> points, int32_t dims,
-                                                           std::span<const double> weights, int32_t clusters,
-                                                           int32_t iterations, uint64_t seed,
-                                                           const std::function<absl::Status()>& poll = {});
+                                                           std::span<const double> weights,
+                                                           const KMeansOptions& options);
 
 }  // namespace atl::tasks

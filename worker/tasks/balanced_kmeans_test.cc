@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
@@ -16,6 +17,7 @@
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "worker/tasks/balanced_assignment.h"
+#include "worker/tasks/centroid_distances.h"
 
 namespace atl::tasks {
 namespace {
@@ -29,7 +31,6 @@ class VectorRows : public FeatureRows {
     std::copy_n(&values_[row * dims_], dims_, out.begin());
     return absl::OkStatus();
   }
-  std::span<const float> Row(int64_t row) const { return std::span(values_).subspan(row * dims_, dims_); }
 
  private:
   std::vector<float> values_;
@@ -52,8 +53,64 @@ std::vector<float> Digits() {
   return pixels;
 }
 
-int32_t ClusterOf(const Clustering& clustering, std::span<const float> row) {
-  return clustering.coarse_of_fine[NearestCentroid(clustering.fine, row)];
+// The cluster of every row of `values`.
+std::vector<int32_t> ClustersOf(const Clustering& clustering, std::span<const float> values) {
+  std::vector<int32_t> clusters = CentroidDistances(clustering.fine, clustering.dims, "cpu").Nearest(values);
+  for (int32_t& cluster : clusters) cluster = clustering.coarse_of_fine[cluster];
+  return clusters;
+}
+
+// Random rows in which no two distances are equal to within rounding.
+std::vector<float> RandomRows(int64_t rows, int32_t dims, uint64_t sample) {
+  std::vector<float> values(rows * dims);
+  CounterRandom(7, RandomPurpose::kSubset, 0, sample).Normal(values);
+  return values;
+}
+
+TEST(CentroidDistancesTest, AreThoseOfTheDifferencesFarFromZeroToo) {
+  constexpr int32_t kDims = 40;
+  for (const float offset : {0.0F, 1000.0F}) {
+    std::vector<float> rows = RandomRows(30, kDims, 1);
+    std::vector<float> centroids = RandomRows(20, kDims, 2);
+    for (float& value : rows) value += offset;
+    for (float& value : centroids) value += offset;
+    const std::vector<double> squared = CentroidDistances(centroids, kDims, "cpu").Squared(rows);
+    ASSERT_EQ(squared.size(), 600U);
+    for (int i = 0; i < 30; ++i) {
+      for (int c = 0; c < 20; ++c) {
+        double expected = 0;
+        for (int j = 0; j < kDims; ++j) expected += std::pow(double{rows[i * kDims + j]} - centroids[c * kDims + j], 2);
+        EXPECT_NEAR(squared[i * 20 + c], expected, 1e-5 * expected) << offset;
+      }
+    }
+  }
+}
+
+TEST(CentroidDistancesTest, ARowsDistancesDoNotDependOnTheRowsBesideIt) {
+  constexpr int32_t kDims = 37;
+  const std::vector<float> rows = RandomRows(CentroidDistances::kBlock + 100, kDims, 1);
+  const CentroidDistances distances(RandomRows(50, kDims, 2), kDims, "cpu");
+  const std::vector<double> whole = distances.Squared(rows);
+  const std::vector<int32_t> nearest = distances.Nearest(rows);
+  for (const int64_t row : {int64_t{0}, int64_t{1}, int64_t{777}, CentroidDistances::kBlock - 1,
+                            CentroidDistances::kBlock, CentroidDistances::kBlock + 99}) {
+    const auto one = std::span(rows).subspan(row * kDims, kDims);
+    EXPECT_EQ(distances.Squared(one), std::vector<double>(&whole[row * 50], &whole[row * 50 + 50])) << row;
+    EXPECT_EQ(distances.Nearest(one)[0], nearest[row]);
+  }
+}
+
+TEST(CentroidDistancesTest, OfEqualCentroidsTheLowestIndexIsTheNearest) {
+  constexpr int32_t kDims = 19;
+  const std::vector<float> three = RandomRows(3, kDims, 3);
+  std::vector<float> centroids;
+  for (int i = 0; i < 40; ++i) centroids.insert(centroids.end(), three.begin(), three.end());
+  const std::vector<float> rows = RandomRows(200, kDims, 4);
+  for (const int32_t nearest : CentroidDistances(centroids, kDims, "cpu").Nearest(rows)) EXPECT_LT(nearest, 3);
+  // Half way between centroids 0 and 1.
+  const std::vector<float> line = {-1, 1, -1, 1, 5};
+  EXPECT_EQ(CentroidDistances(line, 1, "cpu").Nearest(std::vector<float>{0, 0.25, -0.25, 3.5}),
+            (std::vector<int32_t>{0, 1, 0, 4}));
 }
 
 TEST(ClusterFeatures, RealDigitsInFourClustersStayBelowOneAndAHalfTimesTheMean) {
@@ -62,8 +119,7 @@ TEST(ClusterFeatures, RealDigitsInFourClustersStayBelowOneAndAHalfTimesTheMean) 
   VectorRows rows(pixels, 64);
   ASSERT_EQ(rows.rows(), 1797);
   for (const uint64_t seed : {0u, 1u, 2u, 3u}) {
-    const auto clustering =
-        ClusterFeatures(&rows, {.clusters = 4, .fine_centroids = 64, .batch_size = 1024, .seed = seed});
+    const auto clustering = ClusterFeatures(&rows, {.clusters = 4, .spec = {.fine_centroids = 64}, .seed = seed});
     ASSERT_TRUE(clustering.ok()) << clustering.status();
     const auto& sizes = clustering->rows_of_coarse;
     EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), 1797);
@@ -71,7 +127,7 @@ TEST(ClusterFeatures, RealDigitsInFourClustersStayBelowOneAndAHalfTimesTheMean) 
     EXPECT_GT(*std::min_element(sizes.begin(), sizes.end()), 0.7 * 1797 / 4);
     // The sizes are those of the rule by which samples are placed later.
     std::vector<int64_t> placed(4, 0);
-    for (int64_t i = 0; i < rows.rows(); ++i) ++placed[ClusterOf(*clustering, rows.Row(i))];
+    for (const int32_t cluster : ClustersOf(*clustering, pixels)) ++placed[cluster];
     EXPECT_EQ(placed, sizes);
   }
 }
@@ -80,7 +136,8 @@ TEST(ClusterFeatures, TheSameSeedGivesTheSameBitsAndAnotherSeedOthers) {
   const std::vector<float> pixels = Digits();
   if (pixels.empty()) GTEST_SKIP() << "the digits of ATOLL_PREFIX are not there: run through ctest";
   VectorRows rows(pixels, 64);
-  const KMeansOptions options{.clusters = 4, .fine_centroids = 32, .fine_iterations = 10, .batch_size = 256, .seed = 5};
+  const KMeansOptions options{
+      .clusters = 4, .spec = {.fine_centroids = 32, .fine_iterations = 10, .batch_size = 256}, .seed = 5};
   const auto first = ClusterFeatures(&rows, options);
   const auto second = ClusterFeatures(&rows, options);
   ASSERT_TRUE(first.ok() && second.ok());
@@ -109,33 +166,26 @@ class BlobRows : public FeatureRows {
 TEST(ClusterFeatures, FeaturesLargerThanABatchAreReadInBatches) {
   BlobRows rows;
   const auto clustering =
-      ClusterFeatures(&rows, {.clusters = 4, .fine_centroids = 16, .fine_iterations = 20, .batch_size = 256});
+      ClusterFeatures(&rows, {.clusters = 4, .spec = {.fine_centroids = 16, .fine_iterations = 20, .batch_size = 256}});
   ASSERT_TRUE(clustering.ok()) << clustering.status();
   // One sample for the start, 20 batches, one pass that counts.
   EXPECT_EQ(rows.reads, 256 + 20 * 256 + 50'000);
-  std::vector<float> row(8);
-  std::vector<int32_t> cluster_of_blob(4);
-  for (int64_t i = 0; i < 4000; ++i) {
-    ASSERT_TRUE(rows.Read(i, row).ok());
-    const int32_t cluster = ClusterOf(*clustering, row);
-    if (i < 4) cluster_of_blob[i] = cluster;
-    EXPECT_EQ(cluster, cluster_of_blob[i % 4]) << i;
-  }
-  EXPECT_EQ(std::set<int32_t>(cluster_of_blob.begin(), cluster_of_blob.end()).size(), 4u);
+  std::vector<float> block;
+  ASSERT_TRUE(ReadBlock(&rows, 0, &block).ok());
+  const std::vector<int32_t> clusters = ClustersOf(*clustering, block);
+  for (size_t i = 0; i < clusters.size(); ++i) EXPECT_EQ(clusters[i], clusters[i % 4]) << i;
+  EXPECT_EQ(std::set<int32_t>(clusters.begin(), clusters.end()).size(), 4u);
 }
 
-TEST(ClusterFeatures, RefusesWhatCannotBeClustered) {
-  VectorRows three({0, 1, 2}, 1);
-  EXPECT_EQ(ErrorField(ClusterFeatures(&three, {.clusters = 4, .fine_centroids = 8}).status()), "experts");
-  EXPECT_EQ(ErrorField(ClusterFeatures(&three, {.clusters = 3, .fine_centroids = 2}).status()),
-            "clustering.fine_centroids");
+TEST(ClusterFeatures, RefusesFewerDistinctRowsThanClusters) {
   VectorRows same(std::vector<float>(20, 1.0F), 1);
-  EXPECT_EQ(ErrorReason(ClusterFeatures(&same, {.clusters = 2, .fine_centroids = 8}).status()), "CLUSTER_EMPTY");
+  EXPECT_EQ(ErrorReason(ClusterFeatures(&same, {.clusters = 2, .spec = {.fine_centroids = 8}}).status()),
+            "CLUSTER_EMPTY");
 }
 
 TEST(ClusterFeatures, AnErrorOfThePollEndsIt) {
   BlobRows rows;
-  KMeansOptions options{.clusters = 2, .fine_centroids = 4, .batch_size = 64};
+  KMeansOptions options{.clusters = 2, .spec = {.fine_centroids = 4, .batch_size = 64}};
   options.poll = [](double done) { return done > 0.3 ? absl::AbortedError("cancelled") : absl::OkStatus(); };
   EXPECT_EQ(ClusterFeatures(&rows, options).status().code(), absl::StatusCode::kAborted);
   EXPECT_LT(rows.reads, 50'000);
@@ -203,7 +253,7 @@ TEST(ClusterWeightedPoints, EqualsBruteForceOnTinySeparableData) {
   };
   for (const std::vector<float>& points : cases) {
     const std::vector<double> weights(points.size(), 1.0);
-    const auto assignment = ClusterWeightedPoints(points, 1, weights, 3, 100, 0);
+    const auto assignment = ClusterWeightedPoints(points, 1, weights, {.clusters = 3});
     ASSERT_TRUE(assignment.ok()) << assignment.status();
     EXPECT_NEAR(CostAroundMeans(points, 3, *assignment), BruteForceCost(points, 3, points.size() / 3), 1e-6);
   }
@@ -216,7 +266,7 @@ TEST(ClusterWeightedPoints, BalanceHoldsWhereTheDataHasNone) {
   for (int i = 0; i < 10; ++i) points.push_back(100.0F + static_cast<float>(i));
   const std::vector<double> weights(points.size(), 1.0);
   std::vector<int> sizes(4, 0);
-  const auto assignment = ClusterWeightedPoints(points, 1, weights, 4, 100, 0);
+  const auto assignment = ClusterWeightedPoints(points, 1, weights, {.clusters = 4});
   ASSERT_TRUE(assignment.ok()) << assignment.status();
   for (const int32_t cluster : *assignment) ++sizes[cluster];
   EXPECT_LE(*std::max_element(sizes.begin(), sizes.end()), 27);

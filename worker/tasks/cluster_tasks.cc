@@ -3,6 +3,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/storage/safetensors.h"
 #include "worker/tasks/balanced_kmeans.h"
+#include "worker/tasks/centroid_distances.h"
 #include "worker/tasks/feature_files.h"
 #include "worker/tasks/task_files.h"
 
@@ -126,27 +128,20 @@ absl::StatusOr<std::vector<spec::Artifact>> Cluster(const TaskContext& context) 
                      0));
     return std::vector<spec::Artifact>{std::move(artifact)};
   }
-  if (spec.clustering.method != "kmeans") {
-    return FieldError("clustering.method", "CLUSTER_METHOD",
-                      fmt::format("expected kmeans or random, found '{}'", spec.clustering.method));
-  }
   ATOLL_ASSIGN_OR_RETURN(const std::vector<spec::Artifact> inputs,
                          FindInputs(context.grant, spec::TaskKind::kFeaturize, "features"));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<FeatureFiles> features,
                          FeatureFiles::Open(context.store, inputs, spec.clustering.normalize));
   constexpr int64_t kProgressSteps = 100;
-  ATOLL_ASSIGN_OR_RETURN(const Clustering clustering,
-                         ClusterFeatures(features.get(), {.clusters = spec.experts,
-                                                          .fine_centroids = spec.clustering.fine_centroids,
-                                                          .fine_iterations = spec.clustering.fine_iterations,
-                                                          .coarse_iterations = spec.clustering.coarse_iterations,
-                                                          .batch_size = spec.clustering.batch_size,
-                                                          .seed = spec.seed,
-                                                          .poll = [&context](double done) {
-                                                            Report(context, static_cast<int64_t>(done * kProgressSteps),
-                                                                   kProgressSteps);
-                                                            return CheckCancelled(context);
-                                                          }}));
+  const auto poll = [&context](double done) {
+    Report(context, static_cast<int64_t>(done * kProgressSteps), kProgressSteps);
+    return CheckCancelled(context);
+  };
+  ATOLL_ASSIGN_OR_RETURN(const Clustering clustering, ClusterFeatures(features.get(), {.clusters = spec.experts,
+                                                                                       .spec = spec.clustering,
+                                                                                       .seed = spec.seed,
+                                                                                       .device = context.device,
+                                                                                       .poll = poll}));
   const std::vector<int64_t> coarse_of_fine(clustering.coarse_of_fine.begin(), clustering.coarse_of_fine.end());
   const auto fine = static_cast<int64_t>(coarse_of_fine.size());
   ATOLL_ASSIGN_OR_RETURN(spec::Artifact artifact,
@@ -165,10 +160,12 @@ absl::StatusOr<std::vector<spec::Artifact>> Partition(const TaskContext& context
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<dataset::SampleReader> samples,
                          dataset::SampleReader::Open(context.store, {shard}, /*cached_row_groups=*/1));
   std::unique_ptr<FeatureFiles> features;
-  std::vector<float> row;
+  std::optional<CentroidDistances> distances;
+  std::vector<float> block;
+  std::vector<int32_t> nearest;  // of the block's rows
   if (placement.method != "random") {
     ATOLL_ASSIGN_OR_RETURN(features, OpenShardFeatures(context, samples->size(), placement));
-    row.resize(features->dims());
+    distances.emplace(placement.fine.values, features->dims(), context.device);
   }
   PartitionWriters writers(context, shard.split);
   for (int64_t i = 0; i < samples->size(); ++i) {
@@ -182,8 +179,12 @@ absl::StatusOr<std::vector<spec::Artifact>> Partition(const TaskContext& context
       const CounterRandom random(spec.seed, RandomPurpose::kCluster, kRandomClusterStep, sample.id);
       cluster = static_cast<int32_t>(random.Below(spec.experts));
     } else {
-      ATOLL_RETURN_IF_ERROR(features->Read(i, row));
-      cluster = static_cast<int32_t>(placement.coarse_of_fine[NearestCentroid(placement.fine.values, row)]);
+      const int64_t in_block = i % CentroidDistances::kBlock;
+      if (in_block == 0) {
+        ATOLL_RETURN_IF_ERROR(ReadBlock(features.get(), i, &block));
+        nearest = distances->Nearest(block);
+      }
+      cluster = static_cast<int32_t>(placement.coarse_of_fine[nearest[in_block]]);
     }
     ATOLL_RETURN_IF_ERROR(writers.Add(cluster, sample));
   }

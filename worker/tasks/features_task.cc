@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -115,35 +114,29 @@ absl::StatusOr<Extractor> ColumnExtractor(const TaskContext& context, const data
 
 absl::StatusOr<Extractor> ScriptExtractor(const TaskContext& context, const dataset::DatasetManifest& manifest) {
   const spec::FeatureSpec& features = context.grant.spec.features;
-  // A job of before, whose hash is not known, goes on with the file as it is.
-  absl::StatusOr<std::string> archive =
-      features.encoder_sha256.empty() ? context.store->Read(features.encoder_uri)
-                                      : context.store->ReadVerified(features.encoder_uri, features.encoder_sha256);
+  const absl::StatusOr<std::string> archive =
+      context.store->ReadVerified(features.encoder_uri, features.encoder_sha256);
   if (!archive.ok()) return WithContext(archive.status(), "features.encoder_uri");
-  ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<ScriptEncoder> encoder, ScriptEncoder::Load(*archive, features.encoder_uri));
+  ATOLL_ASSIGN_OR_RETURN(ScriptEncoder encoder, LoadScriptEncoder(*archive, features.encoder_uri));
   return [encoder = std::move(encoder), manifest](dataset::SampleReader* samples, int64_t first,
                                                   int64_t count) -> absl::StatusOr<at::Tensor> {
     const int64_t values = int64_t{manifest.channels} * manifest.height * manifest.width;
     ATOLL_ASSIGN_OR_RETURN(const at::Tensor planes, ReadBatch(samples, manifest, first, count, values, &ReadPlanes));
-    return encoder->Encode(planes.view({count, manifest.channels, manifest.height, manifest.width}));
+    return encoder(planes.view({count, manifest.channels, manifest.height, manifest.width}));
   };
 }
 
 absl::StatusOr<Extractor> MakeExtractor(const TaskContext& context, const dataset::DatasetManifest& manifest) {
   const std::string& kind = context.grant.spec.features.kind;
-  if (kind == "pixels_pca") return PcaExtractor(context, manifest);
   if (kind == "column") return ColumnExtractor(context, manifest);
   if (kind == "torchscript") return ScriptExtractor(context, manifest);
-  return FieldError("features.kind", "FEATURE_KIND",
-                    fmt::format("expected pixels_pca, column or torchscript, found '{}'", kind));
+  return PcaExtractor(context, manifest);
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<spec::Artifact>> FitFeatures(const TaskContext& context,
                                                         const dataset::DatasetManifest& manifest) {
-  at::set_num_threads(std::max(1, context.threads));
-  const at::InferenceMode inference;
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<dataset::SampleReader> samples,
                          dataset::SampleReader::Open(context.store, dataset::ShardsOf(manifest, "train"), 1));
   const int64_t rows = samples->size();
@@ -176,8 +169,6 @@ absl::StatusOr<std::vector<spec::Artifact>> FitFeatures(const TaskContext& conte
 
 absl::StatusOr<std::vector<spec::Artifact>> Featurize(const TaskContext& context,
                                                       const dataset::DatasetManifest& manifest) {
-  at::set_num_threads(std::max(1, context.threads));
-  const at::InferenceMode inference;
   ATOLL_ASSIGN_OR_RETURN(const dataset::Shard shard, TrainingShard(manifest, context.grant.index));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<dataset::SampleReader> samples,
                          dataset::SampleReader::Open(context.store, {shard}, 1));

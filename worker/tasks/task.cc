@@ -3,6 +3,8 @@
 #include <exception>
 #include <new>
 
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include "common/base/errors.h"
@@ -40,6 +42,8 @@ absl::StatusOr<std::vector<spec::Artifact>> Dispatch(const TaskContext& context)
 // LibTorch and the standard library throw; nothing above this function does.
 absl::StatusOr<std::vector<spec::Artifact>> RunTask(const TaskContext& context) {
   try {
+    at::set_num_threads(context.threads);
+    const at::NoGradGuard no_grad;
     return Dispatch(context);
   } catch (const std::bad_alloc&) {
     return MakeError(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@ struct TaskContext {
   spec::TaskGrant grant;
   storage::BlobStore* store = nullptr;
   int32_t threads = 1;
+  std::string device = "cpu";  // where features are clustered
   // Volatile progress; may be called often.
   std::function<void(const spec::Progress&)> report;
   // Polled between batches: a task that sees true ends with ABORTED.
