@@ -5,6 +5,7 @@
 
 #include "common/base/errors.h"
 #include "common/model/ops.h"
+#include "common/model/testing.h"
 
 namespace atl::model {
 namespace {
@@ -148,8 +149,7 @@ TEST(DitTest, ASelfConditionedModelReadsItsEstimateAndZerosWithoutOne) {
     return Get(embed.Forward({{"x", x}, {"t", t}, {"class", classes}, {"estimate", e}}), "tokens").select(1, 1);
   };
   const at::Tensor none = at::cat({x, at::zeros_like(x)}, 1).slice(2, 0, 2).slice(3, 2, 4).reshape({3, -1});
-  EXPECT_TRUE(
-      at::allclose(tokens(estimate) - tokens(at::zeros_like(x)), at::linear(pixels - none, weight), 1e-4, 1e-5));
+  EXPECT_TRUE(IsNear(tokens(estimate) - tokens(at::zeros_like(x)), at::linear(pixels - none, weight)));
 }
 
 TEST(DitConfigTest, SelfConditioningIsWrittenWhereItIsAndForVelocitiesOnly) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "common/base/errors.h"
+#include "common/model/testing.h"
 #include "common/model/weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -83,7 +84,7 @@ TEST(FrozenTest, PartsOfABatchGiveTheRowsOfTheWhole) {
   const at::Tensor whole = *(*components)[1].Run(*(*components)[0].Run(images, 0, 1), 0, 3);
   for (const auto& [first, n] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {1, 3}, {4, 4}}) {
     const at::Tensor part = *(*components)[1].Run(*(*components)[0].Run(images.narrow(0, first, n), 0, 1), 0, 3);
-    EXPECT_TRUE(at::allclose(part, whole.narrow(0, first, n), 1e-5, 1e-5)) << first;
+    EXPECT_TRUE(IsNear(part, whole.narrow(0, first, n))) << first;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/base/errors.h"
 #include "common/model/dit.h"
+#include "common/model/testing.h"
 #include "common/planner/frozen_flow.h"
 #include "gmock/gmock.h"
 #include "worker/trainer/batch_feed.h"
@@ -159,8 +160,8 @@ TEST(FrozenTrainingTest, PartsOfTheBatchEqualTheWholeWithinRounding) {
   EXPECT_EQ(latents.sizes(), at::IntArrayRef({16, 2, 4, 4}));
   EXPECT_EQ(conditions.sizes(), at::IntArrayRef({16, 32}));
   EXPECT_GT(latents.std().item<float>(), 0.05);
-  EXPECT_TRUE(at::allclose(latents, part_latents, 1e-5, 1e-5));
-  EXPECT_TRUE(at::allclose(conditions, part_conditions, 1e-5, 1e-5));
+  EXPECT_TRUE(model::IsNear(part_latents, latents));
+  EXPECT_TRUE(model::IsNear(part_conditions, conditions));
 }
 
 TEST(FrozenTrainingTest, TheModelLearnsTheLatentsUnderTheirConditions) {
@@ -179,8 +180,7 @@ TEST(FrozenTrainingTest, TheModelLearnsTheLatentsUnderTheirConditions) {
   ASSERT_TRUE(batch.ok()) << batch.status();
   // x_t = (1 - t) x0 + t eps and target = eps - x0, so x0 = x_t - t target.
   const at::Tensor t = (*batch)->noised.t.view({-1, 1, 1, 1});
-  EXPECT_TRUE(at::allclose((*batch)->noised.x_t - t * (*batch)->noised.target, *(*frozen)->Latents(4, SamplesOf(4)),
-                           1e-5, 1e-5));
+  EXPECT_TRUE(model::IsNear((*batch)->noised.x_t - t * (*batch)->noised.target, *(*frozen)->Latents(4, SamplesOf(4))));
   EXPECT_TRUE(at::equal((*batch)->condition, *(*frozen)->Conditions(4, SamplesOf(4))));
   // The condition reaches the conditioning.
   const model::LayerList embed =
@@ -198,7 +198,7 @@ TEST(FrozenTrainingTest, DroppedClassesReachComponentsAsTheNullClass) {
   planner::Plan plan = LatentPlan(options, 1);
   planner::AppendPieces(&plan);
   const at::Tensor conditions = Outputs(options, plan).second;
-  for (int64_t i = 1; i < 16; ++i) EXPECT_TRUE(at::allclose(conditions[0], conditions[i]));
+  for (int64_t i = 1; i < 16; ++i) EXPECT_TRUE(model::IsNear(conditions[i], conditions[0]));
 }
 
 TrainerOptions Unfrozen(TrainerOptions options) {
