@@ -39,7 +39,11 @@ class DigitsGateTest : public ::testing::Test {
         store_.get(), {.name = "all", .format = dataset::SourceFormat::kParquet, .paths = {path}});
     ASSERT_TRUE(manifest.ok()) << manifest.status();
     const auto reader = dataset::SampleReader::Open(store_.get(), manifest->shards).value();
-    for (int64_t i = 0; i < reader->size(); ++i) digits_.push_back(reader->Read(i).value());
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < reader->size(); ++i) sum += digits_.emplace_back(reader->Read(i).value()).id;
+    ASSERT_EQ(digits_.size(), 1797U);
+    // Ids hash pixels and labels: another sum means that deploy/digits_parquet.py writes other images.
+    ASSERT_EQ(sum, 16379535061042485792U);
   }
 
   // Deals the digits anew: 50 of each class as fresh ones, 180 held-out images, and the others to train on.
