@@ -3,7 +3,6 @@
 //
 //   kmeans_bench [pairs]
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <span>
@@ -60,7 +59,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int Main(int pairs) {
+absl::Status Run(int pairs) {
   at::set_num_threads(1);
   const at::NoGradGuard no_grad;
   const std::vector<float> rows = Values(kRows, 0);
@@ -79,18 +78,19 @@ int Main(int pairs) {
     speedup.push_back(loop.back() / product.back());
   }
   if (!std::equal(by_loop.begin(), by_loop.end(), nearest.begin())) {
-    std::fprintf(stderr, "kmeans_bench: expected the same nearest centroids of both, found others\n");
-    return 1;
+    return absl::InternalError("expected the same nearest centroids of both, found others");
   }
-  PrintFigure("distances", "speedup", Median(speedup), "1");
+  PrintFigure("distances", "speedup", Median(speedup), "1", AtLeast(20));
   PrintFigure("distances", "rows_per_second", 1 / Median(product), "1/s");
   PrintFigure("distances", "loop_rows_per_second", 1 / Median(loop), "1/s");
-  return 0;
+  return absl::OkStatus();
 }
 
 }  // namespace
 }  // namespace atl::bench
 
 int main(int argc, char** argv) {
-  return atl::bench::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 9);
+  atl::bench::KeepStandardOutputForFigures();
+  const absl::Status status = atl::bench::Run(argc > 1 ? std::max(1, std::atoi(argv[1])) : 9);
+  return atl::bench::EndBench("kmeans_bench", status);
 }
