@@ -46,7 +46,6 @@ void AddFilesNamedBy(const atlpb::job::v1::Job& job, std::vector<NamedFile>* kno
     files.push_back({"features.encoder_uri", spec.features.encoder_uri, spec.features.encoder_sha256});
   }
   for (const spec::FrozenFileField& file : files) {
-    if (file.sha256.empty()) continue;  // a job of before
     known->push_back({file.uri, file.sha256, fmt::format("job {}: {}", job.job_id(), file.field)});
   }
 }

@@ -112,9 +112,8 @@ std::string ToJson(const JobSpec& spec) {
 }
 
 absl::StatusOr<JobSpec> ParseStoredJobSpec(std::string_view text, std::string_view name) {
-  // Coordinators up to the first release wrote YAML.
-  if (text.empty() || text.front() != '{') return ParseJobSpec(text, name);
   JsonTree tree{std::string(name)};
+  // The YAML reader says what is wrong with it.
   if (text.size() > kMaxYamlBytes || !nlohmann::json::sax_parse(text, &tree)) return ParseJobSpec(text, name);
   return ReadJobSpec(*tree.root());
 }

@@ -27,7 +27,7 @@ struct FeatureSpec {
   int32_t components = 32;
   std::string column;
   std::string encoder_uri;
-  std::string encoder_sha256;  // lower-case hex; filled in at submission. Empty in a job of before: not checked
+  std::string encoder_sha256;  // lower-case hex; filled in at submission
   bool operator==(const FeatureSpec&) const = default;
 };
 

@@ -29,27 +29,15 @@
 namespace atl::storage {
 namespace {
 
-constexpr size_t kCopyBytes = size_t{1} << 20;
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr absl::Duration kStalePartAge = absl::Hours(24);
-constexpr absl::Duration kDeadClaimAge = absl::Minutes(10);
 
-// Below the root of an object store: what its processes agree on. Never listed.
-constexpr char kAgreedFolder[] = ".atoll";
-constexpr char kChoiceFile[] = ".atoll/create-once";
+// Below the root of an object store, never listed: on which conditional writes are tried.
+constexpr char kOwnFolder[] = ".atoll";
 constexpr char kProbeFile[] = ".atoll/probe";
-constexpr char kConditional[] = "conditional put";
-constexpr char kClaims[] = "claims";
-constexpr int64_t kMaxChoiceBytes = 1024;
 
 absl::Status ExistsAlready(std::string_view uri) {
   return MakeError(absl::StatusCode::kAlreadyExists, "BLOB_EXISTS", fmt::format("{} exists already", uri));
-}
-
-std::unique_ptr<ConditionalPut> ConditionalPutOf(const std::shared_ptr<arrow::fs::FileSystem>& filesystem,
-                                                 const RemoteOptions& options) {
-  auto s3 = std::dynamic_pointer_cast<arrow::fs::S3FileSystem>(filesystem);
-  return s3 == nullptr ? nullptr : std::make_unique<ConditionalPut>(std::move(s3), options);
 }
 
 absl::Status Outside(std::string_view uri, std::string_view root, std::string_view why) {
@@ -102,7 +90,7 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(std::string_view root
                        fmt::format("cannot open {}: the bucket is not there", public_uri));
     }
   }
-  std::unique_ptr<BlobStore> store = Over(public_uri, path, std::move(filesystem), options);
+  std::unique_ptr<BlobStore> store(new BlobStore(public_uri, path, std::move(filesystem), /*local=*/false, options));
   if (scheme == "s3") store->s3_uri_ = root_uri;
   return store;
 }
@@ -116,23 +104,16 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::OpenForGrants(std::string_
   // Only to check the options and to split the path off.
   std::string path;
   ATOLL_RETURN_IF_ERROR(OpenRemote(std::string(root_uri), options, &path).status());
-  std::unique_ptr<BlobStore> store = Over(PublicUri(root_uri), path, /*filesystem=*/nullptr, options);
+  std::unique_ptr<BlobStore> store(
+      new BlobStore(PublicUri(root_uri), path, /*filesystem=*/nullptr, /*local=*/false, options));
   store->s3_uri_ = root_uri;
   return store;
 }
 
-std::unique_ptr<BlobStore> BlobStore::Over(const std::string& root_uri, const std::string& root_path,
-                                           std::shared_ptr<arrow::fs::FileSystem> filesystem,
-                                           const RemoteOptions& options) {
-  return std::unique_ptr<BlobStore>(new BlobStore(std::string(WithoutTrailingSlashes(root_uri)),
-                                                  std::string(WithoutTrailingSlashes(root_path)), std::move(filesystem),
-                                                  /*local=*/false, options));
-}
-
-BlobStore::BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem,
-                     bool local, const RemoteOptions& options)
+BlobStore::BlobStore(std::string root_uri, const std::string& root_path,
+                     std::shared_ptr<arrow::fs::FileSystem> filesystem, bool local, const RemoteOptions& options)
     : root_uri_(std::move(root_uri)),
-      root_path_(std::move(root_path)),
+      root_path_(WithoutTrailingSlashes(root_path)),
       local_(local),
       options_(options),
       opened_(AccessOver(std::move(filesystem), options)),
@@ -144,7 +125,7 @@ std::shared_ptr<const BlobStore::Access> BlobStore::AccessOver(std::shared_ptr<a
                                                                const RemoteOptions& options) {
   if (filesystem == nullptr) return nullptr;
   auto access = std::make_shared<Access>();
-  access->conditional_put = ConditionalPutOf(filesystem, options);
+  access->conditional_put = ConditionalPut::Over(filesystem, options);
   access->filesystem = std::move(filesystem);
   return access;
 }
@@ -224,10 +205,6 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> BlobStore::OpenWriter(std::string_vi
   }
   const std::string what = fmt::format("cannot write {}", uri);
   ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
-  // Object stores have no folders; other filesystems want them first.
-  if (const std::string type = access->filesystem->type_name(); type != "s3" && type != "gcs") {
-    ATOLL_RETURN_IF_ARROW_ERROR(access->filesystem->CreateDir(path.substr(0, path.rfind('/'))), what);
-  }
   ATOLL_ASSIGN_OR_RETURN_ARROW(auto stream, access->filesystem->OpenOutputStream(path), what);
   return std::make_unique<RemoteWriter>(std::string(uri), path, access->filesystem, std::move(stream));
 }
@@ -241,9 +218,8 @@ absl::StatusOr<WrittenFile> BlobStore::Write(std::string_view uri, std::string_v
 absl::StatusOr<WrittenFile> BlobStore::CreateOnce(std::string_view uri, std::string_view bytes) {
   ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
   if (!local_) {
-    ATOLL_ASSIGN_OR_RETURN(const bool conditionally, CreatesConditionally());
-    if (!conditionally) return CreateClaimed(uri, bytes);
     ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
+    ATOLL_RETURN_IF_ERROR(CheckCreateOnce(*access));
     ATOLL_ASSIGN_OR_RETURN(const bool created,
                            access->conditional_put->PutIfAbsent(path, bytes, fmt::format("cannot write {}", uri)));
     if (!created) return ExistsAlready(uri);
@@ -255,51 +231,21 @@ absl::StatusOr<WrittenFile> BlobStore::CreateOnce(std::string_view uri, std::str
   return writer->Finish();
 }
 
-// Both ways on one file would not see each other, so that all processes must choose alike: by the file that the first
-// of them leaves. Two that try at once come to the same end.
-absl::StatusOr<bool> BlobStore::CreatesConditionally() {
-  ATOLL_ASSIGN_OR_RETURN(const auto access, Reach());
-  if (access->conditional_put == nullptr) return false;
-  absl::MutexLock lock(&choice_mutex_);
-  if (creates_conditionally_.has_value()) return *creates_conditionally_;
-  const std::string uri = UriOf(kChoiceFile);
-  absl::StatusOr<std::string> chosen = Read(uri, kMaxChoiceBytes);
-  if (absl::IsNotFound(chosen.status())) {
-    ATOLL_ASSIGN_OR_RETURN(const bool honoured,
-                           access->conditional_put->Probe(fmt::format("{}/{}", root_path_, kProbeFile),
-                                                          fmt::format("cannot write {}", UriOf(kProbeFile))));
-    chosen = honoured ? kConditional : kClaims;
-    ATOLL_RETURN_IF_ERROR(Write(uri, *chosen).status());
+absl::Status BlobStore::CheckCreateOnce(const Access& access) {
+  // The coordinator that had keys granted has tried it, and they need not open the object of the trial.
+  if (&access != opened_.get() || creates_once_) return absl::OkStatus();
+  ATOLL_ASSIGN_OR_RETURN(const bool honoured,
+                         access.conditional_put->Probe(fmt::format("{}/{}", root_path_, kProbeFile),
+                                                       fmt::format("cannot write {}", UriOf(kProbeFile))));
+  if (!honoured) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "CREATE_ONCE_UNSUPPORTED",
+        fmt::format("{}: expected a server with conditional writes (PutObject with If-None-Match: *), found "
+                    "one that writes all the same or refuses them",
+                    root_uri_));
   }
-  ATOLL_RETURN_IF_ERROR(chosen.status());
-  if (*chosen != kConditional && *chosen != kClaims) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "FORMAT_UNSUPPORTED",
-                     fmt::format("{}: expected '{}' or '{}', found '{}'", uri, kConditional, kClaims, *chosen));
-  }
-  creates_conditionally_ = *chosen == kConditional;
-  return *creates_conditionally_;
-}
-
-// Object stores list and read what was just written, but Arrow offers no conditional write. A claim is written, then
-// the claims are listed: whoever sees a claim besides its own gives way, so that of two at once at most one goes on to
-// write the file, and the other, when it looks again, finds the file there.
-absl::StatusOr<WrittenFile> BlobStore::CreateClaimed(std::string_view uri, std::string_view bytes) {
-  const std::string claims = fmt::format("{}.claims", uri);
-  const std::string claim = fmt::format("{}/by-{}", claims, RandomSuffix());
-  ATOLL_ASSIGN_OR_RETURN(const bool before, Exists(uri));
-  if (before) return ExistsAlready(uri);
-  ATOLL_RETURN_IF_ERROR(Write(claim, "claimed").status());
-  const absl::Cleanup withdraw = [this, &claim] { (void)Delete(claim); };
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<FileInfo> others, List(claims));
-  const absl::Time dead = absl::Now() - kDeadClaimAge;
-  for (const FileInfo& other : others) {
-    if (other.uri == claim || other.modified < dead) continue;
-    return MakeError(absl::StatusCode::kAborted, "BLOB_CLAIMED",
-                     fmt::format("{}: another writer is creating it; try again", uri));
-  }
-  ATOLL_ASSIGN_OR_RETURN(const bool since, Exists(uri));
-  if (since) return ExistsAlready(uri);
-  return Write(uri, bytes);
+  creates_once_ = true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> BlobStore::Read(std::string_view uri, int64_t limit) {
@@ -343,22 +289,6 @@ absl::StatusOr<MappedFile> BlobStore::MapVerified(std::string_view uri, std::str
     // Another copy tells a damaged file from a damaged copy.
     copies_.Forget(CopyKey(uri, sha256));
   }
-}
-
-absl::StatusOr<WrittenFile> BlobStore::Upload(std::string_view local_path, std::string_view uri) {
-  std::ifstream file{std::string(local_path), std::ios::binary};
-  if (!file) {
-    return MakeError(absl::StatusCode::kNotFound, "FILE_NOT_FOUND", fmt::format("cannot open {}", local_path));
-  }
-  ATOLL_ASSIGN_OR_RETURN(const auto writer, OpenWriter(uri));
-  std::string buffer(kCopyBytes, '\0');
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || file.gcount() > 0) {
-    ATOLL_RETURN_IF_ERROR(writer->Append({buffer.data(), static_cast<size_t>(file.gcount())}));
-  }
-  if (file.bad()) {
-    return MakeError(absl::StatusCode::kUnavailable, "FILE_UNREADABLE", fmt::format("cannot read {}", local_path));
-  }
-  return writer->Finish();
 }
 
 absl::StatusOr<std::string> BlobStore::LocalPath(std::string_view uri, std::string_view sha256) {
@@ -448,16 +378,30 @@ absl::StatusOr<std::vector<FileInfo>> BlobStore::List(std::string_view uri_prefi
     ATOLL_ASSIGN_OR_RETURN_ARROW(entries, access->filesystem->GetFileInfo(selector), what);
   }
   const std::string parts = fmt::format("{}/{}/", root_path_, kPartsFolder);
-  const std::string agreed = fmt::format("{}/{}/", root_path_, kAgreedFolder);
+  const std::string own = fmt::format("{}/{}/", root_path_, kOwnFolder);
   std::vector<FileInfo> files;
   for (const arrow::fs::FileInfo& entry : entries) {
-    if (!entry.IsFile() || entry.path().starts_with(parts) || entry.path().starts_with(agreed)) continue;
+    if (!entry.IsFile() || entry.path().starts_with(parts) || entry.path().starts_with(own)) continue;
     files.push_back({.uri = root_uri_ + entry.path().substr(root_path_.size()),
                      .bytes = entry.size(),
                      .modified = absl::FromUnixNanos(entry.mtime().time_since_epoch().count())});
   }
   std::sort(files.begin(), files.end(), [](const FileInfo& a, const FileInfo& b) { return a.uri < b.uri; });
   return files;
+}
+
+absl::StatusOr<bool> BlobStore::IsPlain(std::string_view uri) const {
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, FilePathOf(uri));
+  for (size_t end = root_path_.size(); local_ && end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    std::error_code error;
+    const auto type = std::filesystem::symlink_status(path.substr(0, end), error).type();
+    if (type == std::filesystem::file_type::not_found) break;
+    const auto expected =
+        end == std::string::npos ? std::filesystem::file_type::regular : std::filesystem::file_type::directory;
+    if (type != expected) return false;
+  }
+  return true;
 }
 
 absl::Status BlobStore::Delete(std::string_view uri) {

@@ -4,6 +4,7 @@
 // ("s3://key:secret@bucket/prefix?endpoint_override=localhost:9000"); root() and every URI made from it do not.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -94,10 +95,6 @@ class BlobStore {
   // (STORAGE_NOT_GRANTED). INVALID_ARGUMENT for other schemes.
   static absl::StatusOr<std::unique_ptr<BlobStore>> OpenForGrants(std::string_view root_uri,
                                                                   const RemoteOptions& options = {});
-  // A store over any Arrow filesystem, as for s3:// and gs://: `root_uri` stands for `root_path` in it.
-  static std::unique_ptr<BlobStore> Over(const std::string& root_uri, const std::string& root_path,
-                                         std::shared_ptr<arrow::fs::FileSystem> filesystem,
-                                         const RemoteOptions& options = {});
 
   // From now on calls use these keys; unset: those that the store was opened with. A file that is open goes on with the
   // keys that it was opened with. Once the keys have expired every call is UNAVAILABLE (STORAGE_GRANT_EXPIRED).
@@ -112,10 +109,8 @@ class BlobStore {
   // Overwrites.
   absl::StatusOr<WrittenFile> Write(std::string_view uri, std::string_view bytes);
   // Like Write, but ALREADY_EXISTS when the file is there; of two at once, one wins. A local file is linked into
-  // place. S3 is asked to write only where nothing is, if the server can do that; it is tried once for all processes,
-  // and the outcome kept in the store (".atoll/create-once"). Other object stores are asked through claims beside the
-  // file ("<uri>.claims/"): a writer that sees another's claim gets ABORTED and may try again; a claim older than ten
-  // minutes counts as dead.
+  // place; an object store is asked to write only where nothing is. Whether it does so is tried by each process with
+  // keys of its own, once: FAILED_PRECONDITION (CREATE_ONCE_UNSUPPORTED) where it does not.
   absl::StatusOr<WrittenFile> CreateOnce(std::string_view uri, std::string_view bytes);
   // Like Write, in pieces. Must not outlive the store.
   absl::StatusOr<std::unique_ptr<BlobWriter>> OpenWriter(std::string_view uri);
@@ -126,8 +121,6 @@ class BlobStore {
   absl::StatusOr<std::string> ReadVerified(std::string_view uri, std::string_view sha256);
   // Like ReadVerified, for large files. Files of a store are replaced, never changed in place.
   absl::StatusOr<MappedFile> MapVerified(std::string_view uri, std::string_view sha256);
-  // Copies a local file in, durably, hashing it on the way.
-  absl::StatusOr<WrittenFile> Upload(std::string_view local_path, std::string_view uri);
   // Size and hash of what lies there, read in pieces.
   absl::StatusOr<WrittenFile> Hash(std::string_view uri);
   // A local path of the file, to be opened within the next minute: itself for file://, else a copy in a folder that the
@@ -141,6 +134,9 @@ class BlobStore {
   // The folder and all below it. The root itself is INVALID_ARGUMENT.
   absl::Status DeleteTree(std::string_view uri_prefix);
   absl::StatusOr<bool> Exists(std::string_view uri);
+  // Of a file that is there: whether it is a file, and reached below the root without links. Object stores have no
+  // links and nothing else than files.
+  absl::StatusOr<bool> IsPlain(std::string_view uri) const;
 
   ~BlobStore();
   BlobStore(const BlobStore&) = delete;
@@ -150,22 +146,20 @@ class BlobStore {
   // The way to the files with one set of keys.
   struct Access {
     std::shared_ptr<arrow::fs::FileSystem> filesystem;
-    std::unique_ptr<ConditionalPut> conditional_put;  // of S3 alone
+    std::unique_ptr<ConditionalPut> conditional_put;  // null for a local folder
   };
   static std::shared_ptr<const Access> AccessOver(std::shared_ptr<arrow::fs::FileSystem> filesystem,
                                                   const RemoteOptions& options);
 
   // `filesystem`: null until keys are granted.
-  BlobStore(std::string root_uri, std::string root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem, bool local,
-            const RemoteOptions& options);
+  BlobStore(std::string root_uri, const std::string& root_path, std::shared_ptr<arrow::fs::FileSystem> filesystem,
+            bool local, const RemoteOptions& options);
   // With the keys that count now.
   absl::StatusOr<std::shared_ptr<const Access>> Reach();
   absl::StatusOr<std::string> PathOf(std::string_view uri) const;
   // PathOf, and INVALID_ARGUMENT for the root itself.
   absl::StatusOr<std::string> FilePathOf(std::string_view uri) const;
-  // What the store's processes agreed on: conditional writes, or else claims.
-  absl::StatusOr<bool> CreatesConditionally();
-  absl::StatusOr<WrittenFile> CreateClaimed(std::string_view uri, std::string_view bytes);
+  absl::Status CheckCreateOnce(const Access& access);
   // Passes on the file's bytes in pieces.
   absl::Status ReadPieces(std::string_view uri, const std::function<absl::Status(std::string_view)>& take);
   absl::StatusOr<std::string> Download(std::string_view uri, std::string_view sha256);
@@ -182,8 +176,7 @@ class BlobStore {
   std::shared_ptr<const Access> granted_ ABSL_GUARDED_BY(keys_mutex_);  // with keys_; null until it is needed
 
   LocalCopies copies_;
-  absl::Mutex choice_mutex_;
-  std::optional<bool> creates_conditionally_ ABSL_GUARDED_BY(choice_mutex_);
+  std::atomic<bool> creates_once_ = false;  // it was tried, and it does
 };
 
 }  // namespace atl::storage

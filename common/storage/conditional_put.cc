@@ -1,7 +1,5 @@
 #include "common/storage/conditional_put.h"
 
-#include <curl/curl.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -9,11 +7,12 @@
 #include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
+#include "arrow/filesystem/gcsfs.h"
 #include "arrow/filesystem/s3fs.h"
 #include "common/base/errors.h"
-#include "common/base/handles.h"
 #include "common/base/status_macros.h"
 #include "common/storage/arrow_status.h"
+#include "common/storage/google_token.h"
 #include "common/storage/local_files.h"
 #include "common/storage/remote_files.h"
 #include "common/storage/sha256.h"
@@ -22,14 +21,8 @@
 namespace atl::storage {
 namespace {
 
-constexpr char kWriterHeader[] = "x-amz-meta-atoll-writer";
-constexpr size_t kMaxAnswer = 64 << 10;
-
-using Headers = Handle<curl_slist, curl_slist_free_all>;
-
-void AddHeader(Headers* headers, const std::string& line) {
-  headers->reset(curl_slist_append(headers->release(), line.c_str()));
-}
+// After "x-amz-" or "x-goog-".
+constexpr char kWriterHeader[] = "meta-atoll-writer";
 
 // As S3 wants it signed: everything but letters, digits and -._~ encoded, slashes kept.
 std::string Encoded(std::string_view path) {
@@ -60,12 +53,6 @@ std::string UrlOf(const arrow::fs::S3FileSystem& filesystem, const std::string& 
   return fmt::format("{}://{}/{}", options.scheme, host, Encoded(path));
 }
 
-size_t TakeBody(char* data, size_t size, size_t count, void* out) {
-  auto& body = *static_cast<std::string*>(out);
-  body.append(data, std::min(size * count, kMaxAnswer - std::min(kMaxAnswer, body.size())));
-  return size * count;
-}
-
 size_t TakeHeader(char* data, size_t size, size_t count, void* out) {
   std::string line(data, size * count);
   if (const size_t colon = line.find(':'); colon != std::string::npos) {
@@ -73,7 +60,7 @@ size_t TakeHeader(char* data, size_t size, size_t count, void* out) {
     absl::AsciiStrToLower(&name);
     line.erase(0, colon + 1);
     absl::StripAsciiWhitespace(&line);
-    if (name == kWriterHeader) *static_cast<std::string*>(out) = line;
+    if (name.ends_with(kWriterHeader)) *static_cast<std::string*>(out) = line;
   }
   return size * count;
 }
@@ -87,11 +74,7 @@ std::string ElementOf(std::string_view xml, std::string_view name) {
   return std::string(xml.substr(start + open.size(), end - start - open.size()));
 }
 
-void SetTransport(CURL* curl, const arrow::fs::S3Options& s3, const RemoteOptions& options) {
-  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, absl::ToInt64Milliseconds(options.connect_timeout));
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, std::max<int64_t>(1, absl::ToInt64Seconds(options.stall_timeout)));
+void SetTransport(CURL* curl, const arrow::fs::S3Options& s3) {
   if (!s3.proxy_options.host.empty()) {
     curl_easy_setopt(curl, CURLOPT_PROXY, s3.proxy_options.host.c_str());
     curl_easy_setopt(curl, CURLOPT_PROXYPORT, static_cast<int64_t>(s3.proxy_options.port));
@@ -106,58 +89,70 @@ void SetTransport(CURL* curl, const arrow::fs::S3Options& s3, const RemoteOption
 
 }  // namespace
 
-ConditionalPut::ConditionalPut(std::shared_ptr<arrow::fs::S3FileSystem> filesystem, const RemoteOptions& options)
-    : filesystem_(std::move(filesystem)), options_(options) {
-  static const bool started = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
-  (void)started;
+std::unique_ptr<ConditionalPut> ConditionalPut::Over(const std::shared_ptr<arrow::fs::FileSystem>& filesystem,
+                                                     const RemoteOptions& options) {
+  auto s3 = std::dynamic_pointer_cast<arrow::fs::S3FileSystem>(filesystem);
+  auto gcs = std::dynamic_pointer_cast<arrow::fs::GcsFileSystem>(filesystem);
+  if (s3 == nullptr && gcs == nullptr) return nullptr;
+  return std::unique_ptr<ConditionalPut>(new ConditionalPut(std::move(s3), std::move(gcs), options));
+}
+
+ConditionalPut::ConditionalPut(std::shared_ptr<arrow::fs::S3FileSystem> s3,
+                               std::shared_ptr<arrow::fs::GcsFileSystem> gcs, const RemoteOptions& options)
+    : s3_(std::move(s3)), gcs_(std::move(gcs)), options_(options) {}
+
+absl::StatusOr<std::string> ConditionalPut::Prepare(const std::string& path, std::string_view body, CURL* curl,
+                                                    Headers* headers) const {
+  if (s3_ != nullptr) {
+    const arrow::fs::S3Options s3 = s3_->options();
+    SetTransport(curl, s3);
+    const std::string sign = fmt::format("aws:amz:{}:s3", s3_->region());
+    // Asked for at every call: keys of a role are replaced from time to time.
+    const std::string keys = fmt::format("{}:{}", s3.GetAccessKey(), s3.GetSecretKey());
+    curl_easy_setopt(curl, CURLOPT_AWS_SIGV4, sign.c_str());
+    curl_easy_setopt(curl, CURLOPT_USERPWD, keys.c_str());
+    AddHeader(headers, fmt::format("x-amz-content-sha256: {}", Sha256(body)));
+    if (const std::string token = s3.GetSessionToken(); !token.empty()) {
+      AddHeader(headers, fmt::format("x-amz-security-token: {}", token));
+    }
+    return UrlOf(*s3_, path);
+  }
+  const arrow::fs::GcsOptions& gcs = gcs_->options();
+  if (!gcs.credentials.anonymous()) {
+    ATOLL_ASSIGN_OR_RETURN(const std::string token, GoogleToken(options_));
+    AddHeader(headers, fmt::format("Authorization: Bearer {}", token));
+  }
+  return fmt::format("{}://{}/{}", gcs.scheme.empty() ? "https" : gcs.scheme,
+                     gcs.endpoint_override.empty() ? "storage.googleapis.com" : gcs.endpoint_override, Encoded(path));
 }
 
 ConditionalPut::Answer ConditionalPut::Call(const std::string& method, const std::string& path, std::string_view body,
                                             const std::string& writer) {
   Answer answer;
-  const Handle<CURL, curl_easy_cleanup> curl(curl_easy_init());
-  if (curl == nullptr) return answer;
-  const arrow::fs::S3Options s3 = filesystem_->options();
-  SetTransport(curl.get(), s3, options_);
-  const std::string url = UrlOf(*filesystem_, path);
-  const std::string sign = fmt::format("aws:amz:{}:s3", filesystem_->region());
-  // Asked for at every call: keys of a role are replaced from time to time.
-  const std::string keys = fmt::format("{}:{}", s3.GetAccessKey(), s3.GetSecretKey());
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_AWS_SIGV4, sign.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_USERPWD, keys.c_str());
+  const Curl curl = NewCurl(options_);
   Headers headers;
-  AddHeader(&headers, fmt::format("x-amz-content-sha256: {}", Sha256(body)));
-  if (const std::string token = s3.GetSessionToken(); !token.empty()) {
-    AddHeader(&headers, fmt::format("x-amz-security-token: {}", token));
+  const absl::StatusOr<std::string> url = Prepare(path, body, curl.get(), &headers);
+  if (!url.ok()) {
+    answer.detail = std::string(url.status().message());
+    return answer;
   }
   if (method == "HEAD") {
     curl_easy_setopt(curl.get(), CURLOPT_NOBODY, 1L);
   } else {
-    AddHeader(&headers, "If-None-Match: *");
-    AddHeader(&headers, fmt::format("{}: {}", kWriterHeader, writer));
+    AddHeader(&headers, s3_ != nullptr ? "If-None-Match: *" : "x-goog-if-generation-match: 0");
+    AddHeader(&headers, fmt::format("{}{}: {}", s3_ != nullptr ? "x-amz-" : "x-goog-", kWriterHeader, writer));
     AddHeader(&headers, "Content-Type: application/octet-stream");
     AddHeader(&headers, "Expect:");
     curl_easy_setopt(curl.get(), CURLOPT_CUSTOMREQUEST, method.c_str());
     curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
     curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, body.data());
   }
-  curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
-  std::string answered;
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, TakeBody);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answered);
   curl_easy_setopt(curl.get(), CURLOPT_HEADERFUNCTION, TakeHeader);
   curl_easy_setopt(curl.get(), CURLOPT_HEADERDATA, &answer.writer);
-  const CURLcode result = curl_easy_perform(curl.get());
-  if (result != CURLE_OK) {
-    answer.detail = curl_easy_strerror(result);
-    return answer;
-  }
-  int64_t http_status = 0;
-  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &http_status);
-  answer.http_status = static_cast<int>(http_status);
-  answer.code = ElementOf(answered, "Code");
-  answer.detail = ElementOf(answered, "Message");
+  const HttpAnswer http = Perform(curl.get(), *url, headers);
+  answer.http_status = http.status;
+  answer.code = ElementOf(http.body, "Code");
+  answer.detail = http.status == 0 ? http.body : ElementOf(http.body, "Message");
   return answer;
 }
 

@@ -11,8 +11,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadFrozenFiles(BlobStore* st
   std::map<std::string, std::string> bytes_of;
   for (const spec::FrozenFileField& file : files) {
     if (bytes_of.contains(file.uri)) continue;
-    absl::StatusOr<std::string> bytes =
-        file.sha256.empty() ? store->Read(file.uri) : store->ReadVerified(file.uri, file.sha256);
+    absl::StatusOr<std::string> bytes = store->ReadVerified(file.uri, file.sha256);
     if (!bytes.ok()) return WithContext(bytes.status(), file.field);
     bytes_of[file.uri] = *std::move(bytes);
   }

@@ -12,8 +12,7 @@
 namespace atl::storage {
 
 // The bytes of every file, by URI, each read once. DATA_LOSS (HASH_MISMATCH) names the field, the file, its hash in the
-// job and the one that was found; a file whose hash the job does not say is taken as it is. Errors of BlobStore::Read,
-// with the field. Blocks.
+// job and the one that was found. Errors of BlobStore::Read, with the field. Blocks.
 absl::StatusOr<std::map<std::string, std::string>> ReadFrozenFiles(BlobStore* store,
                                                                    const std::vector<spec::FrozenFileField>& files);
 

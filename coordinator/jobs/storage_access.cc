@@ -1,28 +1,40 @@
 #include "coordinator/jobs/storage_access.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
 #include "common/spec/frozen.h"
 #include "coordinator/jobs/task_graph.h"
 #include "fmt/format.h"
 
 namespace atl::jobs {
-namespace {
 
-// A spec names files: what ends like a folder, or lies elsewhere, opens nothing.
-void AddFile(const std::string& uri, std::string_view root, spec::StorageGrant* access) {
-  if (uri.starts_with(fmt::format("{}/", root)) && !uri.ends_with('/')) access->reads.push_back(uri);
+std::string InputsFolder(std::string_view root) {
+  return fmt::format("{}/inputs/", root);
 }
 
-}  // namespace
+bool IsInput(std::string_view uri, std::string_view root) {
+  const std::string folder = InputsFolder(root);
+  if (!uri.starts_with(folder)) return false;
+  const auto plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || std::string_view("._-=+").find(c) != std::string::npos;
+  };
+  const std::vector<std::string> names = absl::StrSplit(std::string(uri.substr(folder.size())), '/');
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !name.empty() && name != "." && name != ".." && std::all_of(name.begin(), name.end(), plain);
+  });
+}
 
 spec::StorageGrant StorageAccessOf(const spec::TaskGrant& grant, std::string_view root) {
   spec::StorageGrant access;
   const std::string& manifest = grant.dataset_manifest_uri;
-  // ".atoll/": how files are created once here; the epochs: whether this is the coordinator's store.
-  access.reads = {fmt::format("{}/.atoll/", root), fmt::format("{}/coordinator/epochs/", root),
-                  manifest.substr(0, manifest.rfind('/') + 1), fmt::format("{}/jobs/{}/", root, grant.job_id)};
+  // The epochs: whether this is the coordinator's store.
+  access.reads = {fmt::format("{}/coordinator/epochs/", root), manifest.substr(0, manifest.rfind('/') + 1),
+                  fmt::format("{}/jobs/{}/", root, grant.job_id)};
   access.writes = {grant.write_prefix + "/"};
   const bool publishes = grant.kind == spec::TaskKind::kPublish;
   if (publishes) {
@@ -33,10 +45,13 @@ spec::StorageGrant StorageAccessOf(const spec::TaskGrant& grant, std::string_vie
     access.writes.push_back(fmt::format("{}/plans/", root));
     access.writes.push_back(fmt::format("{}/frozen/", root));
   }
-  if (IsTraining(grant.kind) || publishes) {
-    for (const std::string& file : spec::FrozenFiles(grant.spec.frozen)) AddFile(file, root, &access);
-  }
-  if (grant.kind == spec::TaskKind::kFeaturize) AddFile(grant.spec.features.encoder_uri, root, &access);
+  std::vector<std::string> files;
+  if (IsTraining(grant.kind) || publishes) files = spec::FrozenFiles(grant.spec.frozen);
+  const spec::FeatureSpec& features = grant.spec.features;
+  if (grant.kind == spec::TaskKind::kFeaturize && features.kind == "torchscript") files = {features.encoder_uri};
+  // Checked at submission too.
+  std::copy_if(files.begin(), files.end(), std::back_inserter(access.reads),
+               [&](const std::string& uri) { return IsInput(uri, root); });
   return access;
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/spec/frozen.h"
+#include "coordinator/jobs/storage_access.h"
 #include "fmt/format.h"
 
 namespace atl::coordinator {
@@ -36,15 +37,21 @@ class FileHashes {
   absl::StatusOr<std::string> HashOf(const JobFile& file) {
     const auto known = found_.find(file.uri);
     if (known != found_.end()) return known->second;
+    if (!jobs::IsInput(file.uri, blobs_.root())) {
+      return FieldError(file.field, "JOB_FILE",
+                        fmt::format("expected a file below {}, with letters, digits and ._-=+ in its name; found {}",
+                                    jobs::InputsFolder(blobs_.root()), file.uri));
+    }
+    ATOLL_ASSIGN_OR_RETURN(const bool plain, blobs_.IsPlain(file.uri));
+    if (!plain) {
+      return FieldError(file.field, "JOB_FILE",
+                        fmt::format("expected a plain file, without links on the way to it; found {}", file.uri));
+    }
     if (!go_on_()) return absl::CancelledError("the caller does not wait any more");
     const absl::StatusOr<storage::WrittenFile> read = blobs_.Hash(file.uri);
     if (read.ok()) return found_[file.uri] = read->sha256;
     if (absl::IsNotFound(read.status())) {
       return FieldError(file.field, "JOB_FILE", "expected a file, found none at " + file.uri);
-    }
-    if (absl::IsInvalidArgument(read.status())) {
-      return FieldError(file.field, "JOB_FILE",
-                        fmt::format("expected a file below the blob store {}, found {}", blobs_.root(), file.uri));
     }
     return WithContext(read.status(), file.field);
   }
@@ -58,7 +65,7 @@ class FileHashes {
 
 absl::Status FillFileHashes(storage::BlobStore& blobs, const std::function<bool()>& go_on, spec::JobSpec* spec) {
   FileHashes hashes(blobs, go_on);
-  if (spec->features.kind == "torchscript") {
+  if (!spec->features.encoder_uri.empty()) {
     ATOLL_RETURN_IF_ERROR(hashes.Fill({"features.encoder_uri", spec->features.encoder_uri, "features.encoder_sha256"},
                                       &spec->features.encoder_sha256));
   }

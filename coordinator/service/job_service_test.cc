@@ -1,4 +1,7 @@
 // JobService and ModelService over real gRPC.
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <thread>
 
 #include "common/base/errors.h"
@@ -65,8 +68,8 @@ atlpb::job::v1::FrozenComponent* AddLatent(atlpb::job::v1::JobSpec* spec, const 
 }
 
 TEST_F(JobServiceTest, AJobKeepsTheHashesOfTheFilesThatItNames) {
-  const auto encoder = blobs_->Write(blobs_->UriOf("files/encoder.pt"), "encoder");
-  const auto latent = blobs_->Write(blobs_->UriOf("files/latent.pt"), "latent");
+  const auto encoder = blobs_->Write(blobs_->UriOf("inputs/encoder.pt"), "encoder");
+  const auto latent = blobs_->Write(blobs_->UriOf("inputs/latent.pt"), "latent");
   ASSERT_TRUE(encoder.ok() && latent.ok());
   auto request = SubmitRequest();
   request.mutable_spec()->mutable_features()->set_kind("torchscript");
@@ -90,10 +93,10 @@ TEST_F(JobServiceTest, AJobKeepsTheHashesOfTheFilesThatItNames) {
 }
 
 TEST_F(JobServiceTest, FilesThatAreNotThereOrNotTheOnesThatAreMeantAreRefused) {
-  const auto file = blobs_->Write(blobs_->UriOf("files/a.pt"), "a");
+  const auto file = blobs_->Write(blobs_->UriOf("inputs/a.pt"), "a");
   ASSERT_TRUE(file.ok());
   const std::string other = std::string(64, '0');
-  const std::string none = blobs_->UriOf("files/none.pt");
+  const std::string none = blobs_->UriOf("inputs/none.pt");
   using Spec = atlpb::job::v1::JobSpec;
   const auto encode = [](Spec* spec, const std::string& uri, const std::string& sha256) {
     spec->mutable_features()->set_kind("torchscript");
@@ -110,7 +113,7 @@ TEST_F(JobServiceTest, FilesThatAreNotThereOrNotTheOnesThatAreMeantAreRefused) {
       {[&](Spec* spec) { AddLatent(spec, none); }, "frozen[0].torchscript[0]", "JOB_FILE",
        "expected a file, found none at " + none},
       {[&](Spec* spec) { AddLatent(spec, "file:///elsewhere/a.pt"); }, "frozen[0].torchscript[0]", "JOB_FILE",
-       "expected a file below the blob store " + blobs_->root() + ", found file:///elsewhere/a.pt"},
+       "expected a file below " + blobs_->UriOf("inputs/")},
       {[&](Spec* spec) { AddLatent(spec, file->uri)->add_file_sha256(other); }, "frozen[0].file_sha256[0]", "JOB_FILE",
        file->uri + ": expected SHA-256 " + other + " as given, found " + file->sha256},
       {[&](Spec* spec) { AddLatent(spec, file->uri)->add_file_sha256("ABC"); }, "frozen[0].file_sha256[0]",
@@ -128,6 +131,77 @@ TEST_F(JobServiceTest, FilesThatAreNotThereOrNotTheOnesThatAreMeantAreRefused) {
     EXPECT_EQ(ErrorField(job.status()), c.field) << job.status();
     EXPECT_EQ(ErrorReason(job.status()), c.reason) << job.status();
     EXPECT_THAT(std::string(job.status().message()), HasSubstr(c.message));
+  }
+  EXPECT_EQ(CountJobs(), 0u);
+}
+
+// What a job names is opened to the islands that run it.
+TEST_F(JobServiceTest, FilesThatAreNotBelowInputsAreRefused) {
+  for (const char* path : {"jobs/other/train/1-1/weights", "models/m/v/weights", "datasets/faces/shard", "frozen/key/f",
+                           "loose", "inputs/a%2e", "inputs/*", "inputs/a b"}) {
+    ASSERT_TRUE(blobs_->Write(blobs_->UriOf(path), "secret").ok()) << path;
+  }
+  const std::string inputs = blobs_->root().substr(std::string("file://").size()) + "/inputs";
+  std::filesystem::create_symlink("../loose", inputs + "/link");
+  std::filesystem::create_directory_symlink("../jobs", inputs + "/jobs");
+  ASSERT_EQ(mkfifo((inputs + "/pipe").c_str(), 0600), 0);
+  const std::string below = "expected a file below " + blobs_->UriOf("inputs/");
+  struct Case {
+    std::string path;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"jobs/other/train/1-1/weights", below},
+      {"models/m/v/weights", below},
+      {"datasets/faces/shard", below},
+      {"frozen/key/f", below},
+      {"coordinator/epochs/000000000001", below},
+      {"loose", below},
+      {"inputs", below},
+      {"inputs/", below},
+      {"inputs/../loose", below},
+      {"inputs/./link", below},
+      {"inputs//link", below},
+      {"inputs/a%2e", below},
+      {"inputs/%2e%2e/loose", below},
+      {"inputs/*", below},
+      {"inputs/a b", below},
+      {"../elsewhere", below},
+      {"inputs/link", "expected a plain file, without links on the way to it; found "},
+      {"inputs/jobs/other/train/1-1/weights", "expected a plain file, without links on the way to it; found "},
+      {"inputs/pipe", "expected a plain file, without links on the way to it; found "},
+  };
+  using Spec = atlpb::job::v1::JobSpec;
+  const std::pair<std::string, std::function<void(Spec*, const std::string&)>> fields[] = {
+      {"frozen[0].torchscript[0]", [](Spec* spec, const std::string& uri) { AddLatent(spec, uri); }},
+      {"frozen[0].weights",
+       [](Spec* spec, const std::string& uri) {
+         auto* component = spec->add_frozen();
+         component->set_name("labels");
+         component->set_input("label");
+         component->add_layers()->set_kind("embedding");
+         component->mutable_layers(0)->set_width(8);
+         component->set_weights(uri);
+       }},
+      {"features.encoder_uri",
+       [](Spec* spec, const std::string& uri) {
+         spec->mutable_features()->set_kind("torchscript");
+         spec->mutable_features()->set_encoder_uri(uri);
+       }},
+      // A field that its kind does not use.
+      {"features.encoder_uri",
+       [](Spec* spec, const std::string& uri) { spec->mutable_features()->set_encoder_uri(uri); }},
+  };
+  for (const Case& c : cases) {
+    for (const auto& [field, name] : fields) {
+      auto request = SubmitRequest();
+      name(request.mutable_spec(), blobs_->UriOf(c.path));
+      const auto job = Submit(request);
+      EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument) << c.path << ": " << job.status();
+      EXPECT_EQ(ErrorReason(job.status()), "JOB_FILE") << c.path;
+      EXPECT_EQ(ErrorField(job.status()), field) << c.path;
+      EXPECT_THAT(std::string(job.status().message()), HasSubstr(c.message)) << c.path;
+    }
   }
   EXPECT_EQ(CountJobs(), 0u);
 }

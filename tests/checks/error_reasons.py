@@ -18,7 +18,7 @@ CANONICAL = {
     "PERMISSION_DENIED", "OUT_OF_RANGE_CODE", "DATA_LOSS",
 }
 NOT_REASONS = re.compile(r"^(ATOLL_(?!CHECK)|SLURM_|JOBSET_|JOB_COMPLETION|MASTER_|"
-                         r"(LOCAL_)?WORLD_SIZE|LOCAL_RANK|OMP_|XDG_|GRPC_|UCX_|NCCL_|NO_COLOR|TZ_)")
+                         r"(LOCAL_)?WORLD_SIZE|LOCAL_RANK|OMP_|XDG_|GRPC_|UCX_|NCCL_|NO_COLOR|TZ_|GCE_METADATA|GOOGLE_APPLICATION)")
 # Functions that take a reason and not its code.
 CALLS = {
     "FieldError": "INVALID_ARGUMENT", "NotAllowed": "FAILED_PRECONDITION", "RequiredNumber": "INVALID_ARGUMENT",

@@ -96,7 +96,7 @@ void FaultProxy::Heal() {
 int FaultProxy::Requests(const std::string& text) const {
   absl::MutexLock lock(&mutex_);
   return static_cast<int>(std::count_if(requests_.begin(), requests_.end(),
-                                        [&](const std::string& line) { return line.find(text) != std::string::npos; }));
+                                        [&](const std::string& head) { return head.find(text) != std::string::npos; }));
 }
 
 void FaultProxy::Accept() {
@@ -109,9 +109,10 @@ void FaultProxy::Accept() {
   }
 }
 
-bool FaultProxy::Choose(const std::string& first_line, Fault* fault) {
+bool FaultProxy::Choose(const std::string& head, Fault* fault) {
   absl::MutexLock lock(&mutex_);
-  requests_.push_back(first_line);
+  requests_.push_back(head);
+  const std::string first_line = head.substr(0, head.find("\r\n"));
   for (Fault& known : faults_) {
     if (known.times == 0 || !first_line.starts_with(known.method) ||
         first_line.find(known.target) == std::string::npos) {
@@ -134,9 +135,10 @@ void FaultProxy::Serve(int client) {
   }
   if (head.find("\r\n\r\n") != std::string::npos) {
     Fault fault;
-    const bool broken = Choose(head.substr(0, head.find("\r\n")), &fault);
+    const bool broken = Choose(head.substr(0, head.find("\r\n\r\n")), &fault);
     if (broken && fault.kind == Fault::Kind::kStatus) {
-      const std::string body = fmt::format("<Error><Code>{}</Code><Message>as told</Message></Error>", fault.code);
+      const std::string error = fmt::format("<Error><Code>{}</Code><Message>as told</Message></Error>", fault.code);
+      const std::string& body = fault.body.empty() ? error : fault.body;
       SendAll(client, fmt::format("HTTP/1.1 {} x\r\nConnection: close\r\nContent-Type: application/xml\r\n"
                                   "Content-Length: {}\r\n\r\n{}",
                                   fault.status, body.size(), head.starts_with("HEAD") ? "" : body));

@@ -14,7 +14,7 @@ namespace atl::testing_s3 {
 
 struct Fault {
   enum class Kind : uint8_t {
-    kStatus,      // answers `status` and `code` itself
+    kStatus,      // answers `status` and `body` itself; with an empty body S3's error document of `code`
     kCutRequest,  // breaks the connection after `bytes` of the request's body
     kCutAnswer,   // breaks it after `bytes` of the answer, head and all: 0 loses the answer to what was done
     kSilence,     // takes the request and says nothing
@@ -26,6 +26,7 @@ struct Fault {
   int status = 503;
   std::string code = "SlowDown";
   int64_t bytes = 0;
+  std::string body = {};
 };
 
 // Serves one request per connection, as the test's server does. Thread-safe. Failing steps of the harness itself end
@@ -43,7 +44,7 @@ class FaultProxy {
   void Add(Fault fault);
   // Ends all faults.
   void Heal();
-  // Requests so far whose first line contains `text`.
+  // Requests so far whose head contains `text`.
   int Requests(const std::string& text) const;
 
  private:
@@ -54,7 +55,7 @@ class FaultProxy {
 
   void Accept();
   void Serve(int client);
-  bool Choose(const std::string& first_line, Fault* fault);
+  bool Choose(const std::string& head, Fault* fault);
   // Both ways until an end closes, or `fault` (null: none) breaks it.
   void Relay(int client, std::string head, const Fault* fault) const;
 

@@ -1,4 +1,10 @@
-// Creating an object once over S3: by the server's condition where it has one, by claims where it has none.
+// Creating an object once over S3 and Google's storage: by the server's condition, without which a store is refused.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -10,8 +16,11 @@
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/storage/blob_store.h"
+#include "common/storage/google_token.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/multiproc/process.h"
 #include "tests/s3/fault_proxy.h"
 #include "tests/s3/s3_server.h"
 
@@ -21,7 +30,6 @@ namespace {
 using storage::BlobStore;
 
 constexpr char kKeys[] = "ATOLLTESTKEY:atolltestsecret";
-constexpr char kChoice[] = ".atoll/create-once";
 
 storage::RemoteOptions Quick() {
   return {.stall_timeout = absl::Seconds(1),
@@ -54,7 +62,7 @@ TEST_F(S3CreateOnceTest, OfSeveralStoresOneWinsEveryRace) {
   constexpr int kRaces = 200;
   std::vector<std::unique_ptr<BlobStore>> stores;
   for (int i = 0; i < kStores; ++i) stores.push_back(Open(server_->port()));
-  // The status of each store in each race; the first race is for the choice too.
+  // The status of each store in each race; the first race is for the trial of the condition too.
   std::vector<std::vector<absl::Status>> results(kRaces, std::vector<absl::Status>(kStores));
   std::vector<std::unique_ptr<absl::Barrier>> starts;
   for (int race = 0; race < kRaces; ++race) starts.push_back(std::make_unique<absl::Barrier>(kStores));
@@ -78,8 +86,7 @@ TEST_F(S3CreateOnceTest, OfSeveralStoresOneWinsEveryRace) {
           << race << ": " << results[race][i];
     }
   }
-  EXPECT_EQ(stores[0]->Read(stores[0]->UriOf(kChoice)).value(), "conditional put");
-  EXPECT_EQ(stores[0]->List(stores[0]->root())->size(), kRaces) << "what stores agree on is not listed";
+  EXPECT_EQ(stores[0]->List(stores[0]->root())->size(), kRaces) << "the object of the trial is not listed";
 }
 
 TEST_F(S3CreateOnceTest, ALostAnswerIsNotTakenForAnother) {
@@ -120,26 +127,90 @@ TEST_F(S3CreateOnceTest, NamesAreWrittenAsTheyAre) {
   EXPECT_EQ(store->CreateOnce(uri, "y").status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST_F(S3CreateOnceTest, AServerWithoutTheConditionIsServedThroughClaimsByAll) {
-  proxy_->Add({.method = "PUT", .target = "/.atoll/probe", .times = -1, .status = 501, .code = "NotImplemented"});
-  const auto first = Open(proxy_->port());
-  ASSERT_TRUE(first->CreateOnce(first->UriOf("x"), "1").ok());
-  EXPECT_EQ(first->Read(first->UriOf(kChoice)).value(), "claims");
-  EXPECT_GT(proxy_->Requests(".claims/"), 0);
-  // This one could, but does as the others do.
-  const FaultProxy other_proxy(server_->port());
-  const auto second = Open(other_proxy.port());
-  EXPECT_EQ(second->CreateOnce(second->UriOf("x"), "2").status().code(), absl::StatusCode::kAlreadyExists);
-  ASSERT_TRUE(second->CreateOnce(second->UriOf("y"), "2").ok());
-  EXPECT_GT(other_proxy.Requests(".claims/"), 0);
+// One that writes all the same, and two that refuse the header.
+TEST_F(S3CreateOnceTest, AServerWithoutTheConditionIsRefusedByName) {
+  for (const int status : {200, 400, 501}) {
+    FaultProxy proxy(server_->port());
+    proxy.Add({.method = "PUT", .target = "/.atoll/probe", .times = -1, .status = status, .code = "NotImplemented"});
+    const auto store = Open(proxy.port());
+    for (int times = 0; times < 2; ++times) {
+      const auto created = store->CreateOnce(store->UriOf("x"), "1");
+      EXPECT_EQ(created.status().code(), absl::StatusCode::kFailedPrecondition) << status << ": " << created.status();
+      EXPECT_EQ(ErrorReason(created.status()), "CREATE_ONCE_UNSUPPORTED");
+      EXPECT_THAT(std::string(created.status().message()), ::testing::HasSubstr(store->root()));
+    }
+    EXPECT_THAT(store->List(store->root()).value(), ::testing::IsEmpty());
+  }
 }
 
-TEST_F(S3CreateOnceTest, AnUnknownAgreementIsRefused) {
-  const auto store = Open(server_->port());
-  ASSERT_TRUE(store->Write(store->UriOf(kChoice), "votes").ok());
-  const auto created = store->CreateOnce(store->UriOf("x"), "1");
-  EXPECT_EQ(ErrorReason(created.status()), "FORMAT_UNSUPPORTED");
-  EXPECT_THAT(std::string(created.status().message()), ::testing::HasSubstr("found 'votes'"));
+TEST_F(S3CreateOnceTest, ACoordinatorDoesNotStartOnAServerWithoutTheCondition) {
+  proxy_->Add({.method = "PUT", .target = "/.atoll/probe", .times = -1, .status = 200});
+  const std::string folder = ::testing::TempDir() + fmt::format("atoll_unconditional_{}", getpid());
+  std::filesystem::create_directory(folder);
+  testing_cluster::Process coordinator(
+      {std::getenv("ATOLL_BINARY_DIR") + std::string("/bin/atoll-coordinator"), "--listen", "127.0.0.1:0", "--store",
+       folder + "/s.db", "--blob-store", S3Server::Uri("once", proxy_->port(), kKeys)},
+      folder + "/log");
+  EXPECT_EQ(coordinator.Wait(absl::Seconds(60)), 1);
+  EXPECT_THAT(coordinator.Log(), ::testing::HasSubstr("CREATE_ONCE_UNSUPPORTED"));
+  std::filesystem::remove_all(folder);
+}
+
+// Google's storage, as far as its documentation says: it was not run against Google.
+TEST(GoogleCreateOnceTest, TheHeaderOfItsXmlApiIsTheCondition) {
+  FaultProxy google(/*port=*/1);
+  google.Add({.method = "GET", .times = -1, .status = 200, .body = "{}"});
+  for (const char* target : {"/bucket/once/.atoll/probe", "/bucket/once/there"}) {
+    google.Add({.method = "PUT", .target = target, .times = -1, .status = 412, .code = "PreconditionFailed"});
+  }
+  google.Add({.method = "PUT", .target = "/bucket/once/new", .times = -1, .status = 200});
+  const auto store = BlobStore::Open(
+      fmt::format("gs://anonymous@bucket/once?scheme=http&retry_limit_seconds=1&endpoint_override=127.0.0.1%3A{}",
+                  google.port()),
+      Quick());
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*store)->CreateOnce((*store)->UriOf("there"), "1").status().code(), absl::StatusCode::kAlreadyExists);
+  const auto created = (*store)->CreateOnce((*store)->UriOf("new"), "1");
+  EXPECT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(google.Requests("PUT /bucket/"), 3);
+  EXPECT_EQ(google.Requests("x-goog-if-generation-match: 0"), 3);
+  EXPECT_EQ(google.Requests("x-goog-meta-atoll-writer: "), 3);
+  EXPECT_EQ(google.Requests("x-amz"), 0);
+  EXPECT_EQ(google.Requests("Authorization"), 0);
+}
+
+TEST(GoogleTokenTest, ComesFromTheMetadataServerOrForAKeyFile) {
+  FaultProxy google(/*port=*/1);
+  google.Add(
+      {.method = "GET", .target = "/service-accounts/default/token", .status = 200, .body = R"({"access_token":"m"})"});
+  google.Add({.method = "GET", .target = "/service-accounts/default/token", .times = -1, .status = 404});
+  google.Add({.method = "POST", .target = "/token", .status = 200, .body = R"({"access_token":"k"})"});
+  setenv("GCE_METADATA_HOST", fmt::format("127.0.0.1:{}", google.port()).c_str(), 1);
+  unsetenv("GOOGLE_APPLICATION_CREDENTIALS");
+  EXPECT_EQ(storage::GoogleToken(Quick()).value(), "m");
+  EXPECT_EQ(google.Requests("Metadata-Flavor: Google"), 1);
+  EXPECT_EQ(ErrorReason(storage::GoogleToken(Quick()).status()), "STORE_UNAVAILABLE");
+
+  const std::string path = ::testing::TempDir() + fmt::format("atoll_key_{}.json", getpid());
+  setenv("GOOGLE_APPLICATION_CREDENTIALS", path.c_str(), 1);
+  EXPECT_EQ(ErrorReason(storage::GoogleToken(Quick()).status()), "GOOGLE_CREDENTIALS") << "no file";
+  ASSERT_EQ(std::system(fmt::format("openssl genrsa -out {}.pem 2048 2>/dev/null", path).c_str()), 0);
+  std::ifstream pem(path + ".pem");
+  nlohmann::json key = {{"type", "service_account"},
+                        {"client_email", "atoll@example"},
+                        {"private_key", std::string(std::istreambuf_iterator<char>(pem), {})},
+                        {"token_uri", fmt::format("http://127.0.0.1:{}/token", google.port())}};
+  std::ofstream(path) << key.dump();
+  const auto token = storage::GoogleToken(Quick());
+  ASSERT_TRUE(token.ok()) << token.status();
+  EXPECT_EQ(*token, "k");
+  key["type"] = "authorized_user";
+  std::ofstream(path) << key.dump();
+  EXPECT_THAT(std::string(storage::GoogleToken(Quick()).status().message()),
+              ::testing::HasSubstr("found type 'authorized_user'"));
+  for (const char* suffix : {"", ".pem"}) std::filesystem::remove(path + suffix);
+  unsetenv("GOOGLE_APPLICATION_CREDENTIALS");
+  unsetenv("GCE_METADATA_HOST");
 }
 
 }  // namespace

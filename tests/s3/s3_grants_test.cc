@@ -14,6 +14,7 @@
 
 #include "common/base/errors.h"
 #include "common/storage/blob_store.h"
+#include "coordinator/jobs/storage_access.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -114,15 +115,13 @@ TEST_F(S3GrantsTest, KeysOpenTheirOwnPrefixesAlone) {
   for (const char* path : {"datasets/d/shard", "jobs/b/secret", "models/m/1/weights"}) {
     ASSERT_TRUE(owner.Write(owner.UriOf(path), path).ok());
   }
-  ASSERT_TRUE(owner.CreateOnce(owner.UriOf("coordinator/epochs/1"), "1").ok());  // leaves how files are created once
 
   const auto opened = BlobStore::OpenForGrants(Uri());
   ASSERT_TRUE(opened.ok()) << opened.status();
   BlobStore& store = **opened;
   EXPECT_EQ(ErrorReason(store.Read(store.UriOf("datasets/d/shard")).status()), "STORAGE_NOT_GRANTED");
 
-  const storage::GrantedKeys keys =
-      Make(store.root(), {store.UriOf("datasets/d/"), store.UriOf(".atoll/")}, {store.UriOf("jobs/a/")});
+  const storage::GrantedKeys keys = Make(store.root(), {store.UriOf("datasets/d/")}, {store.UriOf("jobs/a/")});
   ASSERT_TRUE(store.UseKeys(keys).ok());
   const std::string own = store.UriOf("jobs/a/train/1-1/manifest.json");
   EXPECT_EQ(store.Read(store.UriOf("datasets/d/shard")).value(), "datasets/d/shard");
@@ -167,6 +166,38 @@ TEST_F(S3GrantsTest, KeysOpenTheirOwnPrefixesAlone) {
   ExpectDenied(owner.Read(owner.UriOf("models/m/1/weights")).status(), owner.UriOf("models/m/1/weights"));
   ASSERT_TRUE(owner.UseKeys(std::nullopt).ok());
   EXPECT_TRUE(owner.Read(owner.UriOf("models/m/1/weights")).ok());
+}
+
+// Whatever a job names: its keys open inputs, and nothing of others.
+TEST_F(S3GrantsTest, NoNameInAJobOpensFilesOfOthers) {
+  const auto all = BlobStore::Open(Uri());
+  ASSERT_TRUE(all.ok()) << all.status();
+  BlobStore& owner = **all;
+  const std::vector<std::string> others = {"jobs/b/train_expert-0/1-1/stage-0-of-1.safetensors", "models/m/1/weights",
+                                           "datasets/e/shard", "inputs/of-others.pt"};
+  for (const std::string& path : others) ASSERT_TRUE(owner.Write(owner.UriOf(path), path).ok());
+  ASSERT_TRUE(owner.Write(owner.UriOf("inputs/own.pt"), "own").ok());
+  for (const spec::TaskKind kind : {spec::TaskKind::kFeaturize, spec::TaskKind::kTrainExpert}) {
+    for (const std::string name :
+         {others[0], others[1], others[2], std::string("inputs/../") + others[0],
+          std::string("inputs/%2e%2e/") + others[1], std::string("inputs/*"), std::string("inputs/own.pt")}) {
+      spec::TaskGrant grant;
+      grant.job_id = "a";
+      grant.kind = kind;
+      grant.dataset_manifest_uri = owner.UriOf("datasets/d/manifest.json");
+      grant.write_prefix = owner.UriOf("jobs/a/task/1-1");
+      grant.spec.features = {.kind = "torchscript", .encoder_uri = owner.UriOf(name)};
+      grant.spec.frozen = {{.name = "e", .output = "latent", .torchscript = {owner.UriOf(name)}}};
+      const spec::StorageGrant access = jobs::StorageAccessOf(grant, owner.root());
+      const auto opened = BlobStore::OpenForGrants(Uri());
+      ASSERT_TRUE(opened.ok()) << opened.status();
+      ASSERT_TRUE((*opened)->UseKeys(Make(owner.root(), access.reads, access.writes)).ok());
+      for (const std::string& path : others) {
+        ExpectDenied((*opened)->Read(owner.UriOf(path)).status(), owner.UriOf(path));
+      }
+      EXPECT_EQ((*opened)->Read(owner.UriOf("inputs/own.pt")).ok(), name == "inputs/own.pt") << name;
+    }
+  }
 }
 
 TEST_F(S3GrantsTest, AWholeJobIsTrainedByAnIslandWithoutKeysOfItsOwn) {

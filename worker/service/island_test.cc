@@ -497,9 +497,13 @@ TEST_F(IslandTest, ATaskThatGoesOnRunsTheFrozenPiecesOfTheAttemptBefore) {
 TEST_F(IslandTest, FrozenWorkWhoseCostsNobodyKnowsComesAfterTheFlush) {
   training_.fail_profiles = true;
   spec::TaskGrant grant = WithFrozenComponents(TrainingGrant(1, 5));
-  grant.spec.frozen[0] = {
-      .name = "encoder", .output = "latent", .torchscript = {store_->UriOf("e.pt")}, .shape = {2, 4, 4}};
-  ASSERT_TRUE(store_->Write(store_->UriOf("e.pt"), "a program").ok());
+  const auto program = store_->Write(store_->UriOf("inputs/e.pt"), "a program");
+  ASSERT_TRUE(program.ok()) << program.status();
+  grant.spec.frozen[0] = {.name = "encoder",
+                          .output = "latent",
+                          .torchscript = {program->uri},
+                          .shape = {2, 4, 4},
+                          .file_sha256 = {program->sha256}};
   Grant(grant);
   StartLeader(2);
   AddFollower(1);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
@@ -178,15 +179,21 @@ class Tasks : public testing::Test {
     EXPECT_EQ(all.size(), 4u);
   }
 
-  std::string SaveEncoder(const std::string& forward) {
+  // The job names it with its hash.
+  void SaveEncoder(const std::string& forward) {
     torch::jit::Module module("encoder");
     module.define(forward);
-    const std::string uri = store_->UriOf("encoders/encoder.pt");
-    const std::string local = store_.folder() + "/encoder.pt";
-    module.save(local);
-    EXPECT_TRUE(store_->Upload(local, uri).ok());
-    spec_.features.encoder_sha256 = storage::Sha256(*store_->Read(uri));
-    return uri;
+    std::ostringstream archive;
+    module.save(archive);
+    WriteEncoder(archive.str());
+  }
+
+  void WriteEncoder(const std::string& bytes) {
+    const auto written = store_->Write(store_->UriOf("inputs/encoder.pt"), bytes);
+    ASSERT_TRUE(written.ok()) << written.status();
+    spec_.features.kind = "torchscript";
+    spec_.features.encoder_uri = written->uri;
+    spec_.features.encoder_sha256 = written->sha256;
   }
 
   storage::TemporaryStore store_;
@@ -249,16 +256,14 @@ TEST_F(Tasks, AColumnOfTheDatasetMayBeTheFeatures) {
 }
 
 TEST_F(Tasks, ATorchScriptFileMayBeTheEncoder) {
-  spec_.features.kind = "torchscript";
-  spec_.features.encoder_uri = SaveEncoder("def forward(self, x):\n  return x.flatten(1)[:, ::2]\n");
+  SaveEncoder("def forward(self, x):\n  return x.flatten(1)[:, ::2]\n");
   const auto partitions = PartitionAll();
   ASSERT_TRUE(partitions.ok()) << partitions.status();
   ExpectClustersAreClasses(*partitions);
 }
 
 TEST_F(Tasks, AnEncoderThatIsNotTheOneSubmittedIsDataLoss) {
-  spec_.features.kind = "torchscript";
-  spec_.features.encoder_uri = SaveEncoder("def forward(self, x):\n  return x.flatten(1)\n");
+  SaveEncoder("def forward(self, x):\n  return x.flatten(1)\n");
   std::string bytes = *store_->Read(spec_.features.encoder_uri);
   EXPECT_TRUE(RunTask(Context(TaskKind::kFeaturize, 0, {})).ok());
   bytes[bytes.size() / 2] ^= 1;
@@ -270,7 +275,6 @@ TEST_F(Tasks, AnEncoderThatIsNotTheOneSubmittedIsDataLoss) {
 }
 
 TEST_F(Tasks, EncodersThatAreNoneOrReturnSomethingElseAreRefused) {
-  spec_.features.kind = "torchscript";
   struct Bad {
     const char* forward;
     const char* reason;
@@ -285,14 +289,14 @@ TEST_F(Tasks, EncodersThatAreNoneOrReturnSomethingElseAreRefused) {
       {"def forward(self, x):\n  return x.view(7)\n", "ENCODER_FAILED", "on images [60, 1, 8, 8]"},
   };
   for (const Bad& bad : cases) {
-    spec_.features.encoder_uri = SaveEncoder(bad.forward);
+    SaveEncoder(bad.forward);
     const absl::Status status = RunTask(Context(TaskKind::kFeaturize, 0, {})).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_EQ(ErrorReason(status), bad.reason) << status;
     EXPECT_EQ(ErrorField(status), "features.encoder_uri");
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
   }
-  spec_.features.encoder_sha256 = store_->Write(spec_.features.encoder_uri, "no archive")->sha256;
+  WriteEncoder("no archive");
   EXPECT_EQ(ErrorReason(RunTask(Context(TaskKind::kFeaturize, 0, {})).status()), "TORCHSCRIPT_FILE");
 }
 
