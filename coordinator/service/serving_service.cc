@@ -6,6 +6,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status_proto.h"
+#include "common/wire/network_wire.h"
 #include "common/wire/time_wire.h"
 #include "coordinator/service/watch.h"
 #include "fmt/format.h"
@@ -15,17 +16,6 @@ namespace {
 
 namespace pb = atlpb::serving::v1;
 namespace expert_pb = atlpb::expert::v1;
-
-serving::Network NetworkFromProto(const expert_pb::Network& proto) {
-  return {.model = proto.model(), .version = proto.version(), .digest = proto.digest(), .expert = proto.expert()};
-}
-
-void ToProto(const serving::Network& network, expert_pb::Network* proto) {
-  proto->set_model(network.model);
-  proto->set_version(network.version);
-  proto->set_digest(network.digest);
-  proto->set_expert(network.expert);
-}
 
 absl::StatusOr<serving::NetworkState> StateFromProto(const std::string& field, expert_pb::HostedNetwork::State state) {
   switch (state) {
@@ -63,7 +53,7 @@ absl::StatusOr<serving::ExpertServer> ServerFromProto(const pb::ExpertServer& pr
   for (const expert_pb::HostedNetwork& hosted : proto.hosting().networks()) {
     const std::string field = fmt::format("server.hosting.networks[{}].state", server.networks.size());
     ATOLL_ASSIGN_OR_RETURN(const serving::NetworkState state, StateFromProto(field, hosted.state()));
-    server.networks.push_back({.network = NetworkFromProto(hosted.network()),
+    server.networks.push_back({.network = wire::NetworkFromProto<serving::Network>(hosted.network()),
                                .state = state,
                                .bytes = hosted.bytes(),
                                .error = rpc::FromProto(hosted.error())});
@@ -81,7 +71,7 @@ void ToProto(const serving::ExpertServer& server, pb::ExpertServer* proto) {
   hosting->set_memory_bytes(server.memory_bytes);
   for (const serving::HostedNetwork& hosted : server.networks) {
     expert_pb::HostedNetwork* network = hosting->add_networks();
-    ToProto(hosted.network, network->mutable_network());
+    *network->mutable_network() = wire::NetworkToProto(hosted.network);
     network->set_state(ToProto(hosted.state));
     network->set_bytes(hosted.bytes);
     if (!hosted.error.ok()) *network->mutable_error() = rpc::ToProto(hosted.error);
@@ -95,7 +85,7 @@ pb::WatchServersResponse ToProto(const ServersView& view) {
     ToProto(server, proto);
     const auto assigned = view.plan.assigned.find(server.server_id);
     if (assigned == view.plan.assigned.end()) continue;
-    for (const serving::Network& network : assigned->second) ToProto(network, proto->add_assigned());
+    for (const serving::Network& network : assigned->second) *proto->add_assigned() = wire::NetworkToProto(network);
   }
   for (const auto& [version, shortage] : view.plan.shortages) {
     pb::VersionShortage* proto = response.add_shortages();
@@ -163,7 +153,7 @@ grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerCont
                                         registry->Heartbeat(server, request->sequence(), request->leaving()));
                  for (const AssignedNetwork& assigned : answer.assigned) {
                    pb::AssignedNetwork* proto = response->add_assigned();
-                   ToProto(assigned.network, proto->mutable_network());
+                   *proto->mutable_network() = wire::NetworkToProto(assigned.network);
                    proto->set_uri(assigned.uri);
                  }
                  *response->mutable_heartbeat_interval() = wire::ToProto(answer.interval);

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "common/wire/network_wire.h"
 #include "grpcpp/channel.h"
 
 namespace atl::router {
@@ -10,18 +11,13 @@ namespace {
 namespace pb = atlpb::serving::v1;
 using atlpb::expert::v1::HostedNetwork;
 
-NetworkId FromProto(const atlpb::expert::v1::Network& network) {
-  return {
-      .model = network.model(), .version = network.version(), .digest = network.digest(), .expert = network.expert()};
-}
-
 // What it is to host, and neither has nor could not load.
 std::vector<NetworkId> LoadingOf(const pb::ExpertServer& server) {
   std::vector<NetworkId> loading;
-  for (const auto& assigned : server.assigned()) loading.push_back(FromProto(assigned));
+  for (const auto& assigned : server.assigned()) loading.push_back(wire::NetworkFromProto<NetworkId>(assigned));
   for (const HostedNetwork& hosted : server.hosting().networks()) {
     if (hosted.state() == HostedNetwork::STATE_LOADING) continue;
-    std::erase(loading, FromProto(hosted.network()));
+    std::erase(loading, wire::NetworkFromProto<NetworkId>(hosted.network()));
   }
   return loading;
 }

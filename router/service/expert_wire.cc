@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_proto.h"
+#include "common/wire/network_wire.h"
 #include "common/wire/tensor_wire.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
@@ -37,10 +38,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodeRequest(int64_t id, const std::shared_ptr
   }
   DenoiseRequest fields;
   fields.set_id(id);
-  fields.mutable_network()->set_model(evaluation->network.model);
-  fields.mutable_network()->set_version(evaluation->network.version);
-  fields.mutable_network()->set_digest(evaluation->network.digest);
-  fields.mutable_network()->set_expert(evaluation->network.expert);
+  *fields.mutable_network() = wire::NetworkToProto(evaluation->network);
   fields.set_rows(static_cast<int32_t>(rows.count));
   fields.set_channels(evaluation->channels);
   fields.set_height(evaluation->height);
@@ -92,12 +90,7 @@ std::vector<HostedNetwork> ReadyNetworks(const atlpb::expert::v1::ListNetworksRe
   std::vector<HostedNetwork> ready;
   for (const atlpb::expert::v1::HostedNetwork& entry : hosting.networks()) {
     if (entry.state() != atlpb::expert::v1::HostedNetwork::STATE_READY) continue;
-    const atlpb::expert::v1::Network& network = entry.network();
-    ready.push_back({.id = {.model = network.model(),
-                            .version = network.version(),
-                            .digest = network.digest(),
-                            .expert = network.expert()},
-                     .resident = true});
+    ready.push_back({.id = wire::NetworkFromProto<NetworkId>(entry.network()), .resident = true});
   }
   std::sort(ready.begin(), ready.end(), [](const HostedNetwork& a, const HostedNetwork& b) { return a.id < b.id; });
   return ready;

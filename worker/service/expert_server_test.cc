@@ -12,6 +12,7 @@
 #include "atoll/expert/v1/expert_service.grpc.pb.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
+#include "common/wire/network_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/testing/published_tiny_model.h"
@@ -44,7 +45,7 @@ class ExpertServerTest : public testing::Test {
       state->to_assign.clear();
       for (const int32_t expert : experts) {
         atlpb::serving::v1::AssignedNetwork network;
-        *network.mutable_network() = ToProto(files_->served.network(expert));
+        *network.mutable_network() = wire::NetworkToProto(files_->served.network(expert));
         network.set_uri(uri);
         state->to_assign.push_back(network);
       }

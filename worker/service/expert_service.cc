@@ -6,6 +6,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/status_proto.h"
+#include "common/wire/network_wire.h"
 #include "fmt/format.h"
 
 namespace atl::worker {
@@ -40,7 +41,7 @@ pb::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots) {
   pb::ListNetworksResponse proto;
   for (const HostedState& network : hosting.networks) {
     pb::HostedNetwork* const entry = proto.add_networks();
-    *entry->mutable_network() = ToProto(network.id);
+    *entry->mutable_network() = wire::NetworkToProto(network.id);
     entry->set_state(ToProto(network.state));
     entry->set_bytes(network.bytes);
     if (!network.error.ok()) *entry->mutable_error() = rpc::ToProto(network.error);

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status_proto.h"
+#include "common/wire/network_wire.h"
 #include "common/wire/tensor_wire.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
@@ -27,7 +28,7 @@ absl::StatusOr<DenoiseFrame> DecodeRequest(grpc::ByteBuffer* bytes) {
   frame.id = fields.id();
   frame.cancel = fields.cancel();
   if (fields.has_timeout()) frame.timeout = wire::FromProto(fields.timeout());
-  frame.evaluation.network = FromProto(fields.network());
+  frame.evaluation.network = wire::NetworkFromProto<router::NetworkId>(fields.network());
   frame.evaluation.channels = fields.channels();
   frame.evaluation.height = fields.height();
   frame.evaluation.width = fields.width();
@@ -88,19 +89,6 @@ grpc::ByteBuffer EncodeAnswer(int64_t id, absl::StatusOr<router::EvaluationAnswe
   const auto values = std::make_shared<const std::vector<float>>(std::move(answer->values));
   const wire::TensorField tensor{DenoiseResponse::kValuesFieldNumber, *values};
   return wire::EncodeWithTensors(fields, std::span(&tensor, 1), values);
-}
-
-router::NetworkId FromProto(const atlpb::expert::v1::Network& proto) {
-  return {.model = proto.model(), .version = proto.version(), .digest = proto.digest(), .expert = proto.expert()};
-}
-
-atlpb::expert::v1::Network ToProto(const router::NetworkId& id) {
-  atlpb::expert::v1::Network proto;
-  proto.set_model(id.model);
-  proto.set_version(id.version);
-  proto.set_digest(id.digest);
-  proto.set_expert(id.expert);
-  return proto;
 }
 
 }  // namespace atl::worker

@@ -27,7 +27,4 @@ absl::Status CheckRows(const router::Evaluation& evaluation);
 
 grpc::ByteBuffer EncodeAnswer(int64_t id, absl::StatusOr<router::EvaluationAnswer> answer);
 
-router::NetworkId FromProto(const atlpb::expert::v1::Network& proto);
-atlpb::expert::v1::Network ToProto(const router::NetworkId& id);
-
 }  // namespace atl::worker

@@ -8,6 +8,7 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/wire/network_wire.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -51,7 +52,7 @@ std::vector<AssignedNetwork> AssignedOf(const pb::HeartbeatResponse& response) {
   std::vector<AssignedNetwork> assigned;
   assigned.reserve(response.assigned_size());
   for (const pb::AssignedNetwork& network : response.assigned()) {
-    assigned.push_back({.id = FromProto(network.network()), .uri = network.uri()});
+    assigned.push_back({.id = wire::NetworkFromProto<router::NetworkId>(network.network()), .uri = network.uri()});
   }
   return assigned;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/errors.h"
+#include "common/wire/network_wire.h"
 #include "gtest/gtest.h"
 #include "worker/service/expert_wire.h"
 #include "worker/service/fake_serving_service.h"
@@ -63,7 +64,8 @@ TEST(AdvertisedAddress, IsWhereRoutersReachTheServer) {
 
 atlpb::serving::v1::AssignedNetwork Assigned(int32_t expert) {
   atlpb::serving::v1::AssignedNetwork network;
-  *network.mutable_network() = ToProto({.model = "m", .version = "v1", .digest = "d", .expert = expert});
+  *network.mutable_network() =
+      wire::NetworkToProto(router::NetworkId{.model = "m", .version = "v1", .digest = "d", .expert = expert});
   network.set_uri("file:///m");
   return network;
 }
