@@ -10,9 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"
-#include "router/engine/fake_backend.h"
-#include "router/engine/recorded_events.h"
-#include "router/engine/scripted_lane.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/recorded_events.h"
+#include "router/engine/testing/scripted_lane.h"
 
 namespace atl::router {
 namespace {

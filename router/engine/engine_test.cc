@@ -5,9 +5,9 @@
 #include "common/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/fake_backend.h"
-#include "router/engine/recorded_events.h"
-#include "router/engine/serve_inline.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/recorded_events.h"
+#include "router/engine/testing/serve_inline.h"
 
 namespace atl::router {
 namespace {

@@ -14,11 +14,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"
-#include "router/engine/fake_backend.h"
 #include "router/engine/local_experts.h"
-#include "router/engine/recorded_events.h"
-#include "router/engine/serve_inline.h"
 #include "router/engine/testing/company.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/recorded_events.h"
+#include "router/engine/testing/serve_inline.h"
 #include "router/engine/testing/tiny_model.h"
 
 namespace atl::router {

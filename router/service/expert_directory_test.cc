@@ -8,9 +8,9 @@
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/fake_backend.h"
-#include "router/engine/inline_lane.h"
-#include "router/engine/recorded_events.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/inline_lane.h"
+#include "router/engine/testing/recorded_events.h"
 #include "router/service/fake_serving_service.h"
 #include "router/service/routing_reports.h"
 

@@ -8,7 +8,7 @@
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/recorded_events.h"
+#include "router/engine/testing/recorded_events.h"
 
 namespace atl::router {
 namespace {

@@ -20,8 +20,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "router/engine/fake_backend.h"
-#include "router/engine/serve_inline.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/serve_inline.h"
 
 namespace atl::router {
 namespace {

@@ -6,8 +6,8 @@
 #include "common/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/fake_backend.h"
-#include "router/engine/serve_inline.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/serve_inline.h"
 #include "router/service/rest_server.h"
 #include "tests/tls_client.h"
 

@@ -17,8 +17,8 @@
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/error_details.h"
 #include "gtest/gtest.h"
-#include "router/engine/fake_backend.h"
-#include "router/engine/serve_inline.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/serve_inline.h"
 #include "router/service/sample_wire.h"
 
 namespace atl::router {

@@ -6,9 +6,9 @@
 
 #include "atoll/sample/v1/sample_service.pb.h"
 #include "common/base/clock.h"
-#include "router/engine/fake_backend.h"
-#include "router/engine/recorded_events.h"
-#include "router/engine/serve_inline.h"
+#include "router/engine/testing/fake_backend.h"
+#include "router/engine/testing/recorded_events.h"
+#include "router/engine/testing/serve_inline.h"
 #include "router/service/sample_wire.h"
 #include "tests/fuzz/short_error.h"
 

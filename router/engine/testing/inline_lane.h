@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "router/engine/backend.h"
 #include "router/engine/lane.h"
+#include "router/engine/testing/backend.h"
 
 namespace atl::router {
 

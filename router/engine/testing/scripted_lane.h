@@ -9,8 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "router/engine/backend.h"
-#include "router/engine/inline_lane.h"
+#include "router/engine/testing/backend.h"
+#include "router/engine/testing/inline_lane.h"
 
 namespace atl::router {
 

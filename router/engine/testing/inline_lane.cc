@@ -1,4 +1,4 @@
-#include "router/engine/inline_lane.h"
+#include "router/engine/testing/inline_lane.h"
 
 #include <algorithm>
 

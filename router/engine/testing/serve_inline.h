@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "fmt/format.h"
 #include "router/engine/engine.h"
-#include "router/engine/inline_lane.h"
+#include "router/engine/testing/inline_lane.h"
 
 namespace atl::router {
 

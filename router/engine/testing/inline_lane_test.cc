@@ -1,10 +1,10 @@
-#include "router/engine/inline_lane.h"
+#include "router/engine/testing/inline_lane.h"
 
 #include "common/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/fake_backend.h"
 #include "router/engine/served_version.h"
+#include "router/engine/testing/fake_backend.h"
 
 namespace atl::router {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "router/engine/backend.h"
+#include "router/engine/testing/backend.h"
 
 namespace atl::router {
 
