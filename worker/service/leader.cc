@@ -258,7 +258,7 @@ AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec:
   const tasks::TaskContext context{.grant = grant,
                                    .store = options_.parts.store,
                                    .threads = options_.parts.threads,
-                                   .device = options_.parts.device,
+                                   .device = options_.capabilities.device_kind(),
                                    .report = [this](const spec::Progress& progress) { keeper_->Report(progress); },
                                    .cancelled = [this] { return Revoked() || AskedToStop().has_value(); }};
   absl::StatusOr<std::vector<spec::Artifact>> artifacts = options_.run_task(context);
