@@ -30,8 +30,8 @@ inline Target AtLeast(double value) {
 }
 
 // Reserves standard output for PrintFigure. Anything else that this process, or a process that it starts, writes there
-// goes to standard error, logs of libraries among it. Call it once, before any fork; the first PrintFigure does where it
-// was not called, too late for what was written before.
+// goes to standard error, logs of libraries among it. Call it once, before any fork; the first PrintFigure does where
+// it was not called, too late for what was written before.
 void KeepStandardOutputForFigures();
 
 // Prints one JSON object on a line: case, metric, value, unit, and with a target `at_least` or `at_most` and
