@@ -255,10 +255,11 @@ AttemptEnd Leader::RunTask(const spec::TaskGrant& grant, std::vector<spec::Artif
 }
 
 AttemptEnd Leader::RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs) {
+  const std::vector<RankDevice>& devices = options_.island.state.devices;
   const tasks::TaskContext context{.grant = grant,
                                    .store = options_.parts.store,
                                    .threads = options_.parts.threads,
-                                   .device = options_.capabilities.device_kind(),
+                                   .device = devices.empty() ? "cpu" : devices[0].label,
                                    .report = [this](const spec::Progress& progress) { keeper_->Report(progress); },
                                    .cancelled = [this] { return Revoked() || AskedToStop().has_value(); }};
   absl::StatusOr<std::vector<spec::Artifact>> artifacts = options_.run_task(context);
