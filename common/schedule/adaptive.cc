@@ -17,7 +17,6 @@
 namespace atl::schedule {
 namespace {
 
-using adaptive::Goal;
 using adaptive::Order;
 
 constexpr std::array<ActionKind, adaptive::kAllKinds> kActionKind{
@@ -80,7 +79,7 @@ absl::StatusOr<std::vector<adaptive::NamedOrder>> FixedSchedules(int32_t rank_co
 
 // An I becomes a B together with its W where the objective stays what it is: one launch less, and activations freed at
 // once. Where a B is shorter than its two parts the W may come from further back.
-void MergeBackward(const adaptive::Problem& problem, Goal goal, Order& order) {
+void MergeBackward(const adaptive::Problem& problem, AdaptiveGoal goal, Order& order) {
   adaptive::Timer timer(problem);
   double objective = timer.Time(order, goal).objective;
   for (int32_t r = 0; r < problem.rank_count(); ++r) {
@@ -145,16 +144,16 @@ bool BackwardIsShorter(const adaptive::Problem& problem) {
 }
 
 // With split backwards; where splitting costs time, also with whole ones, whichever is shorter.
-adaptive::Found SearchBoth(const adaptive::Problem& problem, Goal goal, const adaptive::Effort& effort,
+adaptive::Found SearchBoth(const adaptive::Problem& problem, const AdaptiveOptions& options,
                            const std::vector<adaptive::NamedOrder>& known) {
-  adaptive::Found split = adaptive::Search(problem, goal, effort, known);
-  MergeBackward(problem, goal, split.order);
+  adaptive::Found split = adaptive::Search(problem, options, known);
+  MergeBackward(problem, options.goal, split.order);
   if (!BackwardIsShorter(problem)) return split;
   adaptive::Timer timer(problem);
-  split.score = timer.Time(split.order, goal);
-  adaptive::Found whole = adaptive::Search(WholeBackwards(problem), goal, effort, known);
+  split.score = timer.Time(split.order, options.goal);
+  adaptive::Found whole = adaptive::Search(WholeBackwards(problem), options, known);
   MergeAll(whole.order);
-  whole.score = timer.Time(whole.order, goal);
+  whole.score = timer.Time(whole.order, options.goal);
   whole.reason += "; backwards whole";
   return adaptive::Better(whole.score, split.score) ? whole : split;
 }
@@ -220,16 +219,6 @@ absl::Status CheckCosts(const SimulationCosts& costs, int32_t rank_count) {
   return Simulate(ToSchedule(order, 1), costs).status();
 }
 
-double RankIdleSeconds(const Simulation& simulation) {
-  double worst = 0;
-  for (const auto& rank : simulation.ranks) {
-    double idle = rank.back().end_seconds - rank.front().start_seconds;
-    for (const SimulatedAction& action : rank) idle -= action.end_seconds - action.start_seconds;
-    worst = std::max(worst, idle);
-  }
-  return worst;
-}
-
 std::string Compare(double seconds, const AdaptiveSchedule& result) {
   if (!result.one_f_one_b_seconds.has_value()) return "1F1B does not fit the limit";
   if (result.one_f_one_b_wins)
@@ -249,15 +238,13 @@ absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const Simul
   ATOLL_RETURN_IF_ERROR(CheckCosts(costs, rank_count));
   const adaptive::Problem problem = adaptive::MakeProblem(micro_batches, costs, limit_bytes);
   ATOLL_RETURN_IF_ERROR(CheckLimits(problem, limit_bytes));
-  const Goal goal = options.goal == AdaptiveGoal::kMakespan ? Goal::kMakespan : Goal::kRankIdle;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<adaptive::NamedOrder> known, FixedSchedules(rank_count, micro_batches));
-  const adaptive::Found found = SearchBoth(problem, goal, {options.candidates, options.moves}, known);
+  const adaptive::Found found = SearchBoth(problem, options, known);
 
   AdaptiveSchedule result;
   result.schedule = ToSchedule(found.order, micro_batches);
   ATOLL_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(result.schedule, costs));
   result.makespan_seconds = simulation.makespan_seconds;
-  result.rank_idle_seconds = RankIdleSeconds(simulation);
   ATOLL_ASSIGN_OR_RETURN(result.one_f_one_b_seconds, OneFOneBSeconds(micro_batches, costs, limit_bytes));
   result.one_f_one_b_wins =
       result.one_f_one_b_seconds.value_or(adaptive::kNever) < result.makespan_seconds * (1 - 1e-9);

@@ -27,14 +27,14 @@ struct AdaptiveOptions {
   AdaptiveGoal goal = AdaptiveGoal::kMakespan;
   // Effort, in place of a time limit. The defaults take about 0.1 s for 8 ranks and 16 micro-batches.
   int32_t candidates = 1000;  // at most this many building blocks and their variants are compacted and timed
-  int32_t moves = 6000;       // at most this many moves are tried by the local search
+  int32_t moves = 12'000;     // at most this many moves are tried by the local search
+  int64_t nodes = 400'000;    // of the branch and bound that settles small problems; 0: the heuristic alone
 };
 
 struct AdaptiveSchedule {
   // Split backward; an I directly followed by its W is a B where that delays nothing.
   Schedule schedule;
   double makespan_seconds = 0;
-  double rank_idle_seconds = 0;  // of the worst rank, as kRankIdle counts
   // Makespan of 1F1B over the same ranks, each with the work of its two chunks as one stage. None where 1F1B does not
   // fit the limits.
   std::optional<double> one_f_one_b_seconds;

@@ -18,18 +18,11 @@ int32_t Compaction::PositionOf(int32_t rank, int kind) const {
   return positions_[(static_cast<size_t>(rank) * kKinds + kind) * micro_batches_ + state_[rank].done[kind]];
 }
 
-// When the next work of a kind has all that it reads; kNever while nobody knows, and then `known_after` is a time that
-// it cannot be before.
-double Compaction::Ready(int32_t rank, int kind, double* known_after) const {
+// When the next work of a kind has all that it reads; kNever while its producer has not started.
+double Compaction::Ready(int32_t rank, int kind) const {
   const RankState& state = state_[rank];
   if (kind >= kLaneKinds) return state.done[kind] < state.done[InputGradientOf(kind)] ? 0 : kNever;
-  const double ready = ready_[(static_cast<size_t>(rank) * kLaneKinds + kind) * micro_batches_ + state.done[kind]];
-  if (ready == kNever && known_after != nullptr) {
-    const Link& producer = problem_.ranks[rank].producer[kind];
-    *known_after =
-        state_[producer.rank].free_at + problem_.ranks[producer.rank].seconds[producer.kind] + producer.hop_seconds;
-  }
-  return ready;
+  return ready_[(static_cast<size_t>(rank) * kLaneKinds + kind) * micro_batches_ + state.done[kind]];
 }
 
 // A forward taken early is held longer: all that was to come before it must still fit.
@@ -62,19 +55,24 @@ int Compaction::Choose(int32_t rank, double now, const CompactionRule& rule, dou
   const RankState& state = state_[rank];
   const RankProblem& numbers = problem_.ranks[rank];
   const int head = (*in_)[rank][state.head];
-  double known_after = 0;
-  const double head_ready = Ready(rank, head, &known_after);
+  const double head_ready = Ready(rank, head);
   const bool yields = head >= kLaneKinds && WeightsYield(state, rule);
   const bool no_early_forwards = rule.early_in_warm_up_only && state.done[kI0] > 0;
   if (head_ready <= now && !yields) return head;
-  const double awaited = head_ready < kNever ? head_ready : std::max(known_after, now);
+  double awaited = head_ready;
+  if (awaited >= kNever) {
+    // The producer has not started, so it cannot end before a whole action from now.
+    const Link& producer = numbers.producer[head];
+    awaited = std::max(state_[producer.rank].free_at, now) + problem_.ranks[producer.rank].seconds[producer.kind] +
+              producer.hop_seconds;
+  }
   wake_at = head_ready;
   int best = -1;
   int32_t best_position = length_;
   for (int kind = 0; kind < kKinds; ++kind) {
     if (kind == head || state.done[kind] == micro_batches_) continue;
     if (yields && kind >= kLaneKinds) continue;
-    const double ready = Ready(rank, kind, nullptr);
+    const double ready = Ready(rank, kind);
     if (ready > now) {
       wake_at = std::min(wake_at, ready);
       continue;

@@ -41,7 +41,7 @@ class Compaction {
   void Index(const Order& in);
   bool WeightsYield(const RankState& state, const CompactionRule& rule) const;
   int32_t PositionOf(int32_t rank, int kind) const;
-  double Ready(int32_t rank, int kind, double* known_after) const;
+  double Ready(int32_t rank, int kind) const;
   bool MayRunEarly(int32_t rank, int kind, int32_t position) const;
   int Choose(int32_t rank, double now, const CompactionRule& rule, double& wake_at) const;
   void Execute(int32_t rank, int kind, double now, Order& out);

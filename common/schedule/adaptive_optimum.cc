@@ -15,14 +15,14 @@ constexpr int32_t kKeptPerState = 24;
 
 // The work done on every rank, four bits each, and the forwards that must wait.
 struct StateKey {
-  std::array<uint64_t, 2> words{};
+  std::array<uint64_t, 3> words{};
   bool operator==(const StateKey&) const = default;
 };
 
 struct StateKeyHash {
   size_t operator()(const StateKey& key) const {
-    const uint64_t mixed =
-        key.words[0] * 0x9E3779B97F4A7C15ULL ^ (key.words[1] + 0x7F4A7C15ULL) * 0xC2B2AE3D27D4EB4FULL;
+    uint64_t mixed = 0;
+    for (const uint64_t word : key.words) mixed = (mixed ^ (mixed >> 31) ^ word) * 0x9E3779B97F4A7C15ULL;
     return static_cast<size_t>(mixed ^ (mixed >> 31));
   }
 };

@@ -14,7 +14,7 @@
 namespace atl::schedule::adaptive {
 
 // Beyond these the counters of a state do not fit its key.
-inline constexpr int32_t kOptimumRanks = 4;
+inline constexpr int32_t kOptimumRanks = 6;
 inline constexpr int32_t kOptimumMicroBatches = 15;
 
 struct Optimum {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/schedule/adaptive.h"
 #include "common/schedule/simulator.h"
 
 namespace atl::schedule::adaptive {
@@ -57,10 +58,7 @@ Problem MakeProblem(int32_t micro_batches, const SimulationCosts& costs, const s
 // order[r]: the kinds in the order in which rank r runs them.
 using Order = std::vector<std::vector<uint8_t>>;
 
-enum class Goal : uint8_t {
-  kMakespan,
-  kRankIdle,  // the idle seconds of the worst rank between its own first and last action
-};
+using Goal = AdaptiveGoal;
 
 // Of two equal objectives the one whose ranks end earlier in sum is better.
 struct Score {

@@ -1,6 +1,7 @@
 #include "common/schedule/adaptive_search.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 #include <vector>
@@ -15,11 +16,11 @@
 namespace atl::schedule::adaptive {
 namespace {
 
-constexpr double kLean = 2.5;            // slots per rank to the last stage: what counts as a small step
-constexpr int32_t kStretchedStarts = 2;  // periods per block, from the shortest that fits
-constexpr size_t kTried = 12;            // blocks that are compacted by every rule
-constexpr size_t kImproved = 4;          // candidates that the local search starts from
-constexpr double kHeat = 0.3;            // of the mean action: what the local search accepts at first
+constexpr double kLean = 2.5;                         // slots per rank to the last stage: what counts as a small step
+constexpr int32_t kStretchedStarts = 2;               // periods per block, from the shortest that fits
+constexpr size_t kTried = 12;                         // blocks that are compacted by every rule
+constexpr std::array<size_t, 3> kImproved{12, 4, 1};  // candidates that each round of the local search starts from
+constexpr double kHeat = 0.4;                         // of the mean action: what the local search accepts at first
 
 constexpr int32_t kSmall = 100;  // actions that branch and bound can settle
 
@@ -41,11 +42,11 @@ bool Before(const Candidate& a, const Candidate& b) {
 
 class Searcher {
  public:
-  Searcher(const Problem& problem, Goal goal, const Effort& effort)
+  Searcher(const Problem& problem, const AdaptiveOptions& options)
       : problem_(problem),
-        goal_(goal),
-        effort_(effort),
-        floor_(Floor(problem, goal)),
+        goal_(options.goal),
+        options_(options),
+        floor_(Floor(problem, goal_)),
         timer_(problem),
         compaction_(problem),
         improvement_(problem) {}
@@ -66,7 +67,7 @@ class Searcher {
 
   const Problem& problem_;
   const Goal goal_;
-  const Effort effort_;
+  const AdaptiveOptions options_;
   const double floor_;
   Timer timer_;
   Compaction compaction_;
@@ -93,7 +94,7 @@ bool Searcher::AddStart(const Block& block) {
 // more than will be compacted: many ranks have thousands of blocks, each an order of megabytes.
 void Searcher::CollectStarts() {
   for (Block& block : AllBlocks(problem_.rank_count())) {
-    if (starts_.size() >= static_cast<size_t>(std::max(effort_.compactions, 1))) return;
+    if (starts_.size() >= static_cast<size_t>(std::max(options_.candidates, 1))) return;
     if (AddStart(block) || block.slots.back()[kF1] > kLean * problem_.rank_count()) continue;
     const int32_t longest = block.slots[0][kI0] + kKinds + 1;
     const std::string name = block.name;
@@ -133,7 +134,7 @@ void Searcher::TryAllRules(size_t start) {
     for (const bool cool_down : {true, false}) {
       for (const Yield yield : {Yield::kAfterLastF0, Yield::kAfterLastF1, Yield::kAlways}) {
         for (const double tolerance : {0.0, 0.5}) {
-          if (AtFloor() || compactions_ >= effort_.compactions) return;
+          if (AtFloor() || compactions_ >= options_.candidates) return;
           Try(start, {warm_up, cool_down}, {yield, yield == Yield::kAlways, tolerance});
         }
       }
@@ -141,22 +142,25 @@ void Searcher::TryAllRules(size_t start) {
   }
 }
 
+// The effort is shared out evenly to rounds: few moves for many candidates first, in the end many moves for the best.
 void Searcher::Improve() {
   std::vector<Candidate> from;
   for (Candidate& candidate : candidates_) {
     if (candidate.score.objective < kNever) from.push_back(std::move(candidate));
   }
-  std::stable_sort(from.begin(), from.end(), Before);
-  if (from.size() > kImproved) from.resize(kImproved);
   double work = 0;
   for (const RankProblem& rank : problem_.ranks) work += rank.work_seconds;
   const double heat = kHeat * work / (kKinds * problem_.rank_count());
-  for (size_t i = 0; i < from.size() && !AtFloor(); ++i) {
-    Candidate& candidate = from[i];
-    candidate.score =
-        improvement_.Run(candidate.order, goal_, effort_.moves / static_cast<int32_t>(from.size()), floor_,
-                         /*seed=*/i + 1, heat);
-    if (Better(candidate.score, best_.score)) best_ = candidate;
+  uint64_t seed = 0;
+  for (const size_t most : kImproved) {
+    std::stable_sort(from.begin(), from.end(), Before);
+    if (from.size() > most) from.resize(most);
+    const auto runs = static_cast<int32_t>(kImproved.size() * from.size());
+    for (Candidate& candidate : from) {
+      if (AtFloor()) return;
+      candidate.score = improvement_.Run(candidate.order, goal_, options_.moves / runs, floor_, ++seed, heat);
+      if (Better(candidate.score, best_.score)) best_ = candidate;
+    }
   }
 }
 
@@ -164,7 +168,7 @@ void Searcher::Improve() {
 void Searcher::Settle() {
   const int32_t actions = kKinds * problem_.rank_count() * problem_.micro_batches;
   if (goal_ != Goal::kMakespan || actions > kSmall) return;
-  Optimum optimum = FindOptimum(problem_, best_.score.objective, effort_.nodes);
+  Optimum optimum = FindOptimum(problem_, best_.score.objective, options_.nodes);
   settled_ = optimum.proven;
   if (optimum.order.empty()) return;
   best_.order = std::move(optimum.order);
@@ -184,7 +188,7 @@ std::string Searcher::Reason(const Score& before) const {
 }
 
 void Searcher::TryStarts() {
-  for (size_t start = 0; start < starts_.size() && !AtFloor() && compactions_ < effort_.compactions; ++start) {
+  for (size_t start = 0; start < starts_.size() && !AtFloor() && compactions_ < options_.candidates; ++start) {
     Try(start, {true, true}, {});
     // A start must not be lost because its rewritten forms do not fit.
     if (candidates_[start].score.objective >= kNever) Try(start, {}, {});
@@ -213,8 +217,8 @@ Found Searcher::Run(const std::vector<NamedOrder>& known) {
 
 }  // namespace
 
-Found Search(const Problem& problem, Goal goal, const Effort& effort, const std::vector<NamedOrder>& known) {
-  return Searcher(problem, goal, effort).Run(known);
+Found Search(const Problem& problem, const AdaptiveOptions& options, const std::vector<NamedOrder>& known) {
+  return Searcher(problem, options).Run(known);
 }
 
 }  // namespace atl::schedule::adaptive

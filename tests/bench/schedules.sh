@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What the adaptive schedule search finds, against published tables, floors and optima, and how long it takes. One JSON
-# object per line on standard output, reasons on standard error; half a minute of one core. Times are simulated, but for
-# the search's own processor time. Exits with 1 when a schedule is invalid.
+# Measures what the adaptive schedule search finds, against the published table (tests/golden/published_schedules.csv),
+# floors and optima, and how long it takes. One JSON object per line on standard output, reasons on standard error; two
+# minutes of one core. Times are simulated, but for the search's own processor time. Exits with 1 when a schedule is
+# invalid or worse than the published one.
 set -euo pipefail
 case ${1:-} in
   '') ;;

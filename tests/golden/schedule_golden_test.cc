@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "common/schedule/accumulation.h"
+#include "common/schedule/adaptive.h"
+#include "common/schedule/adaptive_testing.h"
 #include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 
@@ -54,6 +56,27 @@ INSTANTIATE_TEST_SUITE_P(EveryGenerator, ScheduleGolden, testing::ValuesIn(Gener
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
+
+// The rows of the public search (tests/peers/published_schedules.py) up to 10 ranks; tests/bench/schedules.sh checks
+// them all.
+TEST(PublishedSchedules, NoneIsBetterThanOurs) {
+  const char* source = std::getenv("ATOLL_SOURCE_DIR");
+  if (source == nullptr) GTEST_SKIP() << "ATOLL_SOURCE_DIR is not set: run through ctest";
+  const std::vector<PublishedRow> rows = PublishedRows(source);
+  ASSERT_EQ(rows.size(), 165u);
+  for (const PublishedRow& row : rows) {
+    if (row.ranks > 10) continue;
+    SCOPED_TRACE(testing::Message() << row.ranks << " ranks, " << row.limit << " halves");
+    const SimulationCosts costs = EqualStages(row.ranks, 1, 1, 1);
+    const std::vector<double> limits(row.ranks, row.limit);
+    const auto whole = FindAdaptive(2 * row.ranks, costs, limits);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    EXPECT_LE(whole->makespan_seconds - 12 * row.ranks, row.step);
+    const auto own = FindAdaptive(2 * row.ranks, costs, limits, {.goal = AdaptiveGoal::kRankIdle});
+    ASSERT_TRUE(own.ok()) << own.status();
+    EXPECT_LE(OwnSpanIdleSeconds(*Simulate(own->schedule, costs)), row.own_span);
+  }
+}
 
 // Compute-only files as torch.distributed.pipelining 2.11 writes them, idle cells and all (tests/peers).
 class PyTorchSchedule : public testing::TestWithParam<std::string_view> {};
