@@ -55,7 +55,7 @@ struct SimulatedAction {
   double end_seconds = 0;
 };
 
-// What else can be read off it (idle time, transfers, memory over time): timeline.h.
+// What else can be read off it (transfers, memory over time): timeline.h.
 struct Simulation {
   std::vector<std::vector<SimulatedAction>> ranks;
   double makespan_seconds = 0;

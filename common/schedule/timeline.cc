@@ -20,19 +20,6 @@ void AddPoint(std::vector<MemoryPoint>* points, double seconds, double bytes) {
 
 }  // namespace
 
-std::vector<std::vector<Interval>> IdleIntervals(const Simulation& simulation) {
-  std::vector<std::vector<Interval>> idle(simulation.ranks.size());
-  for (size_t rank = 0; rank < idle.size(); ++rank) {
-    double free_at = 0;
-    for (const SimulatedAction& run : simulation.ranks[rank]) {
-      if (run.start_seconds > free_at) idle[rank].push_back({free_at, run.start_seconds});
-      free_at = run.end_seconds;
-    }
-    if (simulation.makespan_seconds > free_at) idle[rank].push_back({free_at, simulation.makespan_seconds});
-  }
-  return idle;
-}
-
 std::vector<Transfer> Transfers(const Schedule& schedule, const SimulationCosts& costs, const Simulation& simulation) {
   const ActionIndex index(schedule);
   std::vector<Transfer> transfers;

@@ -1,4 +1,4 @@
-// What can be read off a simulation: when ranks are idle, what goes between them, how much they hold. Pure.
+// What can be read off a simulation: what goes between ranks, how much they hold. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,6 @@
 #include "common/schedule/simulator.h"
 
 namespace atl::schedule {
-
-struct Interval {
-  double start_seconds = 0;
-  double end_seconds = 0;
-  bool operator==(const Interval&) const = default;
-};
-
-// Per rank, in order of time: when it runs nothing, between the start and the end of the iteration.
-std::vector<std::vector<Interval>> IdleIntervals(const Simulation& simulation);
 
 // One message between two ranks: what `action` computed, under way from its end until it has arrived.
 struct Transfer {

@@ -19,27 +19,6 @@ SimulationCosts Costs(int32_t stages, double transfer_seconds) {
   return costs;
 }
 
-TEST(Timeline, IdleIntervalsFillTheGapsFromStartToEnd) {
-  const Simulation simulation = *Simulate(*Generate1F1B(2, 1), Costs(2, 0));
-  EXPECT_THAT(IdleIntervals(simulation)[0], ElementsAre(Interval{1, 4}));
-  EXPECT_THAT(IdleIntervals(simulation)[1], ElementsAre(Interval{0, 1}, Interval{4, 6}));
-}
-
-TEST(Timeline, IdleTimeIsTheBubble) {
-  for (const std::string_view name : GeneratorNames()) {
-    const Schedule schedule = *Generate(name, 4, 6);
-    const Simulation simulation = *Simulate(schedule, Costs(schedule.stages, 0.3));
-    double idle = 0;
-    for (const auto& rank : IdleIntervals(simulation)) {
-      for (const Interval& interval : rank) {
-        EXPECT_LT(interval.start_seconds, interval.end_seconds);
-        idle += interval.end_seconds - interval.start_seconds;
-      }
-    }
-    EXPECT_NEAR(idle / (4 * simulation.makespan_seconds), simulation.bubble, 1e-9) << name;
-  }
-}
-
 TEST(Timeline, TransfersGoBetweenRanksOnly) {
   // Both passes over one boundary; stages 1 and 2 share a rank.
   const Schedule schedule = *ParseText("0F0,0B0,E0\n1F0,2F0,2B0,1B0,E1\n");

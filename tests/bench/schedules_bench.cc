@@ -210,7 +210,7 @@ void Optima() {
     Print(name, "heuristic_of_optimum", worst_heuristic, "1", 1.03);
     Print(name, "heuristic_reached", static_cast<double>(reached) / (cases - unproven), "1", 1);
     Print(name, "unproven", unproven, "cases", 10);
-    Print(name, "unproven_heuristic_of_bound", worst_over_floor, "1", 1.15);
+    Print(name, "unproven_heuristic_of_bound", worst_over_floor, "1", 1.2);
   }
 }
 
