@@ -64,11 +64,15 @@ std::map<std::string, std::string> TrainPlain(const TrainerOptions& options, con
     for (const model::NamedTensor& parameter : in_order) {
       parameter.tensor.mutable_grad() = gradients.at(parameter.name);
     }
+    const std::vector<at::Tensor> norms = optimizer.GradientNorms();
     double sum = 0;
     size_t i = 0;
     for (const auto& layer : layers) {
       double squares = 0;
-      for (size_t p = 0; p < layer.size(); ++p) squares += optimizer.SquaredNorm(i++);
+      for (size_t p = 0; p < layer.size(); ++p) {
+        const auto norm = norms[i++].item<double>();
+        squares += norm * norm;
+      }
       sum += squares;
     }
     const double limit = options.training.clip_norm;
