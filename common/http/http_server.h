@@ -90,7 +90,7 @@ class HttpService {
   virtual void OnAnswered(const HttpRequest& /*request*/, int /*code*/, absl::Duration /*duration*/) {}
 };
 
-// All are absolute: bytes that come or go in between do not prolong them.
+// Every time is absolute: bytes that come or go in between do not prolong it.
 struct HttpLimits {
   // From the connection, or from the first byte of a further request, until the whole head has come. The TLS handshake
   // lies within it.
@@ -101,8 +101,9 @@ struct HttpLimits {
   absl::Duration answer_time = absl::Seconds(30);
   // How long a connection is kept between two requests.
   absl::Duration idle_time = absl::Seconds(5);
-  // The start_time and body_time of the oldest unfinished requests while others wait because max_connections are open.
-  // Idle connections are closed at once then.
+  // While callers wait because max_connections are open, the oldest requests that are unfinished, and the oldest
+  // answers that are unread, have this time alone. Idle connections are closed at once then. An answer to a body that
+  // the service accepted keeps its answer_time.
   absl::Duration crowded_time = absl::Seconds(1);
   // How long the caller may take to close a connection that is over; what it still sends is discarded.
   absl::Duration close_time = absl::Seconds(1);

@@ -1,6 +1,7 @@
 // The server over real connections on loopback, with and without TLS, and a service of a few paths.
 #include "common/http/http_server.h"
 
+#include <malloc.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -374,6 +375,64 @@ TEST_F(HttpServerTest, ACallerThatDoesNotReadIsCutOff) {
   ASSERT_TRUE(client->Write("GET /large HTTP/1.1\r\n\r\n"));
   absl::SleepFor(absl::Milliseconds(500));
   EXPECT_LT(client->ReadToEnd().size(), size_t{64} << 20);
+}
+
+TEST_F(HttpServerTest, ACallerThatDoesNotReadMakesRoomForOthers) {
+  options_.security.tls_dir.clear();
+  options_.max_connections = 2;
+  options_.limits.answer_time = absl::Minutes(10);
+  options_.limits.crowded_time = absl::Milliseconds(50);
+  Start();
+  std::vector<int> slow;
+  for (int i = 0; i < 4; ++i) {
+    slow.push_back(testing::ConnectTo(server_->port(), /*receive_buffer=*/4096));
+    send(slow.back(), "GET /large HTTP/1.1\r\n\r\n", 23, MSG_NOSIGNAL);
+  }
+  EXPECT_THAT(testing::Get({.port = server_->port()}, "/small"), HasSubstr("small"));
+  for (const int descriptor : slow) close(descriptor);
+}
+
+TEST_F(HttpServerTest, AConnectionDoesNotKeepTheMemoryOfAnAnswer) {
+  options_.security.tls_dir.clear();
+  Start();
+  const int descriptor = ConnectAndSend("GET /large HTTP/1.1\r\n\r\n");
+  std::array<char, 65536> piece;
+  for (size_t all = 0; all < size_t{64} << 20;) {
+    const ssize_t read = recv(descriptor, piece.data(), piece.size(), 0);
+    ASSERT_GT(read, 0);
+    all += read;
+  }
+  send(descriptor, kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL);
+  // The rest of the first answer, and then the second one.
+  for (std::string rest; rest.find("small") == std::string::npos;) {
+    const ssize_t read = recv(descriptor, piece.data(), piece.size(), 0);
+    ASSERT_GT(read, 0);
+    rest.append(piece.data(), read);
+  }
+  EXPECT_LT(mallinfo2().hblkhd, size_t{60} << 20);
+  close(descriptor);
+}
+
+TEST_F(HttpServerTest, AConnectionWhoseCallerSendsNoMoreEndsWithItsAnswer) {
+  options_.security.tls_dir.clear();
+  options_.limits.idle_time = absl::Seconds(15);
+  Start();
+  const int descriptor = ConnectAndSend("GET /large HTTP/1.1\r\n\r\n");
+  char byte = 0;
+  ASSERT_EQ(recv(descriptor, &byte, 1, 0), 1);  // its head says keep-alive
+  shutdown(descriptor, SHUT_WR);
+  absl::SleepFor(absl::Milliseconds(50));
+  const absl::Time begin = absl::Now();
+  EXPECT_GT(ReadToEnd(descriptor).size(), size_t{64} << 20);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+}
+
+TEST_F(HttpServerTest, OnlyCallersOfHttp11AreToldToGoOn) {
+  options_.security.tls_dir.clear();
+  Start();
+  const std::string rest = "Expect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab";
+  EXPECT_THAT(ReadToEnd(ConnectAndSend("POST /echo HTTP/1.1\r\n" + rest)), StartsWith("HTTP/1.1 100 Continue\r\n"));
+  EXPECT_THAT(ReadToEnd(ConnectAndSend("POST /echo HTTP/1.0\r\n" + rest)), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST_F(HttpServerTest, ConnectionsBeyondTheLimitWaitForTheirTurn) {

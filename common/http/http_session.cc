@@ -19,7 +19,7 @@ namespace {
 namespace asio = boost::asio;
 namespace bhttp = boost::beast::http;
 
-// Of what has come and is not parsed yet. A caller that sends more before it is answered is not read on.
+// Bytes that a session reads ahead of its parser. It reads no more from a caller that sends on before its answer.
 constexpr size_t kMaxBuffered = size_t{64} << 10;
 
 constexpr std::string_view kNotTls =
@@ -164,18 +164,16 @@ void Session::Stop() {
 
 Session::Time Session::spare_from() const {
   if (phase_ == Phase::kIdle) return since_ - std::chrono::hours(1);  // before all others
-  if (phase_ != Phase::kStart && phase_ != Phase::kBody) return Time::max();
+  // Without a body that the service accepted, an answer cost little.
+  const bool cheap_answer = phase_ == Phase::kWriting && max_body_bytes_ == 0;
+  if (phase_ != Phase::kStart && phase_ != Phase::kBody && !cheap_answer) return Time::max();
   return since_ + absl::ToChronoMilliseconds(context_.limits->crowded_time);
 }
 
 void Session::Enter(Phase phase, absl::Duration deadline) {
   phase_ = phase;
   since_ = std::chrono::steady_clock::now();
-  if (deadline == absl::InfiniteDuration()) {
-    timer_.cancel();
-    return;
-  }
-  timer_.expires_at(since_ + absl::ToChronoNanoseconds(deadline));
+  timer_.expires_at(deadline == absl::InfiniteDuration() ? Time::max() : since_ + absl::ToChronoNanoseconds(deadline));
   timer_.async_wait([self = shared_from_this()](const Error& error) {
     if (!error && self->timer_.expiry() <= std::chrono::steady_clock::now()) self->OnDeadline();
   });
@@ -197,7 +195,7 @@ void Session::ReadMore() {
     self->buffer_.append(self->piece_.data(), size);
     self->OnRead(error);
   };
-  // Of a connection that is over nothing is decrypted any more.
+  // A connection that is over discards bytes without decrypting them.
   if (handshaken_ && phase_ != Phase::kClosing) {
     tls_->async_read_some(asio::buffer(piece_), std::move(done));
   } else {
@@ -235,13 +233,14 @@ void Session::NewParser() {
   parser_->header_limit(kMaxHeadBytes);
   parser_->body_limit(std::numeric_limits<uint64_t>::max());  // until the head is known
   head_bytes_ = 0;
+  max_body_bytes_ = 0;
 }
 
 void Session::Parse() {
   if (writing_) return;  // goes on when the caller was told to go on
   if (phase_ == Phase::kBody) return ParseBody();
   if (head_bytes_ == 0) {
-    // Some end a request with an empty line.
+    // Clients may end a request with an empty line.
     buffer_.erase(0, std::min(buffer_.find_first_not_of("\r\n"), buffer_.size()));
     if (buffer_.empty()) return ReadMore();
     if (phase_ == Phase::kIdle) Enter(Phase::kStart, context_.limits->start_time);
@@ -292,7 +291,8 @@ void Session::OnHead() {
   parser_->body_limit(most);
   parser_->eager(true);
   Enter(Phase::kBody, context_.limits->body_time);
-  if (!absl::EqualsIgnoreCase(request_.header("expect"), "100-continue")) return Parse();
+  const bool asks = parser_->get().version() == 11 && absl::EqualsIgnoreCase(request_.header("expect"), "100-continue");
+  if (!asks) return Parse();
   head_out_ = "HTTP/1.1 100 Continue\r\n\r\n";
   WriteOut([this] { Parse(); });
 }
@@ -404,7 +404,7 @@ void Session::WriteOut(std::function<void()> then) {
   writing_ = true;
   Done done = [self = shared_from_this(), then = std::move(then)](const Error& error, size_t) {
     self->writing_ = false;
-    self->body_out_.clear();
+    std::string().swap(self->body_out_);  // clear() would keep its memory for as long as the connection is open
     if (self->phase_ == Phase::kClosed) return;
     return error ? self->Close() : then();
   };
@@ -418,7 +418,7 @@ void Session::WriteOut(std::function<void()> then) {
 
 void Session::Finish() {
   Forget();
-  if (!keep_ || stopping_) return BeginClose();
+  if (!keep_ || ended_ || stopping_) return BeginClose();
   NewParser();
   request_ = {};
   Enter(Phase::kIdle, context_.limits->idle_time);
