@@ -28,7 +28,7 @@ class TlsFolder {
   // FAILED_PRECONDITION, reason TLS_FILES_INVALID, names the file that cannot be used.
   static absl::StatusOr<std::unique_ptr<TlsFolder>> Open(TlsFolderOptions options, Clock* clock = Clock::Real());
 
-  // What new connections use. Files that changed and are no good are logged, once, and what was read before goes on.
+  // Returns the context for new connections. If changed files cannot be used, it logs that once and keeps the last one.
   std::shared_ptr<SSL_CTX> Current();
 
  private:

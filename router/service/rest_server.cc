@@ -25,7 +25,7 @@ constexpr std::string_view kImagesPath = "/v1/images/generations";
 constexpr std::string_view kModelsPath = "/v1/models";
 constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr std::string_view kHealthPath = "/healthz";
-// Of what the caller sent, in messages.
+// Bytes of a caller's text that a message repeats.
 constexpr size_t kLongestShown = 100;
 
 http::HttpResponse Refusal(int code, absl::StatusCode kind, std::string_view reason, std::string_view message) {

@@ -17,7 +17,7 @@ namespace atl::router {
 
 struct RestOptions {
   std::string listen = "127.0.0.1:0";  // "host:port"
-  // Who may call /v1; /healthz is open to all who reach the port.
+  // Guards /v1; /healthz is open to every caller that reaches the port.
   http::HttpSecurity security;
   // Bounds the images that callers have under way; null: no bound. Outlives the server.
   CallerQuotas* quotas = nullptr;
@@ -25,7 +25,7 @@ struct RestOptions {
   int max_requests = 16;
   int max_connections = 512;
   size_t max_body_bytes = size_t{4} << 20;
-  // Of one request: its answer is held in memory whole.
+  // The most images of one request, whose answer is held in memory whole.
   int32_t max_images = 128;
   http::HttpLimits limits;
 };

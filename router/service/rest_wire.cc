@@ -151,7 +151,7 @@ constexpr std::string_view kFormats[] = {"png", "raw"};
 constexpr std::string_view kResponseFormats[] = {"b64_json"};
 constexpr std::string_view kBackgrounds[] = {"auto", "opaque"};
 
-// What OpenAI's endpoint has and this one must understand: tools send some of it always.
+// Takes the fields of OpenAI's endpoint that tools send always.
 void TakeStandardFields(BodyReader* reader, int32_t max_images, ImagesRequest* request) {
   std::string model;
   if (reader->Take("model", &model)) request->sample.set_model(model);

@@ -17,7 +17,7 @@
 
 namespace atl::router {
 
-// What one POST /v1/images/generations asks, before the model is known.
+// One POST /v1/images/generations, before the model is known.
 struct ImagesRequest {
   atlpb::sample::v1::SampleRequest sample;  // all but classes and seeds
   std::string prompt;                       // a class: its name, its number, or "none"
