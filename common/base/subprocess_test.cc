@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -107,7 +108,11 @@ TEST_F(SubprocessTest, ReadsAndWritesTheDescriptorsThatAreGiven) {
 
 TEST_F(SubprocessTest, DiesWithTheThreadThatStartedIt) {
   pid_t pid = -1;
-  std::thread([&] { pid = *StartSubprocess(Shell("sleep 60")); }).join();
+  std::thread([&] {
+    pid = *StartSubprocess(Shell("echo runs; exec sleep 60"));
+    // A thread that ends before the child has asked the kernel does not end it.
+    for (int i = 0; i < 1000 && Log().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }).join();
   int status = 0;
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
   EXPECT_EQ(DescribeExit(status), "was ended by signal 9");
