@@ -42,10 +42,10 @@ absl::Status FileError(int error, std::string_view what, const std::string& path
   return MakeError(absl::ErrnoToStatusCode(error), "FILE_ERROR", message);
 }
 
-// A device or a pipe, as /dev/null, belongs to others as well: a file in its place would be no use to them.
-bool IsDeviceOrPipe(const std::string& path) {
+// A device, a pipe or a link, as /dev/stdout, belongs to others as well: a file in its place would be no use to them.
+bool MustStay(const std::string& path) {
   std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  const std::filesystem::file_status status = std::filesystem::symlink_status(path, error);
   return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
          !std::filesystem::is_directory(status);
 }
@@ -93,7 +93,7 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   if (!folder.empty()) {
     if (absl::Status status = MakeFolders(folder.string()); !status.ok()) return status;
   }
-  if (IsDeviceOrPipe(path)) return WriteBytes(path, bytes, path);
+  if (MustStay(path)) return WriteBytes(path, bytes, path);
   const std::string part = fmt::format("{}.{}.part", path, getpid());
   absl::Status status = WriteBytes(part, bytes, path);
   if (status.ok() && rename(part.c_str(), path.c_str()) != 0) status = FileError(errno, "write", path);

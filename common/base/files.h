@@ -14,8 +14,8 @@ namespace atl {
 // the file is and who this process is. RESOURCE_EXHAUSTED above `limit` bytes. "-" reads standard input.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit = int64_t{1} << 30);
 
-// Writes beside the file and renames, so that a reader sees the old file or the new one. Makes its folder. A device or
-// a pipe is written to.
+// Writes beside the file and renames, so that a reader sees the old file or the new one. Makes its folder. A device, a
+// pipe or a link is written to.
 absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
 absl::Status MakeFolders(const std::string& path);

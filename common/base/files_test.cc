@@ -51,6 +51,16 @@ TEST_F(FilesTest, AFileIsReplacedAsAWhole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "parts are left";
 }
 
+// As /dev/stdout, which the shell has turned to a file.
+TEST_F(FilesTest, ALinkStaysALink) {
+  ASSERT_TRUE(WriteFile(path_, "a longer text").ok());
+  const std::string link = folder_ + "/link";
+  std::filesystem::create_symlink(path_, link);
+  ASSERT_TRUE(WriteFile(link, "text").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(ReadFile(path_).value(), "text");
+}
+
 TEST_F(FilesTest, AFileOfAnotherUserIsToldWithItsOwnerAndTheReader) {
   ASSERT_TRUE(WriteFile(path_, "secret").ok());
   ASSERT_EQ(chmod(path_.c_str(), 0200), 0);
