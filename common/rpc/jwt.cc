@@ -33,6 +33,7 @@ constexpr size_t kMaxKeys = 32;
 constexpr int kMinRsaBits = 2048;
 constexpr int kMaxRsaBits = 8192;  // what a caller can make us compute
 constexpr size_t kMaxSubject = 256;
+constexpr std::string_view kPemStart = "-----BEGIN PUBLIC KEY-----";
 constexpr size_t kP256Bytes = 32;  // of a coordinate, and of each half of an ES256 signature
 
 using KeyPtr = Handle<EVP_PKEY, EVP_PKEY_free>;
@@ -108,6 +109,11 @@ absl::StatusOr<std::vector<JwtKey>> KeysOfPem(std::string_view text, std::string
   }
   ERR_clear_error();
   if (keys.empty()) return BadKeys(file, "expected 'BEGIN PUBLIC KEY' (PEM) or a JSON Web Key Set, found neither");
+  // OpenSSL says the same of the file's end and of a key that is broken, as in a file that is half written.
+  size_t begun = 0;
+  for (size_t at = 0; (at = text.find(kPemStart, at)) != std::string_view::npos; at += kPemStart.size()) ++begun;
+  if (keys.size() < begun)
+    return BadKeys(file, fmt::format("expected {} keys, found {} whole ones", begun, keys.size()));
   return keys;
 }
 

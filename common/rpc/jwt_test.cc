@@ -276,6 +276,11 @@ TEST(JwtKeysTest, BadKeysAreRefused) {
   const std::string two = testing::MakeEcSigningKey().public_pem + testing::MakeRsaSigningKey().public_pem;
   ASSERT_TRUE(ParseJwtKeys(two, "keys.pem").ok());
   EXPECT_EQ(ParseJwtKeys(two, "keys.pem")->size(), 2u);
+  // Tokens of the key that is missing would be refused, and no error would say why.
+  const std::string end = "-----END PUBLIC KEY-----\n";
+  for (const std::string& text : {two.substr(0, two.size() - end.size()), two.substr(0, two.find(end) - 9) + two}) {
+    EXPECT_EQ(ErrorReason(ParseJwtKeys(text, "keys.pem").status()), "INVALID_JWT_KEYS") << text;
+  }
 }
 
 }  // namespace
