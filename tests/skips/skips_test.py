@@ -12,14 +12,14 @@ import unittest
 PROBE, SUMMARY = [os.path.abspath(path) for path in sys.argv[1:3]]
 
 
-def run(filter_, ci):
+def run(filter_, ci, probe=PROBE):
     """(what CTest said, what the summary said, the summary's exit code) of the cases that `filter_` picks."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "ATOLL_TEST_LOG")}
     if ci:
         environment["CI"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "CTestTestfile.cmake").write_text(
-            f'add_test(skip_probe "{PROBE}" "--gtest_filter={filter_}")\n'
+            f'add_test(skip_probe "{probe}" "--gtest_filter={filter_}")\n'
             "set_tests_properties(skip_probe PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 20)\n"
         )
         environment["ATOLL_TEST_LOG"] = folder + "/log"
@@ -56,6 +56,11 @@ class Skips(unittest.TestCase):
         said, summary, code = run("Probe.Passes", ci=True)
         self.assertIn("Passed", said)
         self.assertEqual((summary, code), (["1 passed, 0 failed, 0 skipped"], 0))
+
+    def test_a_program_that_is_not_there_has_failed(self):
+        said, summary, code = run("*", ci=False, probe=PROBE + ".missing")
+        self.assertIn("***Not Run", said)
+        self.assertEqual((summary, code), (["0 passed, 1 failed, 0 skipped"], 1))
 
 
 if __name__ == "__main__":
