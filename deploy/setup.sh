@@ -35,13 +35,7 @@ case ${1:-} in
 esac
 
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo --preserve-env=DEBIAN_FRONTEND "$@"
-  else
-    die "packages are missing, and this is neither root nor is there sudo; as root run: apt-get install $missing"
-  fi
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo --preserve-env=DEBIAN_FRONTEND "$@"; fi
 }
 
 installed_version() { dpkg-query -W -f '${db:Status-Status} ${Version}' "$1" 2>/dev/null | sed -n 's/^installed //p'; }
@@ -54,6 +48,8 @@ while read -r package _; do
 done < <(entries apt)
 missing=${missing# }
 if [ -n "$missing" ]; then
+  [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
+    die "packages are missing, and this is neither root nor is there sudo; as root run: apt-get install $missing"
   say "installing packages: $missing"
   export DEBIAN_FRONTEND=noninteractive
   log=$(mktemp)
