@@ -52,6 +52,41 @@ std::string NoJson(std::string_view text, size_t byte) {
                      Shown(json(std::string(text.substr(at, 1)))));
 }
 
+// Stops at a key that its object has already: json::parse keeps the last of them, and a manifest with two is not what
+// its writer meant. A callback of json::parse would take quadratic time for a list of objects.
+class RepeatedKey final : public nlohmann::json_sax<json> {
+ public:
+  const std::string& found() const { return found_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool start_object(size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (open_.back().insert(name).second) return true;
+    found_ = name;
+    return false;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
+
+ private:
+  std::vector<std::set<std::string>> open_;
+  std::string found_;
+};
+
 }  // namespace
 
 bool IsSealed(std::string_view text) {
@@ -72,22 +107,10 @@ absl::StatusOr<json> ParseSealedObject(std::string_view text, std::string_view f
 }
 
 absl::StatusOr<json> ParseJsonObject(std::string_view text, std::string_view file_name) {
-  // The library keeps the last of repeated keys; a manifest with one is not what its writer meant.
-  std::vector<std::set<std::string>> open_objects;
-  std::string repeated;
-  const auto watch = [&](int /*depth*/, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == json::parse_event_t::key && !open_objects.back().insert(parsed.get<std::string>()).second &&
-        repeated.empty()) {
-      repeated = parsed.get<std::string>();
-    }
-    return true;
-  };
   json parsed;
   std::string bad;
   try {
-    parsed = json::parse(text, watch);
+    parsed = json::parse(text);
     if (!parsed.is_object()) bad = Shown(parsed);
   } catch (const json::parse_error& error) {
     bad = NoJson(text, error.byte);
@@ -98,9 +121,9 @@ absl::StatusOr<json> ParseJsonObject(std::string_view text, std::string_view fil
     return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
                      fmt::format("{}: expected a JSON object, found {}", file_name, bad));
   }
-  if (!repeated.empty()) {
+  if (RepeatedKey watch; !json::sax_parse(text, &watch)) {
     return MakeError(absl::StatusCode::kDataLoss, "FILE_MALFORMED",
-                     fmt::format("{}: expected each key once, found '{}' repeated", file_name, repeated));
+                     fmt::format("{}: expected each key once, found '{}' repeated", file_name, watch.found()));
   }
   return parsed;
 }

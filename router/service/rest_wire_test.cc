@@ -1,5 +1,6 @@
 #include "router/service/rest_wire.h"
 
+#include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -130,6 +131,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadBody{"NoBase64", R"({"prompt": "dog", "init_images": ["*"]})", "init_images[0]", "WRONG_TYPE"},
         BadBody{"TimeoutZero", R"({"prompt": "dog", "timeout": 0})", "timeout", "VALUE_OUT_OF_RANGE"}),
     [](const auto& info) { return info.param.name; });
+
+TEST(RestWireTest, ALargeBodyOfManyObjectsIsReadAtOnce) {
+  std::string body = R"({"prompt": "1", "times": [{})";
+  for (int i = 0; i < 300'000; ++i) body += ",{}";
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(ErrorReason(ParseImagesRequest(body + "]}", 8).status()), "WRONG_TYPE");
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+}
 
 TEST(RestWireTest, PartialImagesAreSpreadOverTheSteps) {
   struct Case {
