@@ -35,7 +35,7 @@ def reasons():
     found = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix not in (".cc", ".h") or re.search(r"_test(ing)?\.(cc|h)$", path.name):
+            if path.suffix not in (".cc", ".h") or re.search(r"_test(ing)?\.|/testing/", str(path.relative_to(ROOT))):
                 continue
             text = path.read_text()
             for match in REASON.finditer(text):
