@@ -8,7 +8,6 @@
 # tsan: threads, every test without LibTorch, Arrow and gRPC: the packaged gRPC is not instrumented and reports noise. The threads of
 #   the services of coordinator, worker and router are therefore in none of them.
 # Tests of several processes (labels multiproc and e2e) run under neither.
-# What is suppressed, and why: tests/tsan.supp.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,7 +39,7 @@ echo "sanitizers: ${#targets[@]} of $known programs: ${targets[*]}"
 cmake --build --preset "$preset" --target "${targets[@]}" -- -j"$(nproc)"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:${ASAN_OPTIONS:-}
 export UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
-export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}
 # UCX's default is to overwrite the first instructions of mmap and its kin, which the sanitizers' own are not made for.
 export UCX_MEM_MMAP_HOOK_MODE=none
 ctest --test-dir "$build" --output-on-failure -R "^($(IFS='|'; echo "${targets[*]}"))\$"
