@@ -60,7 +60,7 @@ bool WatchLoop::ReadOnce(Backoff* backoff, std::string* last_reason) {
   if (connected) backoff->Reset();
   if (absl::IsDeadlineExceeded(status)) return true;
   // Each reason is logged once: the server may be gone for days.
-  const std::string reason(status.message());
+  const std::string reason(status.ok() ? "the server ended the stream" : status.message());
   if (connected || reason != *last_reason) {
     spdlog::warn("watching {}: {}; {}", options_.what, reason, options_.meanwhile);
   }
