@@ -53,8 +53,6 @@ TEST_F(AuthCommandTest, WhatIsMissingIsSaid) {
 
 TEST_F(AuthCommandTest, AnEntryThatServersRefuseOrThatLimitsNothingIsNotPrinted) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--subject", "#x", "--role", "reader"},
-       "servers would refuse it: principals[0].subject: expected a name that the deny list can have"},
       {{"--subject", "", "--role", "reader"}, "principals[0].subject: expected a text"},
       {{"--subject", "a", "--role", "submitter", "--model", ""}, "principals[0].models: expected a list of texts"},
       {{"--subject", "a", "--role", "sampler", "--model", "m"},
@@ -99,7 +97,7 @@ TEST_F(AuthCommandTest, ATokenDoesNotLeaveTheMachineInTheClear) {
   const Outcome outcome =
       Run({"models", "list", "--coordinator", "10.0.0.1:1", "--token-file", Write("token", "ann's")});
   EXPECT_THAT(outcome.err, HasSubstr("would go to 10.0.0.1:1 in the clear: give --ca FILE or --tls-dir DIR"));
-  EXPECT_THAT(Run({"models", "list", "--tls-dir", folder_}).err, HasSubstr("tls.crt: cannot be read"));
+  EXPECT_THAT(Run({"models", "list", "--tls-dir", folder_}).err, HasSubstr("tls.crt: No such file or directory"));
 }
 
 }  // namespace

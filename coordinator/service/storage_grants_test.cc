@@ -92,7 +92,7 @@ TEST_F(StorageGrantsTest, AClaimBringsKeysForItsTaskAlone) {
   EXPECT_EQ(asked["kind"], "fit_features");
   EXPECT_EQ(asked["blob_store"], blobs_->root());
   EXPECT_EQ(asked["write_prefixes"], nlohmann::json({prefix + "/"}));
-  EXPECT_EQ(asked["read_prefixes"].size(), 4u);
+  EXPECT_EQ(asked["read_prefixes"].size(), 3u);
   EXPECT_EQ(asked["lifetime_seconds"], 3600);
 
   // An answer that was lost is made again.
