@@ -325,15 +325,6 @@ TEST_F(ExpertDirectoryTest, WhatServersAreStillToLoadIsReadFromTheList) {
   EXPECT_EQ(needs.why, "servers are full");
 }
 
-TEST_F(ExpertDirectoryTest, ACoordinatorWithoutARegistryListsNothing) {
-  server_ = *rpc::Server::Start({.listen = "127.0.0.1:0", .services = {}});
-  service_ = std::make_unique<FakeServingService>();
-  Follow();
-  const absl::StatusOr<bool> any = experts_->AwaitAnyServer(absl::Seconds(20));
-  ASSERT_TRUE(any.ok()) << any.status();
-  EXPECT_FALSE(*any);
-}
-
 TEST_F(ExpertDirectoryTest, RoutingIsReportedAndWhatWasNotTakenIsToldAgain) {
   StartCoordinator();
   service_->RefuseReports(1);

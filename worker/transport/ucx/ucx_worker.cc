@@ -24,6 +24,8 @@ namespace {
 constexpr absl::Duration kFlushPatience = absl::Seconds(2);
 // Calls of progress before the progress thread offers the mutex to others.
 constexpr int kProgressBatch = 16;
+// Batches of progress before a worker is destroyed.
+constexpr int kDrainRounds = 64;
 // UCX refuses to be armed while a message waits for room at a peer. A peer that makes none (stopped, dead) is asked
 // again at this interval after so many fruitless rounds.
 constexpr int kFruitlessRounds = 100;
@@ -367,6 +369,10 @@ void UcxWorker::TearDown() {
   if (worker_ == nullptr) return;
   for (Pending& pending : pending_) {
     if (pending.request != nullptr) ucp_request_cancel(worker_, pending.request);
+  }
+  // UCX 1.13 ends the process ("ucs_arbiter_group_is_empty") when an endpoint that copies from a peer's memory is closed
+  // with a copy in its queue. Copies need no peer, so that progress empties the queue.
+  for (int i = 0; i < kDrainRounds && ProgressSome(); ++i) {
   }
   // Closes the endpoints as well; to close them one by one takes the other error mode, or the peers' help.
   ucp_worker_destroy(worker_);
