@@ -370,8 +370,8 @@ void UcxWorker::TearDown() {
   for (Pending& pending : pending_) {
     if (pending.request != nullptr) ucp_request_cancel(worker_, pending.request);
   }
-  // UCX 1.13 ends the process ("ucs_arbiter_group_is_empty") when an endpoint that copies from a peer's memory is closed
-  // with a copy in its queue. Copies need no peer, so that progress empties the queue.
+  // UCX 1.13 ends the process ("ucs_arbiter_group_is_empty") when an endpoint that copies from a peer's memory is
+  // closed with a copy in its queue. Copies need no peer, so that progress empties the queue.
   for (int i = 0; i < kDrainRounds && ProgressSome(); ++i) {
   }
   // Closes the endpoints as well; to close them one by one takes the other error mode, or the peers' help.
