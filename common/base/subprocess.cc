@@ -80,6 +80,7 @@ absl::StatusOr<pid_t> StartSubprocess(const SubprocessOptions& options) {
   const pid_t pid = fork();
   if (pid == 0) Become(options, parent, output, error, argument_pointers.data(), environment_pointers.data());
   const int fork_error = errno;
+  if (pid > 0) setpgid(pid, pid);  // as the child does: a signal to its group may come before its first instruction
   if (log >= 0) close(log);
   if (pid < 0) {
     return MakeError(absl::StatusCode::kResourceExhausted, "CANNOT_FORK",

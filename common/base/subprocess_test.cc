@@ -106,6 +106,16 @@ TEST_F(SubprocessTest, ReadsAndWritesTheDescriptorsThatAreGiven) {
   for (const int fd : {in[0], out[0], out[1]}) close(fd);
 }
 
+TEST_F(SubprocessTest, ItsGroupIsThereWhenItIsStarted) {
+  for (int i = 0; i < 100; ++i) {
+    const pid_t pid = *StartSubprocess(Shell("sleep 60"));
+    EXPECT_EQ(kill(-pid, SIGKILL), 0);
+    kill(pid, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  }
+}
+
 TEST_F(SubprocessTest, DiesWithTheThreadThatStartedIt) {
   pid_t pid = -1;
   std::thread([&] {
