@@ -78,7 +78,7 @@ std::vector<float> SpacedRows(dataset::Points points, int64_t most) {
   return rows;
 }
 
-// Nothing where the images are too few to say.
+// Returns nothing where there are too few images to measure.
 template <typename T>
 std::optional<T> IfEnough(const absl::StatusOr<T>& figures) {
   return figures.ok() ? std::optional<T>(*figures) : std::nullopt;

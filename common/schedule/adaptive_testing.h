@@ -34,7 +34,7 @@ inline double OwnSpanIdleSeconds(const Simulation& simulation) {
   return worst;
 }
 
-// What the public search finds for passes of one second and 2 ranks micro-batches.
+// A result of the public search for passes of one second and 2 ranks micro-batches.
 struct PublishedRow {
   int32_t ranks = 0;
   int32_t limit = 0;     // activations of one chunk per rank

@@ -135,7 +135,7 @@ TEST_F(JobServiceTest, FilesThatAreNotThereOrNotTheOnesThatAreMeantAreRefused) {
   EXPECT_EQ(CountJobs(), 0u);
 }
 
-// What a job names is opened to the islands that run it.
+// Islands that run a job get keys for the files that it names.
 TEST_F(JobServiceTest, FilesThatAreNotBelowInputsAreRefused) {
   for (const char* path : {"jobs/other/train/1-1/weights", "models/m/v/weights", "datasets/faces/shard", "frozen/key/f",
                            "loose", "inputs/a%2e", "inputs/*", "inputs/a b"}) {

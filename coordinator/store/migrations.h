@@ -10,7 +10,7 @@
 
 namespace atl::store {
 
-// Of this build's schema.
+// Returns the migrations that lead to this build's schema.
 absl::Span<const char* const> Migrations();
 
 // Applies the migrations that the database lacks, each in a transaction of its own. FAILED_PRECONDITION (STORE_TOO_NEW)

@@ -36,7 +36,7 @@ absl::Status ForEachRow(Statement& row, const Read& read) {
   }
 }
 
-// What `read` makes of each row.
+// Reads all rows; `read` makes a value of each.
 template <typename Read, typename T = std::invoke_result_t<Read, Statement&>>
 absl::StatusOr<std::vector<T>> ReadRows(Statement& row, const Read& read) {
   std::vector<T> rows;

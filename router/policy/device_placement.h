@@ -17,7 +17,7 @@
 
 namespace atl::router {
 
-// What was measured fades with this time constant, and is expected to go on for as long.
+// Measured use fades with this time constant, and is expected to go on for as long.
 constexpr absl::Duration kUseMemory = absl::Minutes(1);
 
 struct PlacementOptions {

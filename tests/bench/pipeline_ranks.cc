@@ -40,7 +40,7 @@ std::string Breakdown(const trainer::Trainer& trainer, const Span& span) {
                      span.seconds() - absl::ToDoubleSeconds(before));
 }
 
-// Of this process, without those that read a file.
+// Counts the page faults of this process that read no file.
 int64_t PageFaults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

@@ -185,7 +185,7 @@ void Optima() {
             const auto problem = schedule::adaptive::MakeProblem(micro_batches, costs, limits);
             const double floor = schedule::adaptive::Floor(problem, AdaptiveGoal::kMakespan);
             ++cases;
-            // What equals the floor is the optimum.
+            // A schedule that equals the floor is optimal.
             double optimum = found;
             if (found > floor * (1 + kTolerance)) {
               // From above what was found, so that the two are compared and not taken from each other.

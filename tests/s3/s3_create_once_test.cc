@@ -127,7 +127,7 @@ TEST_F(S3CreateOnceTest, NamesAreWrittenAsTheyAre) {
   EXPECT_EQ(store->CreateOnce(uri, "y").status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-// One that writes all the same, and two that refuse the header.
+// The first server ignores the condition and writes; the others refuse its header.
 TEST_F(S3CreateOnceTest, AServerWithoutTheConditionIsRefusedByName) {
   for (const int status : {200, 400, 501}) {
     FaultProxy proxy(server_->port());

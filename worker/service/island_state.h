@@ -20,7 +20,7 @@ namespace atl::worker {
 struct IslandOptions {
   int32_t ranks = 1;
   std::string build;
-  // Of rank 0; none: it computes on the processor.
+  // The devices that rank 0 may have; empty: it computes on the processor.
   std::vector<RankDevice> devices;
   // A rank that says nothing for this long is lost.
   absl::Duration silence_timeout = absl::Seconds(2);

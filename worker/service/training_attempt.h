@@ -103,7 +103,7 @@ class TrainingAttempt {
   void Abort(const absl::Status& reason);
 
   const AttemptStart& start() const { return start_; }
-  // That the rank computes on, as LibTorch calls it.
+  // The device that the rank computes on, as LibTorch names it.
   std::string device() const { return start_.device.empty() ? "cpu" : start_.device; }
   // The last step done; any thread.
   int64_t step() const;
