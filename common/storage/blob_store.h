@@ -134,8 +134,8 @@ class BlobStore {
   // The folder and all below it. The root itself is INVALID_ARGUMENT.
   absl::Status DeleteTree(std::string_view uri_prefix);
   absl::StatusOr<bool> Exists(std::string_view uri);
-  // Returns whether an existing path is a plain file that is reached below the root without links. Object stores have no
-  // links and only files.
+  // Returns whether an existing path is a plain file that is reached below the root without links. Object stores have
+  // no links and only files.
   absl::StatusOr<bool> IsPlain(std::string_view uri) const;
 
   ~BlobStore();
