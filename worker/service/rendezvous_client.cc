@@ -23,6 +23,7 @@ class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest,
   Call(atlpb::island::v1::RendezvousService::Stub* stub, absl::Mutex* mutex) : mutex_(mutex) {
     // A stream of an island lives as long as the island: silence ends it, not a deadline.
     stub->async()->Join(&context_, this);
+    AddHold();  // writes are started outside reactions; without it they race with gRPC's freeing of the stream
     StartRead(&reading_);
     StartCall();
   }
@@ -35,7 +36,7 @@ class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest,
 
   // All with the client's mutex held.
   bool Wakes() const { return done_ || !incoming_.empty(); }
-  bool writable() const { return !writing_ && !done_; }
+  bool writable() const { return !writing_ && !ended_; }
   bool done() const { return done_; }
   // Nothing is left to take: the leader's last words may arrive together with the end.
   bool exhausted() const { return done_ && incoming_.empty(); }
@@ -52,7 +53,11 @@ class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest,
  private:
   void OnReadDone(bool ok) override {
     absl::MutexLock lock(mutex_);
-    if (!ok) return;
+    if (!ok) {
+      ended_ = true;
+      RemoveHold();
+      return;
+    }
     incoming_.push_back(std::move(reading_));
     reading_.Clear();
     StartRead(&reading_);
@@ -73,6 +78,7 @@ class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest,
   JoinRequest written_;
   std::deque<JoinResponse> incoming_;
   bool writing_ = false;
+  bool ended_ = false;  // reads have failed: no write may start
   bool done_ = false;
   absl::Status final_;
 };
