@@ -209,7 +209,7 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Create(const LocalEx
 LocalExperts::~LocalExperts() = default;
 
 absl::Status LocalExperts::Load(std::shared_ptr<const VersionFiles> files, int32_t expert) {
-  const NetworkId id = files->served.network(expert);
+  const NetworkId id = files->network(expert);
   ATOLL_ASSIGN_OR_RETURN(const int64_t bytes, WeightBytes(*files, expert));
   const auto load_on = [&](size_t device) -> NetworkMemory::Load {
     return [files, expert, name = core_->devices[device].info.torch_name] { return ReadNetwork(*files, expert, name); };
@@ -231,7 +231,7 @@ void LocalExperts::Forget(const NetworkId& id) {
   core_->placer.Forget(id);
 }
 
-absl::StatusOr<std::shared_ptr<const ServedVersion>> LocalExperts::Host(std::shared_ptr<const VersionFiles> files) {
+absl::StatusOr<std::shared_ptr<const VersionFiles>> LocalExperts::Host(std::shared_ptr<const VersionFiles> files) {
   std::vector<NetworkId> loaded;
   absl::Cleanup forget = [&] {
     for (const NetworkId& id : loaded) Forget(id);
@@ -240,14 +240,12 @@ absl::StatusOr<std::shared_ptr<const ServedVersion>> LocalExperts::Host(std::sha
   for (int32_t expert = 0; expert <= files->index.experts; ++expert) {
     const int32_t network = expert == files->index.experts ? kRouterNetwork : expert;
     ATOLL_RETURN_IF_ERROR(Load(files, network));
-    loaded.push_back(files->served.network(network));
+    loaded.push_back(files->network(network));
   }
   std::move(forget).Cancel();
-  return std::shared_ptr<const ServedVersion>(new ServedVersion(files->served),
-                                              [core = core_, loaded](const ServedVersion* served) {
-                                                for (const NetworkId& id : loaded) core->placer.Forget(id);
-                                                delete served;
-                                              });
+  return std::shared_ptr<const VersionFiles>(files.get(), [core = core_, loaded, files](const VersionFiles*) {
+    for (const NetworkId& id : loaded) core->placer.Forget(id);
+  });
 }
 
 bool LocalExperts::Hosts(const NetworkId& id) const {

@@ -43,9 +43,9 @@ class LocalExperts {
   // Whether a batch would find it. No longer, though it was not forgotten, where its files were gone or damaged when it
   // was to be read again.
   bool Hosts(const NetworkId& id) const;
-  // Loads all networks of a version, which are forgotten with the last reference to the result. When one cannot be
-  // loaded none stays.
-  absl::StatusOr<std::shared_ptr<const ServedVersion>> Host(std::shared_ptr<const VersionFiles> files);
+  // Loads all networks of a version, which are forgotten with the last reference to the result, `files` again. When one
+  // cannot be loaded none stays.
+  absl::StatusOr<std::shared_ptr<const VersionFiles>> Host(std::shared_ptr<const VersionFiles> files);
 
   // The lanes, the same at every call: threads for the processor, else one per device. Every one lists all networks;
   // those that are not resident there are loaded when a batch asks for them.

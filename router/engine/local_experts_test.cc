@@ -71,7 +71,7 @@ class LocalExpertsTest : public ::testing::Test {
     return LocalExperts::Create({.threads = threads, .memory_budget_bytes = budget}, Clock::Real()).value();
   }
   Evaluation Of(int32_t expert, Rows rows, bool reproducible = false) const {
-    return {.network = files_->served.network(expert),
+    return {.network = files_->network(expert),
             .channels = 1,
             .height = 4,
             .width = 4,
@@ -91,7 +91,7 @@ TEST_F(LocalExpertsTest, AnswersAreThoseOfTheNetworksThatWerePublished) {
   const auto experts = Make();
   const auto served = experts->Host(files_);
   ASSERT_TRUE(served.ok()) << served.status();
-  EXPECT_EQ((*served)->info, TinyInfo());
+  EXPECT_EQ(*served, files_);
   Rows rows = RowsOf({0, 1, 2}, /*guided=*/false);
   const at::Tensor x = at::from_blob(rows.x.data(), {3, 1, 4, 4}, at::kFloat).clone();
   const at::Tensor t = at::from_blob(rows.t.data(), {3}, at::kFloat).clone();
@@ -177,7 +177,7 @@ TEST_F(LocalExpertsTest, AVersionComesBesideABusyOneAtOneReadEach) {
   next.experts[0] = TinyNetwork(0, 77);
   const std::string uri = storage::ModelFolderUri(*store_.get(), "tiny", "next");
   const auto new_files = OpenVersion(store_.get(), uri, PublishNetworks(store_.get(), uri, next, false)).value();
-  ASSERT_NE(new_files->served.digest, files_->served.digest);
+  ASSERT_NE(new_files->digest, files_->digest);
   int64_t loads = kTinyExperts + 1;
   for (int32_t expert = 0; expert < kTinyExperts; ++expert) {
     ASSERT_TRUE(experts->Load(new_files, expert).ok());
@@ -249,7 +249,7 @@ TEST_F(TwoDevicesTest, EveryNetworkLiesOnOneOfThemAndAnswersTheSameBits) {
   EXPECT_EQ(two->lanes()[0]->info().fingerprint, one->fingerprint());
   int on_first = 0;
   for (int32_t expert = kRouterNetwork; expert < kTinyExperts; ++expert) {
-    const NetworkId id = files_->served.network(expert);
+    const NetworkId id = files_->network(expert);
     const bool first = Has(*two->lanes()[0], id);
     EXPECT_NE(first, Has(*two->lanes()[1], id)) << expert;
     on_first += first ? 1 : 0;
@@ -271,7 +271,7 @@ TEST_F(TwoDevicesTest, AHotExpertIsCopiedAndNoBudgetIsExceeded) {
   const auto two = MakeTwo(budget);
   const auto served = two->Host(files_);
   ASSERT_TRUE(served.ok()) << served.status();
-  const NetworkId hot = files_->served.network(1);
+  const NetworkId hot = files_->network(1);
   const auto& lanes = two->lanes();
   const size_t home = Has(*lanes[0], hot) ? 0 : 1;
   const auto expected = Answer(*lanes[home], Of(1, RowsOf({0, 1, 2, 3}, false)));
@@ -289,7 +289,7 @@ TEST_F(TwoDevicesTest, AHotExpertIsCopiedAndNoBudgetIsExceeded) {
   EXPECT_EQ(copied->values, expected->values);
   // The others still lie somewhere.
   for (int32_t expert = kRouterNetwork; expert < kTinyExperts; ++expert) {
-    const NetworkId id = files_->served.network(expert);
+    const NetworkId id = files_->network(expert);
     EXPECT_TRUE(Has(*lanes[0], id) || Has(*lanes[1], id)) << expert;
   }
 }
@@ -420,11 +420,11 @@ TEST_F(LocalExpertsTest, OneChangedByteInAnyFileIsDataLossAndNothingStays) {
 TEST_F(LocalExpertsTest, TheIndexIsVerifiedAndMustNameEveryFile) {
   Publish(TinyNetworks());
   const std::string index_uri = uri_ + "/model_index.json";
-  EXPECT_EQ((*OpenVersion(store_.get(), uri_, ""))->served.digest, files_->served.digest);
+  EXPECT_EQ((*OpenVersion(store_.get(), uri_, ""))->digest, files_->digest);
   auto index = *storage::ParseModelIndex(*store_->Read(index_uri), "index");
   std::erase_if(index.files, [](const auto& file) { return file.name.starts_with("expert_2"); });
   const std::string digest = store_->Write(index_uri, storage::ToJson(index))->sha256;
-  EXPECT_EQ(ErrorReason(OpenVersion(store_.get(), uri_, files_->served.digest).status()), "HASH_MISMATCH");
+  EXPECT_EQ(ErrorReason(OpenVersion(store_.get(), uri_, files_->digest).status()), "HASH_MISMATCH");
   const absl::Status status = Make()->Host(OpenVersion(store_.get(), uri_, digest).value()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ErrorReason(status), "MODEL_FILE_MISSING");
@@ -449,9 +449,9 @@ TEST_F(LocalExpertsTest, AFileThatIsGoneWhenItsExpertIsLoadedAgainIsOneLostExper
   EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(lost.message()), HasSubstr("expert_0/diffusion_pytorch_model.safetensors"));
   EXPECT_TRUE(Answer(*lane, Of(1, RowsOf({0}, false))).ok());
-  EXPECT_THAT(*lane->hosted(), ElementsAre(HostedNetwork{.id = files_->served.network(1), .resident = true}));
-  EXPECT_FALSE(experts->Hosts(files_->served.network(0)));
-  EXPECT_TRUE(experts->Hosts(files_->served.network(1)));
+  EXPECT_THAT(*lane->hosted(), ElementsAre(HostedNetwork{.id = files_->network(1), .resident = true}));
+  EXPECT_FALSE(experts->Hosts(files_->network(0)));
+  EXPECT_TRUE(experts->Hosts(files_->network(1)));
 }
 
 TEST_F(LocalExpertsTest, NetworksThatDoNotFitTheIndexAreRefused) {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"
 #include "router/engine/local_experts.h"
+#include "router/engine/sampler_info.h"
 #include "router/engine/testing/company.h"
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
@@ -25,6 +26,19 @@ namespace atl::router {
 namespace {
 
 using Images = std::vector<std::vector<float>>;
+
+// The version of TinyNetworks(self_conditioning).
+SamplerInfo TinyInfo(bool self_conditioning = false) {
+  return {.model = "tiny",
+          .version = "v1",
+          .experts = kTinyExperts,
+          .classes = 4,
+          .channels = 1,
+          .height = 4,
+          .width = 4,
+          .self_conditioning = self_conditioning,
+          .class_names = {"a", "b", "c", "d"}};
+}
 
 class AwaitedEvents : public RecordedEvents {
  public:
@@ -49,7 +63,7 @@ class Sampler {
     experts_ = LocalExperts::Create({.device = device, .threads = lanes, .memory_budget_bytes = budget}, Clock::Real())
                    .value();
     for (const auto& lane : experts_->lanes()) engine_.AddLane(lane);
-    engine_.Serve(experts_->Host(std::move(files)).value());
+    engine_.Serve(ServedOf(experts_->Host(std::move(files)).value()));
     engine_.Start();
   }
   ~Sampler() { engine_.Stop(); }
@@ -101,6 +115,15 @@ class LocalSamplingTest : public ::testing::Test {
   storage::TemporaryStore store_;
   const std::string uri_ = storage::ModelFolderUri(*store_.get(), "tiny", "v1");
 };
+
+TEST_F(LocalSamplingTest, APublishedVersionIsServedUnderItsNameAndDigest) {
+  for (const bool self_conditioning : {false, true}) {
+    const auto files = Publish(TinyNetworks(self_conditioning), self_conditioning);
+    const auto served = ServedOf(files);
+    EXPECT_EQ(served->info, TinyInfo(self_conditioning));
+    EXPECT_EQ(served->network(1), files->network(1));
+  }
+}
 
 TEST_F(LocalSamplingTest, AnImageComesOutTheSameAloneAndAmongOthers) {
   Sampler sampler(Publish(TinyNetworks()), 2);

@@ -43,4 +43,14 @@ SamplerInfo InfoOf(const storage::ModelIndex& index) {
           .defaults = index.sampling.has_value() ? DefaultsOf(*index.sampling) : SamplingDefaults()};
 }
 
+std::shared_ptr<const ServedVersion> ServedOf(const std::shared_ptr<const VersionFiles>& files) {
+  struct Kept {
+    std::shared_ptr<const VersionFiles> files;
+    ServedVersion served;
+  };
+  const auto kept = std::make_shared<const Kept>(
+      Kept{.files = files, .served = {.info = InfoOf(files->index), .digest = files->digest}});
+  return {kept, &kept->served};
+}
+
 }  // namespace atl::router

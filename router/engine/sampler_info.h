@@ -1,12 +1,19 @@
-// What a sampler needs to know of a model version, from its index. Pure.
+// What a sampler needs to know of a model version, from its files. Pure.
 #pragma once
 
+#include <memory>
+
 #include "common/storage/model_index.h"
+#include "router/engine/served_version.h"
+#include "router/engine/version_files.h"
 #include "router/policy/request.h"
 
 namespace atl::router {
 
 // `index` has been checked by ParseModelIndex. What its `sampling` leaves open is the router's own.
 SamplerInfo InfoOf(const storage::ModelIndex& index);
+
+// The version in `files`, which live as long as it does.
+std::shared_ptr<const ServedVersion> ServedOf(const std::shared_ptr<const VersionFiles>& files);
 
 }  // namespace atl::router

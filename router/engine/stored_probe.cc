@@ -53,7 +53,7 @@ double Norm(std::span<const float> values) {
 
 }  // namespace
 
-absl::StatusOr<StoredProbe> ParseStoredProbe(std::string_view bytes, const SamplerInfo& info, int32_t expert,
+absl::StatusOr<StoredProbe> ParseStoredProbe(std::string_view bytes, const storage::ModelIndex& index, int32_t expert,
                                              std::string_view file_name) {
   ATOLL_ASSIGN_OR_RETURN(const storage::Safetensors file, storage::ParseSafetensors(bytes, file_name));
   const absl::StatusOr<storage::TensorView> times = file.Find("t");
@@ -61,21 +61,22 @@ absl::StatusOr<StoredProbe> ParseStoredProbe(std::string_view bytes, const Sampl
     return Malformed(file_name, "expected a tensor 't' of at least one time");
   }
   const int64_t rows = times->shape[0];
-  const std::vector<int64_t> shape = {rows, info.channels, info.height, info.width};
+  const std::vector<int64_t> shape = {rows, index.channels, index.height, index.width};
   ProbeReader reader(&file, file_name);
   StoredProbe probe{.rows = {.count = rows}};
   ATOLL_ASSIGN_OR_RETURN(probe.rows.t, reader.Read<float>("t", "F32", {rows}));
   ATOLL_ASSIGN_OR_RETURN(probe.rows.x, reader.Read<float>("x", "F32", shape));
   ATOLL_ASSIGN_OR_RETURN(probe.rows.classes, reader.Read<int64_t>("class", "I64", {rows}));
+  const auto null_class = static_cast<int64_t>(index.classes.size());
   if (!std::all_of(probe.rows.classes.begin(), probe.rows.classes.end(),
-                   [&](int64_t row) { return row >= 0 && row <= info.classes; })) {
-    return Malformed(file_name, fmt::format("class: expected 0 to {}, found others", info.classes));
+                   [&](int64_t row) { return row >= 0 && row <= null_class; })) {
+    return Malformed(file_name, fmt::format("class: expected 0 to {}, found others", null_class));
   }
   if (expert == kRouterNetwork) {
-    ATOLL_ASSIGN_OR_RETURN(probe.answers, reader.Read<float>("posterior", "F32", {rows, info.experts}));
+    ATOLL_ASSIGN_OR_RETURN(probe.answers, reader.Read<float>("posterior", "F32", {rows, index.experts}));
     return probe;
   }
-  if (info.self_conditioning) {
+  if (index.self_conditioning) {
     ATOLL_ASSIGN_OR_RETURN(probe.rows.estimate, reader.Read<float>("estimate", "F32", shape));
   }
   ATOLL_ASSIGN_OR_RETURN(probe.answers, reader.Read<float>(fmt::format("velocity.{}", expert), "F32", shape));
@@ -89,7 +90,7 @@ absl::StatusOr<std::optional<StoredProbe>> ReadStoredProbe(const VersionFiles& f
                                  [&](const storage::CheckpointFile& entry) { return entry.name == index.probe; });
   const std::string uri = fmt::format("{}/{}", files.folder_uri, index.probe);
   ATOLL_ASSIGN_OR_RETURN(const std::string bytes, files.store->ReadVerified(uri, file->sha256));
-  ATOLL_ASSIGN_OR_RETURN(StoredProbe probe, ParseStoredProbe(bytes, files.served.info, expert, uri));
+  ATOLL_ASSIGN_OR_RETURN(StoredProbe probe, ParseStoredProbe(bytes, index, expert, uri));
   return probe;
 }
 

@@ -31,7 +31,7 @@ inline constexpr double kProbeToleranceBfloat16 = 5e-2;
 absl::StatusOr<std::optional<StoredProbe>> ReadStoredProbe(const VersionFiles& files, int32_t expert);
 
 // The same from the file's bytes. Pure.
-absl::StatusOr<StoredProbe> ParseStoredProbe(std::string_view bytes, const SamplerInfo& info, int32_t expert,
+absl::StatusOr<StoredProbe> ParseStoredProbe(std::string_view bytes, const storage::ModelIndex& index, int32_t expert,
                                              std::string_view file_name);
 
 // DATA_LOSS with reason PROBE_MISMATCH, naming `name`, when `found` is further from the stored answers than

@@ -14,8 +14,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-SamplerInfo Info() {
-  return {.model = "m", .version = "v", .experts = 2, .classes = 3, .channels = 1, .height = 1, .width = 2};
+storage::ModelIndex Index() {
+  return {
+      .name = "m", .version = "v", .channels = 1, .height = 1, .width = 2, .classes = {"a", "b", "c"}, .experts = 2};
 }
 
 // A probe of two rows; `spoil` may change it before it is written.
@@ -49,17 +50,17 @@ class Probe {
 };
 
 TEST(StoredProbeTest, HasThePointsAndTheAnswersOfTheNetworkThatIsAsked) {
-  const auto router = ParseStoredProbe(Probe().Bytes(), Info(), kRouterNetwork, "p");
+  const auto router = ParseStoredProbe(Probe().Bytes(), Index(), kRouterNetwork, "p");
   ASSERT_TRUE(router.ok()) << router.status();
   EXPECT_EQ(router->rows.count, 2);
   EXPECT_THAT(router->rows.x, ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(router->rows.t, ElementsAre(0.25f, 0.75f));
   EXPECT_THAT(router->rows.classes, ElementsAre(0, 3));
   EXPECT_THAT(router->answers, ElementsAre(0.25f, 0.75f, 0.5f, 0.5f));
-  SamplerInfo info = Info();
-  EXPECT_TRUE(ParseStoredProbe(Probe().Bytes(), info, 1, "p")->rows.estimate.empty());
-  info.self_conditioning = true;
-  const auto expert = ParseStoredProbe(Probe().Bytes(), info, 1, "p");
+  storage::ModelIndex index = Index();
+  EXPECT_TRUE(ParseStoredProbe(Probe().Bytes(), index, 1, "p")->rows.estimate.empty());
+  index.self_conditioning = true;
+  const auto expert = ParseStoredProbe(Probe().Bytes(), index, 1, "p");
   EXPECT_THAT(expert->answers, ElementsAre(-1, -2, -3, -4));
   EXPECT_THAT(expert->rows.estimate, ElementsAre(9, 8, 7, 6));
 }
@@ -80,11 +81,11 @@ TEST(StoredProbeTest, WhatDoesNotFitTheVersionIsNamed) {
                                          {[](Probe& p) { p.classes[1] = 4; }, "class: expected 0 to 3"}}) {
     Probe probe;
     c.spoil(probe);
-    const absl::Status status = ParseStoredProbe(probe.Bytes(), Info(), 1, "p").status();
+    const absl::Status status = ParseStoredProbe(probe.Bytes(), Index(), 1, "p").status();
     EXPECT_EQ(ErrorReason(status), "PROBE_MALFORMED") << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.found));
   }
-  EXPECT_EQ(ParseStoredProbe("no file", Info(), 1, "p").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ParseStoredProbe("no file", Index(), 1, "p").status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(StoredProbeTest, AnswersMayDifferByRoundingAlone) {

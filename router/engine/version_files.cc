@@ -6,7 +6,6 @@
 #include "common/base/status_macros.h"
 #include "common/storage/sha256.h"
 #include "fmt/format.h"
-#include "router/engine/sampler_info.h"
 
 namespace atl::router {
 namespace {
@@ -30,7 +29,7 @@ absl::StatusOr<std::shared_ptr<const VersionFiles>> OpenVersion(storage::BlobSto
     return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                      fmt::format("{}: expected at least one expert, found {}", index_uri, index.experts));
   }
-  files->served = {.info = InfoOf(index), .digest = storage::Sha256(json)};
+  files->digest = storage::Sha256(json);
   return files;
 }
 

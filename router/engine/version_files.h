@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/model_index.h"
-#include "router/engine/served_version.h"
+#include "router/policy/network_id.h"
 
 namespace atl::router {
 
@@ -17,7 +17,12 @@ struct VersionFiles {
   storage::BlobStore* store = nullptr;  // must outlive what is loaded from it
   std::string folder_uri;
   storage::ModelIndex index;
-  ServedVersion served;  // its digest is that of the index that was read
+  std::string digest;  // of the index that was read
+
+  // `expert` may be kRouterNetwork.
+  NetworkId network(int32_t expert) const {
+    return {.model = index.name, .version = index.version, .digest = digest, .expert = expert};
+  }
 };
 
 // `folder_uri` holds model_index.json, whose SHA-256 is `digest` (empty: not checked, for a folder served without a

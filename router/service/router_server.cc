@@ -11,6 +11,7 @@
 #include "common/storage/existing_store.h"
 #include "common/storage/model_folder.h"
 #include "fmt/format.h"
+#include "router/engine/sampler_info.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
@@ -174,10 +175,10 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
   ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const VersionFiles> files, OpenVersion(store_.get(), folder_uri, digest));
   ATOLL_ASSIGN_OR_RETURN(const OwnNetworks own, DecideOwnNetworks());
   LoadedVersion loaded;
-  const ServedVersion& served = files->served;
+  const std::shared_ptr<const ServedVersion> served = ServedOf(files);
   int64_t router_bytes = 0;
   int64_t largest_expert = 0;
-  for (int32_t network = kRouterNetwork; network < served.info.experts; ++network) {
+  for (int32_t network = kRouterNetwork; network < served->info.experts; ++network) {
     ATOLL_ASSIGN_OR_RETURN(const int64_t bytes, WeightBytes(*files, network));
     const bool routes = network == kRouterNetwork;
     const bool own_network = own == OwnNetworks::kAll || (routes && own == OwnNetworks::kRouter);
@@ -185,7 +186,7 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
     if (!routes) largest_expert = std::max(largest_expert, bytes);
     loaded.weight_bytes += bytes;
     if (own_network) loaded.own_weight_bytes += bytes;
-    if (!own_network) loaded.remote.push_back(served.network(network));
+    if (!own_network) loaded.remote.push_back(served->network(network));
   }
   // With less, weights would be read at every step.
   const int64_t budget = experts_->stats().budget_bytes;
@@ -194,24 +195,26 @@ absl::StatusOr<LoadedVersion> RouterServer::Load(const std::string& folder_uri, 
         absl::StatusCode::kResourceExhausted, "VERSION_DOES_NOT_FIT",
         fmt::format("model '{}' version '{}': expected a memory budget of at least {} bytes, for its router "
                     "network and its largest expert, found {}; all its networks take {}",
-                    served.info.model, served.info.version, router_bytes + largest_expert, budget,
+                    served->info.model, served->info.version, router_bytes + largest_expert, budget,
                     loaded.weight_bytes));
   }
   if (budget > 0 && loaded.own_weight_bytes > budget) {
     spdlog::info("model '{}' version '{}': its {} bytes are read in turn within a memory budget of {}",
-                 served.info.model, served.info.version, loaded.own_weight_bytes, budget);
+                 served->info.model, served->info.version, loaded.own_weight_bytes, budget);
   }
   if (own == OwnNetworks::kAll) {
-    ATOLL_ASSIGN_OR_RETURN(loaded.served, experts_->Host(std::move(files)));
+    ATOLL_ASSIGN_OR_RETURN(files, experts_->Host(std::move(files)));
+    loaded.served = ServedOf(files);
     return loaded;
   }
   if (own == OwnNetworks::kNone) {
-    loaded.served = {files, &served};
+    loaded.served = served;
     return loaded;
   }
   ATOLL_RETURN_IF_ERROR(experts_->Load(files, kRouterNetwork));
-  loaded.served = {&served,
-                   [this, files](const ServedVersion* version) { experts_->Forget(version->network(kRouterNetwork)); }};
+  loaded.served = {served.get(), [this, served](const ServedVersion* version) {
+                     experts_->Forget(version->network(kRouterNetwork));
+                   }};
   return loaded;
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "router/engine/sampler_info.h"
 #include "router/engine/version_files.h"
 
 namespace atl::bench {
@@ -52,9 +53,9 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::StartOn(storage::BlobStore* st
   ATOLL_ASSIGN_OR_RETURN(auto local, router::LocalExperts::Create(local_options, Clock::Real()));
   serving->local_.push_back(std::move(local));
   ATOLL_ASSIGN_OR_RETURN(auto files, router::OpenVersion(store, folder_uri, digest));
-  ATOLL_ASSIGN_OR_RETURN(auto version, serving->local_[0]->Host(std::move(files)));
+  ATOLL_ASSIGN_OR_RETURN(const auto version, serving->local_[0]->Host(std::move(files)));
   for (const auto& lane : serving->local_[0]->lanes()) serving->engine_.AddLane(lane);
-  serving->engine_.Serve(std::move(version));
+  serving->engine_.Serve(router::ServedOf(version));
   serving->engine_.Start();
   return serving;
 }
@@ -71,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::StartApart(storage::BlobStore*
     serving->engine_.AddLane(std::make_shared<RenamedLane>(std::to_string(i), local->lanes()[0]));
     serving->local_.push_back(std::move(local));
   }
-  serving->engine_.Serve(std::make_shared<router::ServedVersion>(files->served));
+  serving->engine_.Serve(router::ServedOf(files));
   serving->engine_.Start();
   return serving;
 }

@@ -10,6 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "router/engine/sampler_info.h"
 #include "router/engine/version_files.h"
 #include "router/service/expert_client.h"
 #include "tests/bench/bench_process.h"
@@ -70,8 +71,7 @@ absl::Status RunRemote(const Settings& settings, Published*) {
   }
   ATOLL_ASSIGN_OR_RETURN(const auto files,
                          router::OpenVersion(published->store.get(), published->uri, published->digest));
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> remote,
-                         Serving::StartOn(std::make_shared<router::ServedVersion>(files->served), lanes));
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> remote, Serving::StartOn(router::ServedOf(files), lanes));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> local,
                          Serving::StartApart(published->store.get(), published->uri, published->digest, Layout()));
   Requests requests(published->model.classes, settings.steps, /*seed=*/7);

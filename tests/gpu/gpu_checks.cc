@@ -461,17 +461,18 @@ class Serving {
 
   // `rows` rows of noise, at other times and of other classes.
   router::Evaluation Of(int32_t expert, int64_t rows, bool reproducible = false) const {
-    const router::SamplerInfo& info = files_->served.info;
-    router::Rows noise{.count = rows, .x = std::vector<float>(static_cast<size_t>(rows * info.pixels()))};
+    const storage::ModelIndex& index = files_->index;
+    const int64_t pixels = int64_t{index.channels} * index.height * index.width;
+    router::Rows noise{.count = rows, .x = std::vector<float>(static_cast<size_t>(rows * pixels))};
     CounterRandom(1, RandomPurpose::kSampleNoise, 0, 0).Normal(noise.x);
     for (int64_t row = 0; row < rows; ++row) {
       noise.t.push_back(1.0f / static_cast<float>(1 + row));
-      noise.classes.push_back(row % info.classes);
+      noise.classes.push_back(row % static_cast<int64_t>(index.classes.size()));
     }
-    return {.network = files_->served.network(expert),
-            .channels = info.channels,
-            .height = info.height,
-            .width = info.width,
+    return {.network = files_->network(expert),
+            .channels = index.channels,
+            .height = index.height,
+            .width = index.width,
             .rows = std::move(noise),
             .reproducible = reproducible};
   }
@@ -503,7 +504,7 @@ class Serving {
   storage::TemporaryStore store_;
   std::shared_ptr<const router::VersionFiles> files_;
   std::unique_ptr<router::LocalExperts> processor_;
-  std::shared_ptr<const router::ServedVersion> on_processor_;
+  std::shared_ptr<const router::VersionFiles> on_processor_;
 };
 
 absl::Status CheckServing(const char* name, const std::string& devices) {

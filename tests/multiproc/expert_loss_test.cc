@@ -22,6 +22,7 @@
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"
+#include "router/engine/sampler_info.h"
 #include "router/engine/testing/published_tiny_model.h"
 #include "router/engine/version_files.h"
 #include "router/policy/running_percentile.h"
@@ -155,7 +156,7 @@ class ExpertLossTest : public testing::Test {
     EXPECT_TRUE(Await(kPatience, [&] { return lanes_[0]->hosted()->size() == 4 && lanes_[1]->hosted()->size() == 4; }))
         << servers_[0]->Log() << servers_[1]->Log();
     for (const auto& lane : lanes_) engine_.AddLane(lane);
-    engine_.Serve(std::make_shared<router::ServedVersion>(files->served));
+    engine_.Serve(router::ServedOf(files));
     engine_.Start();
   }
   ~ExpertLossTest() override {

@@ -80,7 +80,7 @@ absl::Status ExpertServer::HostFolder(const ExpertServerOptions& options) {
                         fmt::format("expected experts of model '{}' from 0 to {}, found {}", files->index.name,
                                     files->index.experts - 1, expert));
     }
-    assigned.push_back({.id = files->served.network(expert), .uri = store_->root()});
+    assigned.push_back({.id = files->network(expert), .uri = store_->root()});
   }
   keeper_->Assign(std::move(assigned));
   return keeper_->AwaitReady();
@@ -150,7 +150,7 @@ absl::StatusOr<int64_t> ExpertServer::Load(const AssignedNetwork& network) {
 absl::StatusOr<int64_t> ExpertServer::Read(const AssignedNetwork& network) {
   ATOLL_ASSIGN_OR_RETURN(const auto files, router::OpenVersion(store_.get(), network.uri, network.id.digest));
   // Before anything of it is read: a folder that moved must not serve under another's name.
-  if (files->served.network(network.id.expert) != network.id) {
+  if (files->network(network.id.expert) != network.id) {
     return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
                      fmt::format("{}: expected {}, found model '{}' version '{}'", network.uri, Describe(network.id),
                                  files->index.name, files->index.version));

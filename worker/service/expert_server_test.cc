@@ -45,7 +45,7 @@ class ExpertServerTest : public testing::Test {
       state->to_assign.clear();
       for (const int32_t expert : experts) {
         atlpb::serving::v1::AssignedNetwork network;
-        *network.mutable_network() = wire::NetworkToProto(files_->served.network(expert));
+        *network.mutable_network() = wire::NetworkToProto(files_->network(expert));
         network.set_uri(uri);
         state->to_assign.push_back(network);
       }
@@ -86,7 +86,7 @@ TEST_F(ExpertServerTest, HostsWhatTheCoordinatorAssigns) {
 
   Assign({1, 2}, uri_);
   EXPECT_TRUE(AwaitHosting("1 READY, 2 READY"));
-  EXPECT_EQ((*server)->hosting().networks[0].id, files_->served.network(1));
+  EXPECT_EQ((*server)->hosting().networks[0].id, files_->network(1));
 }
 
 TEST_F(ExpertServerTest, WhatCannotBeLoadedIsToldAndTheRestIsHosted) {

@@ -18,6 +18,7 @@
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
 #include "worker/service/divergence_evidence.h"
+#include "worker/service/granted_keys.h"
 #include "worker/service/kept_plan.h"
 #include "worker/service/same_store.h"
 #include "worker/service/training_inputs.h"

@@ -10,7 +10,7 @@
 #include "common/storage/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
-#include "worker/service/storage_keeper.h"
+#include "worker/service/granted_keys.h"
 
 namespace atl::worker {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/random/random.h"
+#include "common/base/backoff.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
@@ -12,7 +13,6 @@
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
-#include "worker/service/coordinator_client.h"
 #include "worker/service/expert_wire.h"
 
 namespace atl::worker {
@@ -23,6 +23,8 @@ namespace pb = atlpb::serving::v1;
 // Shorter than the silence after which a coordinator forgets a server, so that one lost call costs nothing.
 constexpr absl::Duration kCallTimeout = absl::Seconds(3);
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+// After a heartbeat that failed.
+constexpr BackoffLimits kBackoff{.first = absl::Milliseconds(200), .longest = absl::Seconds(5)};
 constexpr absl::Duration kShortestPause = absl::Milliseconds(100);
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(10);
 constexpr absl::Duration kLongestInterval = absl::Minutes(1);
@@ -61,7 +63,7 @@ std::vector<AssignedNetwork> AssignedOf(const pb::HeartbeatResponse& response) {
 
 absl::Duration NextHeartbeat(const HeartbeatTimes& times, absl::Duration interval) {
   if (times.failures > 0) {
-    return times.last_end + std::min(BackoffDelay(kCoordinatorBackoff, times.failures, times.jitter), interval);
+    return times.last_end + std::min(BackoffDelay(kBackoff, times.failures, times.jitter), interval);
   }
   return times.last_start + (times.changed ? std::min(kShortestPause, interval) : interval);
 }

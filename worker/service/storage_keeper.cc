@@ -14,14 +14,6 @@ constexpr absl::Duration kLeastPause = absl::Seconds(1);
 
 }  // namespace
 
-std::optional<storage::GrantedKeys> KeysOf(const spec::StorageGrant& grant) {
-  if (grant.access_key.empty()) return std::nullopt;
-  return storage::GrantedKeys{.access_key = grant.access_key,
-                              .secret_key = grant.secret_key,
-                              .session_token = grant.session_token,
-                              .expires = grant.expires};
-}
-
 absl::Time RenewalTime(absl::Time now, absl::Time came, absl::Time expires, int64_t failures) {
   if (expires == absl::InfiniteFuture()) return absl::InfiniteFuture();
   // Keys that come with no life left, by this machine's clock, must not be asked for without a pause.

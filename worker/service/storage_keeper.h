@@ -11,13 +11,9 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/spec/task.h"
-#include "common/storage/blob_store.h"
 #include "worker/service/coordinator_client.h"
 
 namespace atl::worker {
-
-// The keys of a grant, as the store takes them; unset: the island's own.
-std::optional<storage::GrantedKeys> KeysOf(const spec::StorageGrant& grant);
 
 // When to ask for new keys: after two thirds of their life; after `failures` calls in a row that failed, the last one
 // `now`, after a tenth of what is left; a second later at least. InfiniteFuture for keys that never expire. Pure.

@@ -31,12 +31,5 @@ TEST(StorageKeeperTest, KeysAreRenewedAfterTwoThirdsOfTheirLifeAndThenMoreAndMor
   EXPECT_EQ(RenewalTime(came, came, absl::InfiniteFuture(), 3), absl::InfiniteFuture());
 }
 
-TEST(StorageKeeperTest, AGrantWithoutAnAccessKeyLeavesTheIslandItsOwn) {
-  EXPECT_EQ(KeysOf({.writes = {"s3://b/jobs/j/"}}), std::nullopt);
-  const storage::GrantedKeys keys{
-      .access_key = "k", .secret_key = "s", .session_token = "t", .expires = absl::FromUnixSeconds(1)};
-  EXPECT_EQ(KeysOf({.access_key = "k", .secret_key = "s", .session_token = "t", .expires = keys.expires}), keys);
-}
-
 }  // namespace
 }  // namespace atl::worker

@@ -26,18 +26,6 @@ model::DitConfig TinyConfig(int64_t outputs, bool self_conditioning) {
 
 }  // namespace
 
-SamplerInfo TinyInfo(bool self_conditioning) {
-  return {.model = "tiny",
-          .version = "v1",
-          .experts = kTinyExperts,
-          .classes = 4,
-          .channels = 1,
-          .height = 4,
-          .width = 4,
-          .self_conditioning = self_conditioning,
-          .class_names = {"a", "b", "c", "d"}};
-}
-
 model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed, bool self_conditioning) {
   model::LoadedModel network{.config = TinyConfig(outputs, self_conditioning)};
   network.layers = model::BuildLayers(network.config, seed, 0, model::LayerCount(network.config));

@@ -7,7 +7,6 @@
 
 #include "common/model/weights.h"
 #include "common/storage/blob_store.h"
-#include "router/policy/request.h"
 
 namespace atl::router {
 
@@ -19,17 +18,14 @@ struct Networks {
   model::LoadedModel router;
 };
 
-// Model "tiny", version "v1": four classes of 4x4 grey images.
-SamplerInfo TinyInfo(bool self_conditioning = false);
-
 // A network that answers something: fresh ones answer zero, by adaLN-Zero. `outputs` as in model::DitConfig.
 model::LoadedModel TinyNetwork(int64_t outputs, uint64_t seed, bool self_conditioning = false);
 
 // The same at every call.
 Networks TinyNetworks(bool self_conditioning = false);
 
-// Writes `networks`, of whatever size, as the version of TinyInfo(self_conditioning), its images of the router
-// network's shape; returns the SHA-256 of model_index.json. Aborts when it cannot.
+// Writes `networks`, of whatever size, as version "v1" of model "tiny": four classes, images of the router network's
+// shape (4x4 grey ones of TinyNetworks). Returns the SHA-256 of model_index.json. Aborts when it cannot.
 std::string PublishNetworks(storage::BlobStore* store, const std::string& folder_uri, const Networks& networks,
                             bool self_conditioning = false);
 
