@@ -8,6 +8,11 @@
 namespace atl::router {
 namespace {
 
+bool Hosts(const LaneState& lane, int64_t model, int32_t network) {
+  return std::any_of(lane.networks.begin(), lane.networks.end(),
+                     [&](const LaneNetwork& entry) { return entry.model == model && entry.network == network; });
+}
+
 void AppendRow(const EvaluationPoint& point, Rows* rows) {
   rows->x.insert(rows->x.end(), point.x.begin(), point.x.end());
   rows->t.push_back(point.t);
@@ -17,8 +22,9 @@ void AppendRow(const EvaluationPoint& point, Rows* rows) {
   ++rows->count;
 }
 
-// Answers come from other machines too.
-absl::Status CheckSize(const Evaluation& evaluation, const EvaluationAnswer& answer) {
+}  // namespace
+
+absl::Status CheckAnswer(const Evaluation& evaluation, const EvaluationAnswer& answer) {
   const size_t rows = static_cast<size_t>(evaluation.rows.count);
   const bool fits = evaluation.network.expert == kRouterNetwork
                         ? !answer.values.empty() && answer.values.size() % rows == 0
@@ -30,14 +36,11 @@ absl::Status CheckSize(const Evaluation& evaluation, const EvaluationAnswer& ans
                   rows, evaluation.rows.x.size() / rows, answer.values.size()));
 }
 
-}  // namespace
-
-Dispatcher::Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, std::function<void(const BatchStats&)> on_batch,
-                       std::function<void(const FailoverStats&)> on_failover)
-    : clock_(clock), inbox_(std::move(inbox)), on_batch_(std::move(on_batch)), on_failover_(std::move(on_failover)) {}
+Dispatcher::Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, EngineObserver* observer)
+    : clock_(clock), inbox_(std::move(inbox)), observer_(observer) {}
 
 Dispatcher::~Dispatcher() {
-  for (const auto& [id, call] : calls_) Cancel(id);
+  for (const auto& [id, call] : calls_) Cancel(call);
   for (const auto& [id, lane] : lanes_) lane.lane->Watch(nullptr);
 }
 
@@ -52,34 +55,22 @@ int32_t Dispatcher::NumericsOf(const std::string& fingerprint) {
   return numerics_.try_emplace(fingerprint, static_cast<int32_t>(numerics_.size()) + 1).first->second;
 }
 
-RequestNumerics Dispatcher::NumericsFor(int64_t model_key, int32_t experts) {
+Numerics Dispatcher::NumericsFor(int64_t model_key, int32_t network) {
   RefreshLanes();
   std::vector<LaneState> lanes;
   for (const auto& [number, lane] : lanes_) lanes.push_back(lane.state);
-  RequestNumerics chosen{.numbers = ChooseNumerics(model_key, experts, lanes)};
-  for (const int32_t number : chosen.numbers) {
-    for (const auto& [fingerprint, known] : numerics_) {
-      if (known == number) chosen.fingerprints.push_back(fingerprint);
-    }
-  }
-  return chosen;
-}
-
-absl::Status Dispatcher::LossOf(const GroupKey& key, const std::vector<std::string>& tried,
-                                const std::string& why) const {
-  if (!key.reproducible || !table_.HostedAnyhow(key.model, key.network)) return ExpertLost(NetworkOf(key), tried, why);
-  return MakeError(
-      absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
-      fmt::format("{}: no replica of the arithmetic on which the reproducible request began answers; those "
-                  "that are left would give other bits; send the request again",
-                  Describe(NetworkOf(key))));
+  const int32_t number = ChooseNumerics(model_key, network, lanes);
+  const auto found =
+      std::find_if(numerics_.begin(), numerics_.end(), [number](const auto& entry) { return entry.second == number; });
+  return {.number = number, .fingerprint = found == numerics_.end() ? "" : found->first};
 }
 
 void Dispatcher::Forget(const ServedVersion& version) {
   // The key itself stays: lanes may still host the version, or host it again.
   const int64_t key = KeyOf(version);
   costs_.Forget(key);
-  table_.Forget(key);
+  times_.Forget(key);
+  std::erase_if(unhosted_since_, [key](const auto& entry) { return std::get<0>(entry.first) == key; });
 }
 
 NetworkId Dispatcher::NetworkOf(const GroupKey& key) const {
@@ -100,14 +91,13 @@ void Dispatcher::RemoveLane(const std::string& name) {
   const std::shared_ptr<ExpertLane> lane = std::move(found->second.lane);
   lanes_.erase(found);
   lane->Watch(nullptr);
-  const absl::Duration now = clock_->Monotonic();
-  for (auto& [id, call] : calls_) {
-    const bool here = std::any_of(call.attempts.begin(), call.attempts.end(),
-                                  [&](const Attempt& attempt) { return attempt.lane == number; });
-    if (!here) continue;
+  std::vector<int64_t> under_way;
+  for (const auto& [id, call] : calls_) {
+    if (call.lane == number) under_way.push_back(id);
+  }
+  for (const int64_t id : under_way) {
     lane->Cancel(id);
-    call.last_error = fmt::format("'{}' serves no longer", name);
-    table_.Failed(id, number, now);
+    Fail(id, fmt::format("'{}' serves no longer", name));
   }
 }
 
@@ -119,6 +109,8 @@ void Dispatcher::RefreshLane(Lane* lane) {
   lane->hosted = std::move(hosted);
   lane->info = std::move(info);
   lane->state.numerics = NumericsOf(lane->info.fingerprint);
+  // It is judged anew when it comes back.
+  if (lane->state.networks.empty()) lane->breaker.Close();
   lane->state.networks.clear();
   for (const HostedNetwork& network : *lane->hosted) {
     const ServedVersion version{.info = {.model = network.id.model, .version = network.id.version},
@@ -154,41 +146,36 @@ void Dispatcher::Leave(int64_t request) {
     return true;
   });
   std::erase_if(calls_, [&](const auto& entry) {
-    const auto& [id, call] = entry;
-    const bool wanted = std::any_of(call.requests.begin(), call.requests.end(),
-                                    [&](int64_t of_row) { return requests_.contains(of_row); });
-    if (wanted) return false;
-    Cancel(id);
-    table_.Drop(id);
-    return true;
+    const Call& call = entry.second;
+    const bool wanted = std::any_of(call.rows.begin(), call.rows.end(),
+                                    [&](const Wanted& row) { return requests_.contains(row.request); });
+    if (!wanted) Cancel(call);
+    return !wanted;
   });
 }
 
 void Dispatcher::Want(int64_t request, const Asker& asker, const GroupKey& key, const ImageStep* step) {
   const int64_t id = next_id_++;
   ready_.push_back({.id = id, .request = request, .key = key, .ready_since = clock_->Monotonic()});
-  waiting_[id] = {.asker = asker, .step = step};
+  waiting_[id] = {.asker = asker, .request = request, .step = step};
 }
 
 void Dispatcher::Retract(int64_t image, int64_t point) {
+  const auto elsewhere = [&](const Asker& asker) { return asker.image == image && asker.point != point; };
   std::erase_if(ready_, [&](const ReadyEvaluation& evaluation) {
-    const Asker& asker = waiting_.at(evaluation.id).asker;
-    if (asker.image != image || asker.point == point) return false;
+    if (!elsewhere(waiting_.at(evaluation.id).asker)) return false;
     waiting_.erase(evaluation.id);
     return true;
   });
-}
-
-void Dispatcher::Cancel(int64_t id) {
-  for (const int32_t number : table_.Owing(id)) {
-    if (const auto lane = lanes_.find(number); lane != lanes_.end()) lane->second.lane->Cancel(id);
+  for (auto& [id, call] : calls_) {
+    for (Wanted& row : call.rows) {
+      if (elsewhere(row.asker)) row.step = nullptr;
+    }
   }
 }
 
-absl::Duration Dispatcher::DeadlineOn(int32_t lane, absl::Duration now) const {
-  // A thread of this process is neither late nor lost: behind a long load it may take as long as it does.
-  if (!lanes_.at(lane).info.remote) return absl::InfiniteDuration();
-  return now + kLongestCall;
+void Dispatcher::Cancel(const Call& call) {
+  if (const auto lane = lanes_.find(call.lane); lane != lanes_.end()) lane->second.lane->Cancel(call.evaluation->id);
 }
 
 SchedulerOptions Dispatcher::SchedulerOptionsNow() const {
@@ -203,66 +190,101 @@ SchedulerOptions Dispatcher::SchedulerOptionsNow() const {
 
 bool Dispatcher::StartBatches() {
   look_again_at_ = absl::InfiniteDuration();
-  if (ready_.empty() && calls_.empty()) return false;
+  if (ready_.empty()) return false;
   RefreshLanes();
   const absl::Duration now = clock_->Monotonic();
-  std::vector<CallLane> lanes;
-  for (const auto& [number, lane] : lanes_) lanes.push_back({.state = lane.state, .remote = lane.info.remote});
-  table_.SetLanes(lanes);
-  bool started = FailOver(now);
-  GiveUpUnhosted(now);
-  if (!ready_.empty()) {
-    std::vector<RequestService> requests;
-    for (const auto& [id, service] : requests_) requests.push_back(service);
-    const SchedulerDecision decision =
-        DecideDispatches(now, ready_, table_.Usable(now), requests, costs_, SchedulerOptionsNow());
-    for (const Charge& charge : decision.charges) {
-      RequestService& service = requests_.at(charge.request);
-      service.used += charge.used;
-      service.last_service = now;
-    }
-    for (const Dispatch& dispatch : decision.dispatches) Start(now, dispatch);
-    started = started || !decision.dispatches.empty();
+  const std::vector<LaneState> usable = UsableLanes(now);
+  GiveUpUnhosted(now, usable);
+  std::vector<RequestService> requests;
+  for (const auto& [id, service] : requests_) requests.push_back(service);
+  const SchedulerDecision decision = DecideDispatches(now, ready_, usable, requests, costs_, SchedulerOptionsNow());
+  for (const Charge& charge : decision.charges) {
+    RequestService& service = requests_.at(charge.request);
+    service.used += charge.used;
+    service.last_service = now;
   }
-  look_again_at_ = std::min(look_again_at_, table_.look_again_at());
+  for (const Dispatch& dispatch : decision.dispatches) Start(now, dispatch);
   if (!lost_.empty()) inbox_->Wake();
-  return started;
+  return !decision.dispatches.empty();
 }
 
-bool Dispatcher::FailOver(absl::Duration now) {
-  bool started = false;
-  for (const CallMove& move : table_.Decide(now)) {
-    Call& call = calls_.at(move.call);
-    if (on_failover_) {
-      on_failover_({.model = call.evaluation->network.model, .network = call.key.network, .action = move.action});
-    }
-    if (move.action == FailoverAction::kGiveUp) {
-      Cancel(move.call);
-      const std::string why = call.last_error.empty() ? move.reason : move.reason + "; " + call.last_error;
-      const absl::Status lost = LossOf(call.key, call.tried, why);
-      lost_.push_back(End(move.call, lost));
-      continue;
-    }
-    Evaluation again = *call.evaluation;
-    again.deadline = DeadlineOn(move.lane, now);
-    StartOn(&call, move.call, move.lane, std::make_shared<const Evaluation>(std::move(again)));
-    started = true;
+std::vector<LaneState> Dispatcher::UsableLanes(absl::Duration now) {
+  std::vector<LaneState> usable;
+  for (auto& [number, lane] : lanes_) {
+    LaneState& state = usable.emplace_back(lane.state);
+    std::erase_if(lane.paused, [now](const auto& entry) { return entry.second <= now; });
+    for (const auto& [network, until] : lane.paused) LookAgain(until);
+    std::erase_if(state.networks, [&lane](const LaneNetwork& entry) {
+      return lane.paused.contains({entry.model, entry.network});
+    });
+    if (lane.breaker.half_open(now)) state.free_slots = std::min(state.free_slots, 1 - lane.under_way);
+    if (!lane.breaker.open(now)) continue;
+    state.networks.clear();
+    LookAgain(lane.breaker.open_until());
   }
-  return started;
+  return usable;
 }
 
-void Dispatcher::GiveUpUnhosted(absl::Duration now) {
-  std::map<GroupKey, std::vector<Asker>> lost;
+void Dispatcher::GiveUpUnhosted(absl::Duration now, const std::vector<LaneState>& usable) {
+  const auto hosted = [&usable](const Place& place) {
+    const auto& [model, network, numerics] = place;
+    return std::any_of(usable.begin(), usable.end(), [&](const LaneState& lane) {
+      return (numerics == 0 || lane.numerics == numerics) && Hosts(lane, model, network);
+    });
+  };
+  const auto place_of = [](const GroupKey& key) { return Place(key.model, key.network, key.numerics); };
+  std::erase_if(unhosted_since_, [&](const auto& entry) { return hosted(entry.first); });
+  std::map<Place, bool> lost;  // of those that are wanted
+  for (const ReadyEvaluation& evaluation : ready_) {
+    const auto [entry, is_new] = lost.try_emplace(place_of(evaluation.key), false);
+    if (!is_new || hosted(entry->first)) continue;
+    const absl::Duration until = unhosted_since_.try_emplace(entry->first, now).first->second + kReplicaWait;
+    entry->second = now >= until;
+    if (!entry->second) LookAgain(until);
+  }
   std::erase_if(ready_, [&](const ReadyEvaluation& evaluation) {
-    if (!table_.Lost(evaluation.key.model, evaluation.key.network, evaluation.key.numerics, now)) return false;
-    lost[evaluation.key].push_back(waiting_.extract(evaluation.id).mapped().asker);
+    if (!lost.at(place_of(evaluation.key))) return false;
+    const Wanted row = std::move(waiting_.extract(evaluation.id).mapped());
+    Lose(evaluation.key, row.asker, "no replica is left" + (row.errors.empty() ? "" : "; " + row.errors));
     return true;
   });
-  for (auto& [key, askers] : lost) {
-    if (on_failover_) {
-      on_failover_({.model = versions_.at(key.model).model, .network = key.network, .action = FailoverAction::kGiveUp});
+}
+
+void Dispatcher::Lose(const GroupKey& key, const Asker& asker, const std::string& why) {
+  const NetworkId network = NetworkOf(key);
+  if (observer_ != nullptr) observer_->OnFailover({.model = network.model, .network = key.network, .lost = true});
+  const bool elsewhere = std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& entry) {
+    const LaneState& lane = entry.second.state;
+    return lane.numerics != key.numerics && Hosts(lane, key.model, key.network);
+  });
+  absl::Status lost = ExpertLost(network, why);
+  if (key.reproducible && elsewhere) {
+    lost = MakeError(absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
+                     fmt::format("{}: no replica of the arithmetic on which the reproducible request began answers; "
+                                 "those that are left would give other bits; send the request again",
+                                 Describe(network)));
+  }
+  lost_.push_back({.key = key, .askers = {asker}, .answer = std::move(lost)});
+}
+
+void Dispatcher::Fail(int64_t id, const std::string& why) {
+  Call call = std::move(calls_.extract(id).mapped());
+  const absl::Duration now = clock_->Monotonic();
+  bool again = false;
+  for (Wanted& row : call.rows) {
+    if (row.step == nullptr || !requests_.contains(row.request)) continue;
+    row.errors += (row.errors.empty() ? "" : "; ") + why;
+    if (++row.asker.failures >= kMaxAttempts) {
+      Lose(call.key, row.asker, row.errors);
+      continue;
     }
-    lost_.push_back({.key = key, .askers = std::move(askers), .answer = LossOf(key, {}, "no replica is left")});
+    again = true;
+    const int64_t next = next_id_++;
+    ready_.push_back({.id = next, .request = row.request, .key = call.key, .ready_since = now});
+    waiting_[next] = std::move(row);
+  }
+  if (again && observer_ != nullptr) {
+    observer_->OnFailover({.model = call.evaluation->network.model, .network = call.key.network});
   }
 }
 
@@ -281,104 +303,90 @@ Evaluation Dispatcher::Gather(const Dispatch& dispatch) const {
 
 void Dispatcher::Start(absl::Duration now, const Dispatch& dispatch) {
   Evaluation evaluation = Gather(dispatch);
-  evaluation.id = next_id_++;
-  evaluation.deadline = DeadlineOn(dispatch.lane, now);
-  Call call{.key = dispatch.key};
-  for (const int64_t id : dispatch.evaluations) {
-    const auto waiting = waiting_.find(id);
-    call.askers.push_back(waiting->second.asker);
-    waiting_.erase(waiting);
+  const int64_t id = evaluation.id = next_id_++;
+  Lane& lane = lanes_.at(dispatch.lane);
+  Call call{.key = dispatch.key, .lane = dispatch.lane, .remote = lane.info.remote, .started = now};
+  bool again = false;
+  for (const int64_t row : dispatch.evaluations) {
+    call.rows.push_back(std::move(waiting_.extract(row).mapped()));
+    again = again || call.rows.back().asker.failures > 0;
   }
   std::erase_if(ready_, [&](const ReadyEvaluation& ready) {
     if (!std::binary_search(dispatch.evaluations.begin(), dispatch.evaluations.end(), ready.id)) return false;
-    call.requests.push_back(ready.request);
     call.wait = std::max(call.wait, now - ready.ready_since);
     return true;
   });
-  const int64_t id = evaluation.id;
+  if (call.remote) {
+    // A thread of this process is neither late nor lost: behind a long load it may take as long as it does.
+    const int64_t rows = evaluation.rows.count * call.key.rows_each();
+    const BatchCost took = times_.Cost(call.key.model, call.key.network);
+    evaluation.deadline = now + (again ? kLongestCall : FirstAttemptLimit(took, rows));
+  }
   call.evaluation = std::make_shared<const Evaluation>(std::move(evaluation));
-  const int32_t number = dispatch.lane;
-  const int32_t numerics = dispatch.key.reproducible ? lanes_.at(number).state.numerics : 0;
-  table_.Start(id, call.key.model, call.key.network, call.evaluation->rows.count * call.key.rows_each(), numerics,
-               number, now);
-  Call& started = calls_[id] = std::move(call);
-  StartOn(&started, id, number, started.evaluation);
-  if (const int32_t probed = table_.TakeProbe(id, now); probed >= 0) {
-    Evaluation probe = *started.evaluation;
-    probe.deadline = DeadlineOn(probed, now);
-    StartOn(nullptr, id, probed, std::make_shared<const Evaluation>(std::move(probe)));
-  }
-}
-
-void Dispatcher::StartOn(Call* call, int64_t id, int32_t number, std::shared_ptr<const Evaluation> evaluation) {
-  Lane& lane = lanes_.at(number);
   ++lane.under_way;
-  if (call != nullptr) {
-    call->attempts.push_back({.lane = number, .remote = lane.info.remote, .started = clock_->Monotonic()});
-    if (std::find(call->tried.begin(), call->tried.end(), lane.info.name) == call->tried.end()) {
-      call->tried.push_back(lane.info.name);
-    }
-  }
-  lane.lane->Start(std::move(evaluation), [inbox = inbox_, id, number](absl::StatusOr<EvaluationAnswer> answer) {
-    inbox->Add(LaneAnswer{.evaluation = id, .lane = number, .answer = std::move(answer)});
-  });
+  const Call& started = calls_[id] = std::move(call);
+  lane.lane->Start(started.evaluation,
+                   [inbox = inbox_, id, number = dispatch.lane](absl::StatusOr<EvaluationAnswer> answer) {
+                     inbox->Add(LaneAnswer{.evaluation = id, .lane = number, .answer = std::move(answer)});
+                   });
 }
 
 std::optional<FinishedCall> Dispatcher::TakeAnswer(LaneAnswer answer) {
-  if (const auto lane = lanes_.find(answer.lane); lane != lanes_.end()) --lane->second.under_way;
-  const absl::Duration now = clock_->Monotonic();
   const auto found = calls_.find(answer.evaluation);
-  if (!answer.answer.ok() && IsFailoverError(answer.answer.status())) {
-    const bool lives = ErrorReason(answer.answer.status()) == "NETWORK_NOT_HOSTED";
-    table_.Failed(answer.evaluation, answer.lane, now, lives);
-    if (found == calls_.end()) return std::nullopt;
-    found->second.last_error = std::string(answer.answer.status().message());
-    Report(found->second, answer.lane, answer.answer);
-    return std::nullopt;
+  std::string lane_name;
+  const absl::Status status = answer.answer.status();
+  const bool failed = IsFailoverError(status);
+  const absl::Duration now = clock_->Monotonic();
+  if (const auto entry = lanes_.find(answer.lane); entry != lanes_.end()) {
+    Lane& lane = entry->second;
+    lane_name = lane.info.name;
+    --lane.under_way;
+    if (!failed) lane.breaker.Close();
+    // A failure that nobody waits for any more may be the end that the call was told to come to.
+    if (failed && found != calls_.end()) {
+      const GroupKey& key = found->second.key;
+      // In this process it is the network that could not be read again: the lane's others are as good as before.
+      const bool answers = !lane.info.remote || ErrorReason(status) == "NETWORK_NOT_HOSTED";
+      if (answers) lane.paused[{key.model, key.network}] = now + kNetworkPause;
+      if (!answers) lane.breaker.Trip(now);
+    }
   }
-  // Too late, or nobody is left who wants it.
-  if (!table_.Answered(answer.evaluation, answer.lane, now) || found == calls_.end()) return std::nullopt;
+  if (found == calls_.end()) return std::nullopt;
   const Call& call = found->second;
   if (answer.answer.ok()) {
-    if (const absl::Status fits = CheckSize(*call.evaluation, *answer.answer); !fits.ok()) answer.answer = fits;
+    if (const absl::Status fits = CheckAnswer(*call.evaluation, *answer.answer); !fits.ok()) answer.answer = fits;
   }
-  Report(call, answer.lane, answer.answer);
-  Cancel(answer.evaluation);
+  Report(call, answer.answer.status().code());
+  // A network that has become slow gets more time.
+  if (answer.answer.ok() || absl::IsDeadlineExceeded(status)) {
+    times_.Record(call.key.model, call.key.network, call.row_count(), now - call.started);
+  }
+  if (failed) {
+    Fail(answer.evaluation, fmt::format("'{}': {}", lane_name, status.message()));
+    return std::nullopt;
+  }
   if (answer.answer.ok()) {
-    costs_.Record(call.key.model, call.key.network, call.evaluation->rows.count * call.key.rows_each(),
-                  answer.answer->compute_time);
+    costs_.Record(call.key.model, call.key.network, call.row_count(), answer.answer->compute_time);
   }
-  const bool taken_over = answer.lane != call.attempts.front().lane;
-  FinishedCall finished = End(answer.evaluation, std::move(answer.answer));
-  finished.taken_over = taken_over;
+  FinishedCall finished{.key = call.key, .answer = std::move(answer.answer)};
+  for (const Wanted& row : call.rows) finished.askers.push_back(row.asker);
+  calls_.erase(found);
   return finished;
-}
-
-FinishedCall Dispatcher::End(int64_t id, absl::StatusOr<EvaluationAnswer> answer) {
-  Call call = std::move(calls_.extract(id).mapped());
-  return {.key = call.key, .askers = std::move(call.askers), .answer = std::move(answer)};
 }
 
 std::vector<FinishedCall> Dispatcher::TakeLost() {
   return std::exchange(lost_, {});
 }
 
-void Dispatcher::Report(const Call& call, int32_t number, const absl::StatusOr<EvaluationAnswer>& answer) {
-  if (!on_batch_) return;
-  BatchStats stats{.model = call.evaluation->network.model,
-                   .network = call.key.network,
-                   .rows = call.evaluation->rows.count * call.key.rows_each(),
-                   .outcome = answer.status().code(),
-                   .wait = call.wait};
-  // The latest on this lane; a probe has none.
-  for (const Attempt& attempt : call.attempts) {
-    if (attempt.lane != number) continue;
-    stats.remote = attempt.remote;
-    stats.lane_time = clock_->Monotonic() - attempt.started;
-  }
-  if (const auto lane = lanes_.find(number); lane != lanes_.end()) stats.lane = lane->second.info.name;
-  if (answer.ok()) stats.compute_time = answer->compute_time;
-  on_batch_(stats);
+void Dispatcher::Report(const Call& call, absl::StatusCode outcome) {
+  if (observer_ == nullptr) return;
+  observer_->OnBatch({.model = call.evaluation->network.model,
+                      .network = call.key.network,
+                      .rows = call.row_count(),
+                      .remote = call.remote,
+                      .outcome = outcome,
+                      .wait = call.wait,
+                      .lane_time = clock_->Monotonic() - call.started});
 }
 
 }  // namespace atl::router

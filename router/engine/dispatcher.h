@@ -2,12 +2,14 @@
 // free, and answers come in any order. Never waits for a lane.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -16,9 +18,10 @@
 #include "router/engine/image_step.h"
 #include "router/engine/inbox.h"
 #include "router/engine/lane.h"
+#include "router/engine/observer.h"
 #include "router/engine/served_version.h"
-#include "router/policy/call_table.h"
 #include "router/policy/cost_estimates.h"
+#include "router/policy/failover.h"
 #include "router/policy/numerics.h"
 #include "router/policy/step_scheduler.h"
 
@@ -27,8 +30,9 @@ namespace atl::router {
 // Whose evaluation it is: an answer that came too late is known by it.
 struct Asker {
   int64_t image = 0;
-  int32_t step = 0;   // of the image
-  int64_t point = 0;  // of the step
+  int32_t step = 0;      // of the image
+  int64_t point = 0;     // of the step
+  int32_t failures = 0;  // lanes that did not answer it
 };
 
 // A batch that was answered, or that no lane will answer.
@@ -38,34 +42,17 @@ struct FinishedCall {
   // Values as EvaluationAnswer says, of a size that fits; or why there are none: UNAVAILABLE with reason EXPERT_LOST
   // when no lane answered, or NUMERICS_CHANGED when none is left of a reproducible call's arithmetic.
   absl::StatusOr<EvaluationAnswer> answer;
-  bool taken_over = false;  // by another lane than it was first given to
 };
 
-struct BatchStats {
-  std::string model;
-  int32_t network = kRouterNetwork;
-  int64_t rows = 0;
-  std::string lane;
-  bool remote = false;
-  absl::StatusCode outcome = absl::StatusCode::kOk;
-  absl::Duration wait;          // of the evaluation that waited longest, until the batch started
-  absl::Duration lane_time;     // from the start to the answer
-  absl::Duration compute_time;  // as the lane says
-};
-
-// What became of a batch that its first lane did not answer, or not in time.
-struct FailoverStats {
-  std::string model;
-  int32_t network = kRouterNetwork;
-  FailoverAction action = FailoverAction::kRetry;  // kRetry, kHedge or kGiveUp
-};
+// INTERNAL with reason NETWORK_FAILED when an answer, which may come from another machine, has not as many values as
+// the evaluation asks for.
+absl::Status CheckAnswer(const Evaluation& evaluation, const EvaluationAnswer& answer);
 
 // Of one thread, the engine's. Lanes answer into the inbox, from their threads.
 class Dispatcher {
  public:
-  // `on_batch` and `on_failover` may be null.
-  Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, std::function<void(const BatchStats&)> on_batch,
-             std::function<void(const FailoverStats&)> on_failover = nullptr);
+  // `observer` may be null.
+  Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, EngineObserver* observer);
   // Stops watching the lanes and cancels what is under way; waits for nothing of it. A lane whose last reference this
   // is waits for its answers, though: who must not wait keeps one.
   ~Dispatcher();
@@ -79,9 +66,8 @@ class Dispatcher {
   // The number by which group keys name a version.
   int64_t KeyOf(const ServedVersion& version);
 
-  // The arithmetic on which a reproducible request of the version is to run from now on (ChooseNumerics): empty when no
-  // lane hosts any of it.
-  RequestNumerics NumericsFor(int64_t model_key, int32_t experts);
+  // The arithmetic on which a reproducible request is to run a network from now on (ChooseNumerics).
+  Numerics NumericsFor(int64_t model_key, int32_t network);
 
   // A request takes part in the fair order from now on, until it leaves. What it waits for is then forgotten.
   void Join(int64_t request, int32_t priority, int64_t images);
@@ -95,10 +81,9 @@ class Dispatcher {
   // What the image waits for at other points than this one of its step is forgotten, as far as it was not started.
   void Retract(int64_t image, int64_t point);
 
-  // Starts what the scheduler and the failover of calls under way say; whether anything. Lanes that answer inline have
-  // then answered into the inbox.
+  // Starts what the scheduler says; whether anything. Lanes that answer inline have then answered into the inbox.
   bool StartBatches();
-  // Takes an answer in. A call is finished by the first answer of its attempts; others are dropped.
+  // Takes an answer in. Where its lane failed, its rows wait for another one.
   std::optional<FinishedCall> TakeAnswer(LaneAnswer answer);
   // Calls that came to an end without an answer since the last time.
   std::vector<FinishedCall> TakeLost();
@@ -106,9 +91,12 @@ class Dispatcher {
   absl::Duration look_again_at() const { return look_again_at_; }
 
  private:
-  struct Waiting {
+  // An evaluation that waits for a lane, or for its answer.
+  struct Wanted {
     Asker asker;
-    const ImageStep* step = nullptr;
+    int64_t request = 0;
+    const ImageStep* step = nullptr;  // null: it was retracted under way
+    std::string errors;               // of the lanes that failed
   };
   struct Lane {
     std::shared_ptr<ExpertLane> lane;
@@ -116,50 +104,45 @@ class Dispatcher {
     std::shared_ptr<const std::vector<HostedNetwork>> hosted;  // of which `state` was made
     LaneState state;
     int32_t under_way = 0;
+    CircuitBreaker breaker;
+    // Networks that it could not evaluate though it answered, and until when it is not asked again; by model.
+    std::map<std::pair<int64_t, int32_t>, absl::Duration> paused;
   };
-  // One try at a batch.
-  struct Attempt {
-    int32_t lane = 0;
-    bool remote = false;
-    absl::Duration started;
-  };
-  // A batch on its way. Attempts share the evaluation's id.
+  // A batch on its way, by its evaluation's id.
   struct Call {
     std::shared_ptr<const Evaluation> evaluation;
     GroupKey key;
-    std::vector<Asker> askers;
-    std::vector<int64_t> requests;  // of each row
+    std::vector<Wanted> rows;
     absl::Duration wait;
-    std::vector<Attempt> attempts;
-    std::vector<std::string> tried;  // names of the lanes, for they may be gone by the time they are told
-    std::string last_error;
+    int32_t lane = 0;
+    bool remote = false;
+    absl::Duration started;
+
+    int64_t row_count() const { return evaluation->rows.count * key.rows_each(); }
   };
+  using Place = std::tuple<int64_t, int32_t, int32_t>;  // model, network, numerics
 
   void RefreshLanes();
-  SchedulerOptions SchedulerOptionsNow() const;
-  // Retries, hedges and gives up what is due; whether anything was started.
-  bool FailOver(absl::Duration now);
   void RefreshLane(Lane* lane);
-  // Batches of networks that no lane has hosted for too long are lost.
-  void GiveUpUnhosted(absl::Duration now);
+  // The lanes as the scheduler may use them.
+  std::vector<LaneState> UsableLanes(absl::Duration now);
+  void LookAgain(absl::Duration at) { look_again_at_ = std::min(look_again_at_, at); }
+  SchedulerOptions SchedulerOptionsNow() const;
+  // Evaluations of networks that no lane has hosted for too long are lost.
+  void GiveUpUnhosted(absl::Duration now, const std::vector<LaneState>& usable);
   void Start(absl::Duration now, const Dispatch& dispatch);
-  // Starts the batch on one more lane, of which no other attempt of it waits. A probe is no attempt.
-  void StartOn(Call* call, int64_t id, int32_t lane, std::shared_ptr<const Evaluation> evaluation);
-  void Cancel(int64_t id);
-  // Until when a batch that leaves for the lane is waited for.
-  absl::Duration DeadlineOn(int32_t lane, absl::Duration now) const;
-  // Why a call that nobody answers is lost.
-  absl::Status LossOf(const GroupKey& key, const std::vector<std::string>& tried, const std::string& why) const;
-  FinishedCall End(int64_t id, absl::StatusOr<EvaluationAnswer> answer);
+  // The lane did not answer: rows that may be tried again wait for another one, the others are lost.
+  void Fail(int64_t id, const std::string& why);
+  void Lose(const GroupKey& key, const Asker& asker, const std::string& why);
+  void Cancel(const Call& call);
   Evaluation Gather(const Dispatch& dispatch) const;
   NetworkId NetworkOf(const GroupKey& key) const;
-  void Report(const Call& call, int32_t lane, const absl::StatusOr<EvaluationAnswer>& answer);
+  void Report(const Call& call, absl::StatusCode outcome);
   int32_t NumericsOf(const std::string& fingerprint);
 
   Clock* const clock_;
   const std::shared_ptr<Inbox> inbox_;
-  const std::function<void(const BatchStats&)> on_batch_;
-  const std::function<void(const FailoverStats&)> on_failover_;
+  EngineObserver* const observer_;
 
   struct VersionId {
     std::string model;
@@ -174,12 +157,13 @@ class Dispatcher {
   std::map<int32_t, Lane> lanes_;
   int32_t next_lane_ = 0;
   std::vector<ReadyEvaluation> ready_;  // ascending by id
-  absl::flat_hash_map<int64_t, Waiting> waiting_;
+  absl::flat_hash_map<int64_t, Wanted> waiting_;
   std::map<int64_t, RequestService> requests_;
-  std::map<int64_t, Call> calls_;  // by the evaluation's id; those of table_
-  CallTable table_;
+  std::map<int64_t, Call> calls_;
+  std::map<Place, absl::Duration> unhosted_since_;
   std::vector<FinishedCall> lost_;
-  CostEstimates costs_;
+  CostEstimates costs_;  // by what lanes say that they computed
+  CostEstimates times_;  // until the answer
   int64_t next_id_ = 1;
   absl::Duration look_again_at_ = absl::InfiniteDuration();
 };

@@ -59,13 +59,7 @@ SampleTicket::~SampleTicket() {
 
 Engine::Engine(EngineOptions options, Clock* clock, EngineObserver* observer)
     : options_(std::move(options)), clock_(clock), observer_(observer) {
-  std::function<void(const BatchStats&)> on_batch;
-  std::function<void(const FailoverStats&)> on_failover;
-  if (observer != nullptr) {
-    on_batch = [observer](const BatchStats& stats) { observer->OnBatch(stats); };
-    on_failover = [observer](const FailoverStats& stats) { observer->OnFailover(stats); };
-  }
-  dispatcher_ = std::make_unique<Dispatcher>(clock, inbox_, std::move(on_batch), std::move(on_failover));
+  dispatcher_ = std::make_unique<Dispatcher>(clock, inbox_, observer);
 }
 
 Engine::~Engine() {
@@ -156,16 +150,6 @@ bool Engine::takes_requests() {
          std::any_of(models_.begin(), models_.end(), [](const auto& entry) { return entry.second.serving != nullptr; });
 }
 
-bool Engine::has_leavers() {
-  absl::MutexLock lock(&mutex_);
-  return !cancelled_.empty();
-}
-
-size_t Engine::waiting_requests() {
-  absl::MutexLock lock(&mutex_);
-  return queue_.size();
-}
-
 AdmissionState Engine::CurrentState() {
   AdmissionState state{.image_steps_left = image_steps_left_, .time_per_image_step = time_per_image_step_};
   for (const auto& [id, entry] : admitted_) {
@@ -181,7 +165,7 @@ AdmissionState Engine::CurrentState() {
 }
 
 absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleRequest& request, absl::Duration deadline,
-                                                               AdmissionDecision* decision) {
+                                                               int64_t* ahead) {
   absl::MutexLock lock(&mutex_);
   if (draining_) return DrainingStatus();
   ATOLL_ASSIGN_OR_RETURN(const std::shared_ptr<const ServedVersion> version, FindVersion(request));
@@ -191,8 +175,7 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
   const auto images = static_cast<int64_t>(active->order.images.size());
   int64_t init_values = 0;
   for (const InitImage& init : request.init_images) init_values += static_cast<int64_t>(init.pixels->size());
-  *decision = Admit(images, init_values, CurrentState(), options_.admission);
-  if (!decision->admitted) return RejectionStatus(*decision);
+  ATOLL_ASSIGN_OR_RETURN(*ahead, Admit(images, init_values, CurrentState(), options_.admission));
 
   const absl::Duration now = clock_->Monotonic();
   active->id = next_id_++;
@@ -207,8 +190,8 @@ absl::StatusOr<std::unique_ptr<ActiveRequest>> Engine::Reserve(const SampleReque
 
 absl::StatusOr<std::unique_ptr<SampleTicket>> Engine::Submit(const SampleRequest& request, absl::Duration deadline,
                                                              std::shared_ptr<SampleEvents> events) {
-  AdmissionDecision decision;
-  absl::StatusOr<std::unique_ptr<ActiveRequest>> reserved = Reserve(request, deadline, &decision);
+  int64_t ahead = 0;
+  absl::StatusOr<std::unique_ptr<ActiveRequest>> reserved = Reserve(request, deadline, &ahead);
   if (!reserved.ok()) {
     if (observer_ != nullptr) {
       const absl::StatusOr<SamplerInfo> info = Info(request.model);
@@ -218,7 +201,7 @@ absl::StatusOr<std::unique_ptr<SampleTicket>> Engine::Submit(const SampleRequest
   }
   std::unique_ptr<ActiveRequest> active = *std::move(reserved);
   auto ticket = std::make_unique<SampleTicket>(this, active->id);
-  events->OnQueued(decision.position, active->model->info.version);
+  events->OnQueued(ahead, active->model->info.version);
   active->events = std::move(events);
   {
     absl::MutexLock lock(&mutex_);
@@ -270,10 +253,6 @@ std::vector<Joining> Engine::Joinable() const {
   return ChooseJoining(queued, in_flight, beside, options_.admission);
 }
 
-bool Engine::HasWork() const {
-  return active_requests_ > 0 || !cancelled_.empty() || !drained_.empty() || !Joinable().empty();
-}
-
 absl::Duration Engine::NextWake() {
   absl::Duration next = dispatcher_->look_again_at();
   for (const auto& request : active_) next = std::min(next, request->deadline);
@@ -304,22 +283,6 @@ void Engine::Loop() {
   }
 }
 
-bool Engine::RunTick() {
-  ApplyLaneCalls();
-  RemoveLeavers();
-  GiveUpDeliveries();
-  LetJoin();
-  BeginSteps();
-  while (dispatcher_->StartBatches() | TakeIn()) {
-  }
-  DeliverProgress();
-  EndRequests();
-  CountSteps();
-  ReportQueue();
-  absl::MutexLock lock(&mutex_);
-  return HasWork();
-}
-
 void Engine::ApplyLaneCalls() {
   std::vector<std::function<void(Dispatcher*)>> calls;
   {
@@ -333,28 +296,24 @@ void Engine::RemoveLeavers() {
   std::vector<std::pair<std::unique_ptr<ActiveRequest>, LeaveReason>> leaving;
   {
     absl::MutexLock lock(&mutex_);
-    std::vector<FlightRequest> requests;
-    const auto add = [&](const ActiveRequest& request) {
-      requests.push_back({.request = request.id,
-                          .cancelled = cancelled_.contains(request.id) || drained_.contains(request.id),
-                          .deadline = request.deadline});
-    };
-    for (const auto& request : active_) add(*request);
-    for (const auto& request : queue_) add(*request);
-    for (const Departure& departure : Departures(clock_->Monotonic(), requests)) {
-      const auto take = [&](auto& from) {
-        const auto it = std::find_if(from.begin(), from.end(),
-                                     [&](const auto& request) { return request->id == departure.request; });
-        if (it == from.end()) return;
-        const LeaveReason reason = departure.expired                        ? LeaveReason::kExpired
-                                   : cancelled_.contains(departure.request) ? LeaveReason::kCancelled
-                                                                            : LeaveReason::kDrained;
+    const absl::Duration now = clock_->Monotonic();
+    const auto take = [&](auto& from) {
+      for (auto it = from.begin(); it != from.end();) {
+        const int64_t id = (*it)->id;
+        const bool cancelled = cancelled_.contains(id);
+        if (!cancelled && !drained_.contains(id) && now < (*it)->deadline) {
+          ++it;
+          continue;
+        }
+        const LeaveReason reason = cancelled               ? LeaveReason::kCancelled
+                                   : drained_.contains(id) ? LeaveReason::kDrained
+                                                           : LeaveReason::kExpired;
         leaving.emplace_back(std::move(*it), reason);
-        from.erase(it);
-      };
-      take(active_);
-      take(queue_);
-    }
+        it = from.erase(it);
+      }
+    };
+    take(active_);
+    take(queue_);
   }
   for (const auto& [request, reason] : leaving) {
     Forget(*request);
@@ -429,8 +388,11 @@ void Engine::Proceed(const Flight& flight) {
     const ActiveImage::Asked asked{point.number, network};
     if (std::find(image->asked.begin(), image->asked.end(), asked) != image->asked.end()) return;
     image->asked.push_back(asked);
-    if (request->order.reproducible && request->numerics.numbers.empty()) {
-      request->numerics = dispatcher_->NumericsFor(request->model_key, info.experts);
+    Numerics numerics;
+    if (request->order.reproducible) {
+      Numerics& chosen = request->numerics[network];
+      if (chosen.number == 0) chosen = dispatcher_->NumericsFor(request->model_key, network);
+      numerics = chosen;
     }
     dispatcher_->Want(request->id, {.image = image->id, .step = image->steps_done, .point = point.number},
                       {.model = request->model_key,
@@ -440,7 +402,7 @@ void Engine::Proceed(const Flight& flight) {
                        .width = info.width,
                        .guided = point.guided,
                        .reproducible = request->order.reproducible,
-                       .numerics = request->numerics.number(network)},
+                       .numerics = numerics.number},
                       &*image->step);
   };
   if (image->step->need() == StepNeed::kPosterior) return ask(kRouterNetwork);
@@ -475,7 +437,7 @@ void Engine::TakeCall(const FinishedCall& call) {
     if (!flight.image->step || flight.image->steps_done != asker.step || !flight.request->failure.ok()) continue;
     if (call.answer.ok()) {
       TakeRow(call, row, flight);
-      if (call.taken_over) ++flight.request->routing.failovers;
+      if (asker.failures > 0) ++flight.request->routing.failovers;
     } else {
       TakeLoss(call, flight);
     }
@@ -485,12 +447,17 @@ void Engine::TakeCall(const FinishedCall& call) {
 
 void Engine::TakeRow(const FinishedCall& call, size_t row, const Flight& flight) {
   ActiveRequest* request = flight.request;
-  if (request->order.reproducible && call.answer->fingerprint != request->numerics.fingerprint(call.key.network)) {
-    request->failure = MakeError(
-        absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
-        fmt::format("expected answers of '{}' to a reproducible request, found one of '{}'; send the request again",
-                    request->numerics.fingerprint(call.key.network), call.answer->fingerprint));
-    return;
+  if (request->order.reproducible) {
+    Numerics& chosen = request->numerics[call.key.network];
+    // Where no lane could be chosen the first answer chooses.
+    if (chosen.number == 0 && chosen.fingerprint.empty()) chosen.fingerprint = call.answer->fingerprint;
+    if (call.answer->fingerprint != chosen.fingerprint) {
+      request->failure = MakeError(
+          absl::StatusCode::kUnavailable, "NUMERICS_CHANGED",
+          fmt::format("expected answers of '{}' to a reproducible request, found one of '{}'; send the request again",
+                      chosen.fingerprint, call.answer->fingerprint));
+      return;
+    }
   }
   if (call.key.network == kRouterNetwork) return TakePosterior(call, row, flight);
   const auto pixels = static_cast<size_t>(flight.request->model->info.pixels());
@@ -545,7 +512,8 @@ void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& f
 void Engine::CountChoice(ActiveRequest* request, ActiveImage* image) {
   const ExpertChoice& choice = image->step->choice();
   const SamplerInfo& info = request->model->info;
-  std::vector<int64_t>& chosen = chosen_in_tick_[{info.model, info.version}];
+  absl::MutexLock lock(&mutex_);
+  std::vector<int64_t>& chosen = chosen_[{info.model, info.version}];
   chosen.resize(static_cast<size_t>(info.experts));
   for (const ExpertWeight& expert : choice.experts) ++chosen[static_cast<size_t>(expert.expert)];
 }
@@ -589,11 +557,6 @@ void Engine::CountSteps() {
   for (const auto& request : active_) steps += std::exchange(request->steps_taken, 0);
   absl::MutexLock lock(&mutex_);
   image_steps_left_ -= steps;
-  for (const auto& [version, chosen] : std::exchange(chosen_in_tick_, {})) {
-    std::vector<int64_t>& sum = chosen_[version];
-    sum.resize(chosen.size());
-    for (size_t expert = 0; expert < chosen.size(); ++expert) sum[expert] += chosen[expert];
-  }
   if (steps_in_busy_time_ == 0 || (busy_time_ < kRatePeriod && steps_in_busy_time_ < kRateSteps)) return;
   const absl::Duration measured = busy_time_ / steps_in_busy_time_;
   time_per_image_step_ = time_per_image_step_ == absl::ZeroDuration()
@@ -621,7 +584,7 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
                              .sample_time = stats.sample_time,
                              .version = request->model->info.version,
                              .first_image_time = stats.first_image_time,
-                             .fingerprint = DescribeNumerics(request->numerics.fingerprints)});
+                             .fingerprint = DescribeNumerics(request->numerics)});
   } else {
     request->events->OnError(status);
   }

@@ -5,9 +5,9 @@
 // images that wait for it.
 //
 // Threads: Submit, the tickets, the model calls and the lane calls may come from any thread and never wait for a step.
-// One sampling thread (Start) or the caller of RunTick (tests; never both) decides, calls the lanes and the requests'
-// events, and sleeps until an answer, a request, a cancellation or a deadline. It waits for no lane. Once started, one
-// more thread makes pictures of finished samples and previews.
+// One sampling thread (Start) decides, calls the lanes and the requests' events, and sleeps until an answer, a request,
+// a cancellation or a deadline. It waits for no lane. Once started, one more thread makes pictures of finished samples
+// and previews.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,7 @@
 #include "router/engine/flight.h"
 #include "router/engine/inbox.h"
 #include "router/engine/lane.h"
+#include "router/engine/observer.h"
 #include "router/engine/served_version.h"
 #include "router/policy/admission.h"
 #include "router/policy/request.h"
@@ -44,37 +45,6 @@ struct EngineOptions {
   // A request that is over and whose results are not taken by then gives its place to others
   // (SampleEvents::OnNotTaken).
   absl::Duration max_delivery_time = absl::Minutes(2);
-};
-
-struct RequestStats {
-  std::string model;
-  absl::StatusCode outcome = absl::StatusCode::kOk;
-  int64_t images = 0;  // finished
-  absl::Duration queue_time;
-  absl::Duration sample_time;
-  RoutingReport routing;
-  absl::Duration first_image_time;  // from its arrival; of requests that ended well alone
-};
-
-struct QueueStats {
-  int64_t queued_requests = 0;
-  int64_t queued_images = 0;
-  int64_t images_in_flight = 0;
-};
-
-// For metrics. Called without a lock of the engine, from the sampling thread and (OnQueue, OnRejected) from submitting
-// ones; must not block.
-class EngineObserver {
- public:
-  virtual ~EngineObserver() = default;
-  virtual void OnBatch(const BatchStats& stats) = 0;
-  virtual void OnFailover(const FailoverStats& /*stats*/) {}
-  // One image made one step, from its first evaluation's being wanted to its last answer.
-  virtual void OnImageStep(const std::string& model, absl::Duration duration) = 0;
-  virtual void OnQueue(const QueueStats& stats) = 0;
-  virtual void OnRequestEnd(const RequestStats& stats) = 0;
-  // `model` is empty when the request named none that is served.
-  virtual void OnRejected(const std::string& model, absl::StatusCode code) = 0;
 };
 
 class Engine;
@@ -150,20 +120,11 @@ class Engine {
   absl::StatusOr<std::unique_ptr<SampleTicket>> Submit(const SampleRequest& request, absl::Duration deadline,
                                                        std::shared_ptr<SampleEvents> events);
 
-  // Whether a cancelled request has not left yet.
-  bool has_leavers();
-  // How many requests wait to join. A request that is being submitted is not among them yet, although RequestsOn counts
-  // it.
-  size_t waiting_requests();
-
-  // Leavers leave, queued requests join, and every image makes one step, as far as lanes answer inside their Start.
-  // Returns whether work is left. Tests only.
-  bool RunTick();
-
   const EngineOptions& options() const { return options_; }
 
  private:
   friend class SampleTicket;
+  friend class TickedEngine;  // of tests
   struct ServedModel {
     std::shared_ptr<const ServedVersion> serving;
     std::map<std::string, std::shared_ptr<const ServedVersion>> offered;  // by version
@@ -193,11 +154,10 @@ class Engine {
   absl::StatusOr<std::shared_ptr<const ServedVersion>> FindVersion(const SampleRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::unique_ptr<ActiveRequest>> Reserve(const SampleRequest& request, absl::Duration deadline,
-                                                         AdmissionDecision* decision);
+                                                         int64_t* ahead);
   AdmissionState CurrentState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Indices into the queue.
   std::vector<Joining> Joinable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetIfOver(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Loop();
@@ -249,7 +209,6 @@ class Engine {
   bool busy_ = false;          // whether images were in flight then
   absl::Duration busy_time_;   // not yet in time_per_image_step_
   int64_t steps_in_busy_time_ = 0;
-  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> chosen_in_tick_;  // not yet in chosen_
 
   absl::Mutex mutex_;
   std::map<std::string, ServedModel> models_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/scripted_lane.h"
+#include "router/engine/testing/ticked_engine.h"
 
 namespace atl::router {
 namespace {
@@ -57,7 +58,7 @@ class EngineLanesTest : public ::testing::Test {
 
   FakeClock clock_;
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
-  Engine engine_{{}, &clock_, nullptr};
+  TickedEngine engine_{{}, &clock_, nullptr};
   std::map<RecordedEvents*, std::unique_ptr<SampleTicket>> tickets_;
 };
 

@@ -8,6 +8,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/serve_inline.h"
+#include "router/engine/testing/ticked_engine.h"
 
 namespace atl::router {
 namespace {
@@ -30,7 +31,7 @@ SampleRequest Asking(std::vector<int32_t> classes, int32_t steps) {
 class EngineTest : public ::testing::Test {
  protected:
   void Build(EngineOptions options = {}) {
-    engine_ = std::make_unique<Engine>(options, &clock_, nullptr);
+    engine_ = std::make_unique<TickedEngine>(options, &clock_, nullptr);
     ServeInline(engine_.get(), backend_, &clock_);
   }
   // The request's events; its ticket is kept until the test ends or drops it.
@@ -53,7 +54,7 @@ class EngineTest : public ::testing::Test {
 
   FakeClock clock_;
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<TickedEngine> engine_;
   std::map<RecordedEvents*, std::unique_ptr<SampleTicket>> tickets_;
 };
 
@@ -220,7 +221,7 @@ TEST_F(EngineTest, ARequestKeepsItsVersionWhenAnotherIsSwitchedIn) {
 }
 
 TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
-  engine_ = std::make_unique<Engine>(EngineOptions{}, &clock_, nullptr);
+  engine_ = std::make_unique<TickedEngine>(EngineOptions{}, &clock_, nullptr);
   EXPECT_EQ(ErrorReason(Refusal(Asking({0}, 1))), "NO_MODEL");
   EXPECT_EQ(engine_->Info("").status().code(), absl::StatusCode::kFailedPrecondition);
   ServeInline(engine_.get(), backend_, &clock_);
@@ -248,7 +249,7 @@ TEST_F(EngineTest, ModelsAreFoundByNameAndTheOnlyOneNeedsNone) {
 }
 
 TEST_F(EngineTest, AModelThatIsExpectedIsLoadingWhereNoneIsServed) {
-  engine_ = std::make_unique<Engine>(EngineOptions{}, &clock_, nullptr);
+  engine_ = std::make_unique<TickedEngine>(EngineOptions{}, &clock_, nullptr);
   engine_->Expect("digits");
   for (const char* model : {"", "digits"}) {
     SampleRequest request = Asking({0}, 1);
@@ -264,7 +265,7 @@ TEST_F(EngineTest, AModelThatIsExpectedIsLoadingWhereNoneIsServed) {
 }
 
 TEST_F(EngineTest, DrainingRefusesNewRequestsAndFinishesTheOldOnes) {
-  engine_ = std::make_unique<Engine>(EngineOptions{}, Clock::Real(), nullptr);
+  engine_ = std::make_unique<TickedEngine>(EngineOptions{}, Clock::Real(), nullptr);
   ServeInline(engine_.get(), backend_, &clock_);
   engine_->Start();
   const auto events = Submit(Asking({0, 1, 2}, 50));

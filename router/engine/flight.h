@@ -30,7 +30,7 @@ struct RoutingReport {
   double entropy_sum = 0;                // of its posteriors, in nats
   int64_t renormalised_image_steps = 0;  // that went on without an expert
   std::set<int32_t> lost_experts;
-  int64_t failovers = 0;  // evaluations that another lane answered than the first
+  int64_t failovers = 0;  // evaluations that were answered after another lane had failed
 
   double mean_entropy() const {
     return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps);
@@ -113,7 +113,7 @@ struct ActiveRequest {
   int64_t steps_taken = 0;                    // by its images, since the engine counted last
   RoutingReport routing;
   absl::Status failure;      // set by a step that could not be done
-  RequestNumerics numerics;  // of a reproducible request: chosen at its first evaluation
+  RequestNumerics numerics;  // of a reproducible request
 };
 
 // Draws the starting noise, a function of the image's seed alone, and lays it over the image to start from.

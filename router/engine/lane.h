@@ -25,7 +25,7 @@ struct Evaluation {
   Rows rows;
   // The answer may depend on nothing but the row and the lane's fingerprint.
   bool reproducible = false;
-  // Of the monotonic clock. After it nobody waits for the answer; a lane may then drop the batch.
+  // Of the monotonic clock. After it nobody waits for the answer: a remote lane then answers DEADLINE_EXCEEDED.
   absl::Duration deadline = absl::InfiniteDuration();
 
   bool guided() const { return !rows.null_classes.empty(); }
@@ -71,7 +71,8 @@ class ExpertLane {
   virtual void Watch(std::function<void()> changed) = 0;
   // Never blocks on the evaluation, unless the lane says that it answers inline. Calls `done` exactly once, from any
   // thread, possibly inside Start, never under a lock of the lane. NOT_FOUND with reason NETWORK_NOT_HOSTED;
-  // UNAVAILABLE when another lane may do better; CANCELLED after Cancel; other errors are those of the evaluation.
+  // UNAVAILABLE when another lane may do better; DEADLINE_EXCEEDED from remote lanes; CANCELLED after Cancel; other
+  // errors are those of the evaluation.
   virtual void Start(std::shared_ptr<const Evaluation> evaluation, Done done) = 0;
   // Best effort, for an evaluation whose answer nobody wants any more; `done` is called all the same.
   virtual void Cancel(int64_t evaluation) = 0;

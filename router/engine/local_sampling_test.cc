@@ -20,6 +20,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/serve_inline.h"
+#include "router/engine/testing/ticked_engine.h"
 #include "router/engine/testing/tiny_model.h"
 
 namespace atl::router {
@@ -95,7 +96,7 @@ class Sampler {
 
  private:
   std::unique_ptr<LocalExperts> experts_;
-  Engine engine_{{}, Clock::Real(), nullptr};
+  TickedEngine engine_{{}, Clock::Real(), nullptr};
 };
 
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -312,7 +313,7 @@ TEST_F(LocalSamplingTest, SelfConditionedExpertsAreGivenTheEnsemblesEstimate) {
 Images SampleInline(std::shared_ptr<ModelBackend> backend, SampleRequest request) {
   request.format = ImageFormat::kRaw;
   FakeClock clock;
-  Engine engine({}, &clock, nullptr);
+  TickedEngine engine({}, &clock, nullptr);
   ServeInline(&engine, std::move(backend), &clock);
   const auto events = std::make_shared<RecordedEvents>();
   const auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);

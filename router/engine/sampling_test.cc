@@ -7,6 +7,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/serve_inline.h"
+#include "router/engine/testing/ticked_engine.h"
 
 namespace atl::router {
 namespace {
@@ -21,7 +22,7 @@ class SamplingTest : public ::testing::Test {
   std::vector<std::vector<float>> Sample(SampleRequest request) {
     request.format = ImageFormat::kRaw;
     FakeClock clock;
-    Engine engine({}, &clock, nullptr);
+    TickedEngine engine({}, &clock, nullptr);
     ServeInline(&engine, backend_, &clock);
     const auto events = std::make_shared<RecordedEvents>();
     const auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
 #include "absl/strings/cord.h"
 #include "common/base/errors.h"
@@ -12,35 +13,34 @@ namespace {
 
 constexpr char kRetryDelayUrl[] = "atoll/retry_delay";
 
-absl::Duration RetryDelay(const AdmissionState& state) {
+absl::Status QueueFull(const AdmissionState& state, const std::string& why) {
   const absl::Duration backlog = state.time_per_image_step * static_cast<double>(state.image_steps_left);
-  return std::clamp(backlog / 2, kMinRetryDelay, kMaxRetryDelay);
+  const absl::Duration delay =
+      absl::Ceil(std::clamp(backlog / 2, kMinRetryDelay, kMaxRetryDelay), absl::Milliseconds(1));
+  return WithRetryDelay(
+      MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                fmt::format("the queue is full: {}; try again in {}", why, absl::FormatDuration(delay))),
+      delay);
 }
 
 }  // namespace
 
-AdmissionDecision Admit(int64_t images, int64_t init_values, const AdmissionState& state,
-                        const AdmissionOptions& options) {
-  AdmissionDecision decision;
-  decision.position = state.images_in_flight + state.queued_images;
+absl::StatusOr<int64_t> Admit(int64_t images, int64_t init_values, const AdmissionState& state,
+                              const AdmissionOptions& options) {
   if (state.queued_requests >= options.max_queued_requests) {
-    decision.reason = fmt::format("{} requests wait already, expected fewer than {}", state.queued_requests,
-                                  options.max_queued_requests);
-  } else if (state.queued_images > 0 && state.queued_images + images > options.max_queued_images) {
-    decision.reason = fmt::format("{} images wait already and the request has {}, expected at most {} in all",
-                                  state.queued_images, images, options.max_queued_images);
-  } else if (state.queued_init_values > 0 && state.queued_init_values + init_values > options.max_queued_init_values) {
-    decision.reason = fmt::format(
-        "images to start from of {} values wait already and the request has {}, expected at "
-        "most {} in all",
-        state.queued_init_values, init_values, options.max_queued_init_values);
-  } else {
-    decision.admitted = true;
-    decision.reason = "there is room in the queue";
-    return decision;
+    return QueueFull(state, fmt::format("{} requests wait already, expected fewer than {}", state.queued_requests,
+                                        options.max_queued_requests));
   }
-  decision.retry_delay = RetryDelay(state);
-  return decision;
+  if (state.queued_images > 0 && state.queued_images + images > options.max_queued_images) {
+    return QueueFull(state, fmt::format("{} images wait already and the request has {}, expected at most {} in all",
+                                        state.queued_images, images, options.max_queued_images));
+  }
+  if (state.queued_init_values > 0 && state.queued_init_values + init_values > options.max_queued_init_values) {
+    return QueueFull(state, fmt::format("images to start from of {} values wait already and the request has {}, "
+                                        "expected at most {} in all",
+                                        state.queued_init_values, init_values, options.max_queued_init_values));
+  }
+  return state.images_in_flight + state.queued_images;
 }
 
 std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
@@ -67,14 +67,6 @@ std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_
     }
   }
   return joining;
-}
-
-absl::Status RejectionStatus(const AdmissionDecision& decision) {
-  const absl::Duration delay = absl::Ceil(decision.retry_delay, absl::Milliseconds(1));
-  return WithRetryDelay(
-      MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                fmt::format("the queue is full: {}; try again in {}", decision.reason, absl::FormatDuration(delay))),
-      delay);
 }
 
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {

@@ -3,15 +3,15 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 namespace atl::router {
 
-// Bounds of AdmissionDecision::retry_delay.
+// Bounds of the delay before a request that was refused may come back.
 constexpr absl::Duration kMinRetryDelay = absl::Milliseconds(200);
 constexpr absl::Duration kMaxRetryDelay = absl::Minutes(1);
 // A queued request rises by one priority after each of these.
@@ -42,16 +42,11 @@ struct AdmissionState {
   absl::Duration time_per_image_step = absl::ZeroDuration();
 };
 
-struct AdmissionDecision {
-  bool admitted = false;
-  int64_t position = 0;        // images ahead
-  absl::Duration retry_delay;  // when not admitted: about when half of the work that is here will be done
-  std::string reason;
-};
-
-// `init_values`: of the images that the request starts from.
-AdmissionDecision Admit(int64_t images, int64_t init_values, const AdmissionState& state,
-                        const AdmissionOptions& options);
+// Returns how many images are ahead of the request. `init_values`: of the images that it starts from.
+// RESOURCE_EXHAUSTED with reason QUEUE_FULL, naming and carrying a delay (RetryDelayOf): about when half of the work
+// that is here will be done.
+absl::StatusOr<int64_t> Admit(int64_t images, int64_t init_values, const AdmissionState& state,
+                              const AdmissionOptions& options);
 
 struct QueuedRequest {
   int64_t images = 0;
@@ -72,8 +67,6 @@ struct Joining {
 std::vector<Joining> ChooseJoining(std::span<const QueuedRequest> queued, int64_t images_in_flight,
                                    int64_t images_beside, const AdmissionOptions& options);
 
-// RESOURCE_EXHAUSTED with reason QUEUE_FULL, naming and carrying the delay.
-absl::Status RejectionStatus(const AdmissionDecision& decision);
 // The same status, carrying when to come back.
 absl::Status WithRetryDelay(absl::Status status, absl::Duration delay);
 // The delay that a status carries; zero for one without.

@@ -14,42 +14,41 @@ const AdmissionOptions kOptions{
     .max_images_in_flight = 100, .max_queued_images = 50, .max_queued_requests = 3, .max_images_beside = 8};
 
 TEST(AdmitTest, TellsHowManyImagesAreAhead) {
-  const AdmissionDecision decision =
-      Admit(5, 0, {.images_in_flight = 40, .queued_images = 2, .queued_requests = 1}, kOptions);
-  EXPECT_TRUE(decision.admitted);
-  EXPECT_EQ(decision.position, 42);
+  const auto ahead = Admit(5, 0, {.images_in_flight = 40, .queued_images = 2, .queued_requests = 1}, kOptions);
+  ASSERT_TRUE(ahead.ok()) << ahead.status();
+  EXPECT_EQ(*ahead, 42);
 }
 
 TEST(AdmitTest, RefusesWhatDoesNotFitTheQueue) {
-  EXPECT_FALSE(Admit(1, 0, {.queued_images = 3, .queued_requests = 3}, kOptions).admitted);
-  EXPECT_FALSE(Admit(11, 0, {.queued_images = 40, .queued_requests = 1}, kOptions).admitted);
-  EXPECT_TRUE(Admit(10, 0, {.queued_images = 40, .queued_requests = 1}, kOptions).admitted);
+  EXPECT_FALSE(Admit(1, 0, {.queued_images = 3, .queued_requests = 3}, kOptions).ok());
+  EXPECT_FALSE(Admit(11, 0, {.queued_images = 40, .queued_requests = 1}, kOptions).ok());
+  EXPECT_TRUE(Admit(10, 0, {.queued_images = 40, .queued_requests = 1}, kOptions).ok());
 }
 
 TEST(AdmitTest, ImagesToStartFromAreBoundedByTheirValues) {
   const AdmissionOptions options{.max_queued_init_values = 100};
   const AdmissionState waiting{.queued_images = 1, .queued_requests = 1, .queued_init_values = 60};
-  EXPECT_TRUE(Admit(1, 40, waiting, options).admitted);
-  EXPECT_FALSE(Admit(1, 41, waiting, options).admitted);
-  EXPECT_TRUE(Admit(1, 0, waiting, options).admitted);
-  EXPECT_TRUE(Admit(1, 101, {.queued_images = 1, .queued_requests = 1}, options).admitted) << "one alone";
+  EXPECT_TRUE(Admit(1, 40, waiting, options).ok());
+  EXPECT_FALSE(Admit(1, 41, waiting, options).ok());
+  EXPECT_TRUE(Admit(1, 0, waiting, options).ok());
+  EXPECT_TRUE(Admit(1, 101, {.queued_images = 1, .queued_requests = 1}, options).ok()) << "one alone";
 }
 
 TEST(AdmitTest, ARequestLargerThanTheQueueIsTakenWhenNobodyWaits) {
-  EXPECT_TRUE(Admit(80, 0, {}, kOptions).admitted);
+  EXPECT_TRUE(Admit(80, 0, {}, kOptions).ok());
 }
 
 TEST(AdmitTest, RetryDelayIsHalfOfTheBacklogWithinItsBounds) {
   AdmissionState state{.queued_images = 50, .queued_requests = 3, .image_steps_left = 1000};
-  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kMinRetryDelay);
+  EXPECT_EQ(RetryDelayOf(Admit(1, 0, state, kOptions).status()), kMinRetryDelay);
   state.time_per_image_step = absl::Milliseconds(10);
-  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, absl::Seconds(5));
+  EXPECT_EQ(RetryDelayOf(Admit(1, 0, state, kOptions).status()), absl::Seconds(5));
   state.image_steps_left = 1'000'000;
-  EXPECT_EQ(Admit(1, 0, state, kOptions).retry_delay, kMaxRetryDelay);
+  EXPECT_EQ(RetryDelayOf(Admit(1, 0, state, kOptions).status()), kMaxRetryDelay);
 }
 
 TEST(AdmitTest, RejectionNamesTheDelay) {
-  const absl::Status status = RejectionStatus(Admit(1, 0, {.queued_images = 50, .queued_requests = 3}, kOptions));
+  const absl::Status status = Admit(1, 0, {.queued_images = 50, .queued_requests = 3}, kOptions).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(status), "QUEUE_FULL");
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("try again in 200ms"));

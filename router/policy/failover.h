@@ -1,104 +1,53 @@
-// What to do about a call of a network that fails or does not answer: wait, call another replica, or give up. Pure;
-// stateless, so that asking again after anything happened goes on from what is there.
+// When a lane is left alone after it failed, and what becomes of what it was asked. Pure; every time is monotonic.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "router/policy/lane_health.h"
+#include "router/policy/cost_estimates.h"
 #include "router/policy/network_id.h"
 
 namespace atl::router {
 
-// After it nothing is expected of a call, however alive its lane is.
+// A call to another machine that is not answered by then has failed.
 constexpr absl::Duration kLongestCall = absl::Seconds(30);
-constexpr int32_t kMaxAttempts = 6;  // per step, hedges included
-// The wait for a new replica where none is left.
+// An evaluation is asked of a second lane where the first one fails, and of no third.
+constexpr int32_t kMaxAttempts = 2;
+// The wait for a lane where none is left that hosts a network.
 constexpr absl::Duration kReplicaWait = absl::Seconds(5);
+// For so long a lane is not asked for a network that it could not evaluate, though it answered.
+constexpr absl::Duration kNetworkPause = absl::Seconds(1);
 
-// One call to one replica.
-struct CallAttempt {
-  int32_t lane = 0;
-  bool remote = true;  // a thread of this process is neither late nor lost
-  absl::Duration started;
-  bool loads_first = false;                 // the lane did not have the network when the call left
-  std::optional<absl::Duration> failed_at;  // with an error after which another replica may do better
-};
+// How long the first attempt at a batch may take on another machine: a multiple of what such batches took so far, and
+// kLongestCall before any did. The second attempt always has kLongestCall.
+absl::Duration FirstAttemptLimit(const BatchCost& took, int64_t rows);
 
-// A lane within reach that hosts the network.
-struct Replica {
-  int32_t lane = 0;
-  LaneHealth health = LaneHealth::kHealthy;
-  int32_t free_slots = 0;
-  int32_t numerics = 0;  // what lanes of equal arithmetic share
-};
-
-struct FailoverState {
-  std::vector<CallAttempt> attempts;  // of one step's batch, in the order of their starts; none was answered
-  std::vector<Replica> replicas;
-  int64_t rows = 1;
-  absl::Duration p95_per_row;  // of the network's calls; zero before any was measured
-  int32_t hedges = 0;          // of the attempts
-  // Reproducible batches go only where the arithmetic is this one; 0: any will do.
-  int32_t numerics = 0;
-  // From when on the budget allows another attempt (RetryBudget).
-  absl::Duration budget_at = absl::ZeroDuration();
-  // Since when no replica that is not quarantined has hosted the network; InfiniteDuration while one does.
-  absl::Duration no_replica_since = absl::InfiniteDuration();
-};
-
-enum class FailoverAction {
-  kWait,    // until an answer, a failure, a change of the replicas, or look_again_at
-  kRetry,   // call `lane`; the attempts before it are over
-  kHedge,   // call `lane` too; whoever answers first counts
-  kGiveUp,  // the network is lost to this step
-};
-
-struct FailoverDecision {
-  FailoverAction action = FailoverAction::kWait;
-  int32_t lane = 0;                                         // of kRetry and kHedge
-  absl::Duration look_again_at = absl::InfiniteDuration();  // of kWait
-  std::string reason;
-};
-
-// How long a call of so many rows may take before it is late: four times what 95 % of the network's calls take, by
-// rows, and a minute more where the network is loaded first.
-absl::Duration StepDeadline(const FailoverState& state, bool loads_first);
-
-// Without attempts: kWait (the scheduler starts the first) or kGiveUp. A step is hedged once at most.
-FailoverDecision DecideFailover(absl::Duration now, const FailoverState& state);
-
-// Bounds retries and hedges together, so that an overload does not feed on them. Not thread-safe.
-class RetryBudget {
+// Whether a lane on another machine gets batches. Closed: as many as it has slots. Open, for a while after a failure
+// that doubles: none. Half-open, after that: one at a time, until one is answered. A server that is stopped, or whose
+// packets are lost, keeps its connection, so that its answers alone tell.
+class CircuitBreaker {
  public:
-  static constexpr double kShare = 0.1;    // of the calls
-  static constexpr double kPerSecond = 1;  // so that a router with few calls can retry too
-  static constexpr double kReserve = 16;   // at most saved up; there at the start
+  // The lane answered, or came back.
+  void Close() { *this = {}; }
+  // A call failed or was not answered in time. Changes nothing while open: the call left before.
+  void Trip(absl::Duration now);
 
-  // The first attempt of a step's batch.
-  void Called();
-  // A retry or a hedge. Taken at AvailableAt() or later.
-  void Take(absl::Duration now);
-  // From when on one may be taken, if no call comes: `now`, later, or InfiniteDuration.
-  absl::Duration AvailableAt(absl::Duration now) const;
+  bool open(absl::Duration now) const { return now < open_until_; }
+  bool half_open(absl::Duration now) const { return failures_ > 0 && !open(now); }
+  absl::Duration open_until() const { return open_until_; }
 
  private:
-  double SavedAt(absl::Duration now) const;
-
-  double saved_ = kReserve;
-  std::optional<absl::Duration> counted_;  // until when kPerSecond is in saved_
+  int32_t failures_ = 0;  // since the last answer
+  absl::Duration open_until_ = -absl::InfiniteDuration();
 };
 
-// Whether another replica may answer better: UNAVAILABLE, and what says so of this lane alone (it no longer hosts the
+// Whether another lane may answer better: UNAVAILABLE, and what says so of this lane alone (it no longer hosts the
 // network, it dropped the batch, it is overloaded).
 bool IsFailoverError(const absl::Status& status);
 
-// UNAVAILABLE with reason EXPERT_LOST, naming the network, the replicas tried and `why`.
-absl::Status ExpertLost(const NetworkId& network, std::span<const std::string> replicas, std::string_view why);
+// UNAVAILABLE with reason EXPERT_LOST, naming the network and `why`.
+absl::Status ExpertLost(const NetworkId& network, std::string_view why);
 
 }  // namespace atl::router

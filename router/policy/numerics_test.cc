@@ -1,5 +1,7 @@
 #include "router/policy/numerics.h"
 
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace atl::router {
@@ -10,34 +12,28 @@ LaneState Lane(int32_t numerics, std::vector<LaneNetwork> networks) {
 }
 
 TEST(ChooseNumericsTest, Table) {
-  const LaneNetwork router{.model = 1}, first{.model = 1, .network = 0}, second{.model = 1, .network = 1};
+  const LaneNetwork router{.model = 1}, first{.model = 1, .network = 0};
   const LaneNetwork other{.model = 2, .network = 0};
   struct Case {
     std::string name;
     std::vector<LaneState> lanes;
-    std::vector<int32_t> expected;  // of the router network and experts 0 and 1
+    int32_t expected;  // of expert 0
   };
   const Case cases[] = {
-      {"no lane", {}, {}},
-      {"nobody hosts it", {Lane(1, {other}), Lane(2, {})}, {}},
-      {"most networks", {Lane(1, {router, first}), Lane(2, {router, first, second})}, {2, 2, 2}},
-      {"networks of one group add up",
-       {Lane(2, {router}), Lane(1, {router, first}), Lane(2, {first, second})},
-       {2, 2, 2}},
-      {"then most lanes", {Lane(1, {router}), Lane(2, {router}), Lane(2, {router})}, {2, 2, 2}},
-      {"lanes without it do not count", {Lane(1, {router}), Lane(2, {router}), Lane(2, {other})}, {1, 1, 1}},
-      {"then the one known longest", {Lane(3, {router}), Lane(2, {router})}, {2, 2, 2}},
-      {"a router network of its own", {Lane(1, {router}), Lane(2, {first, second})}, {1, 2, 2}},
-      {"what only others host", {Lane(1, {router, first}), Lane(2, {second}), Lane(3, {second})}, {1, 1, 2}},
-      {"nobody hosts it yet", {Lane(1, {router}), Lane(2, {router, first})}, {2, 2, 2}},
+      {"no lane", {}, 0},
+      {"no lane hosts it", {Lane(1, {other}), Lane(2, {router}), Lane(3, {})}, 0},
+      {"most lanes", {Lane(1, {first}), Lane(2, {first}), Lane(2, {router, first})}, 2},
+      {"lanes without it do not count", {Lane(1, {first}), Lane(2, {first}), Lane(2, {other})}, 1},
+      {"then the one known longest", {Lane(3, {first}), Lane(2, {first})}, 2},
   };
-  for (const Case& c : cases) EXPECT_EQ(ChooseNumerics(1, 2, c.lanes), c.expected) << c.name;
+  for (const Case& c : cases) EXPECT_EQ(ChooseNumerics(1, 0, c.lanes), c.expected) << c.name;
 }
 
 TEST(DescribeNumericsTest, NamesTheNetworksThatDiffer) {
   EXPECT_EQ(DescribeNumerics({}), "");
-  EXPECT_EQ(DescribeNumerics(std::vector<std::string>{"a", "a", "a"}), "a");
-  EXPECT_EQ(DescribeNumerics(std::vector<std::string>{"b", "c", "a"}), "a; router network: b; expert 0: c");
+  EXPECT_EQ(DescribeNumerics({{0, {1, "a"}}, {4, {1, "a"}}}), "a");
+  EXPECT_EQ(DescribeNumerics({{kRouterNetwork, {2, "b"}}, {0, {3, "c"}}, {1, {1, "a"}}}),
+            "a; router network: b; expert 0: c");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "router/policy/request.h"
 
-#include <cmath>
+#include <limits>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -8,6 +8,21 @@
 
 namespace atl::router {
 namespace {
+
+absl::Status OutOfRange(std::string_view field, std::string_view message) {
+  return FieldError(field, "VALUE_OUT_OF_RANGE", message);
+}
+
+// `note` follows the range in the message. NaN is in no range.
+absl::Status CheckRange(std::string_view field, double value, double least, double most, std::string_view note = "") {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return OutOfRange(field, fmt::format("expected {} to {}{}, found {}", least, most, note, value));
+}
+
+absl::Status CheckProbability(std::string_view field, double value) {
+  if (value > 0.0 && value <= 1.0) return absl::OkStatus();
+  return OutOfRange(field, fmt::format("expected a probability above 0 and at most 1, found {}", value));
+}
 
 absl::Status CheckClass(std::string_view field, int32_t label, const SamplerInfo& info) {
   if (label >= kNoClass && label < info.classes) return absl::OkStatus();
@@ -29,18 +44,12 @@ absl::Status CheckClasses(const SampleRequest& request, const SamplerInfo& info)
 absl::Status CheckRouting(const RoutingRule& rule, const SamplerInfo& info) {
   switch (rule.mode) {
     case RoutingMode::kTopK:
-      if (rule.top_k < 0 || rule.top_k > info.experts) {
-        return FieldError(
-            "top_k", "TOP_K_OUT_OF_RANGE",
-            fmt::format("expected 1 to {}, the experts of model '{}', found {}", info.experts, info.model, rule.top_k));
-      }
+      if (rule.top_k == 0) break;
+      ATOLL_RETURN_IF_ERROR(
+          CheckRange("top_k", rule.top_k, 1, info.experts, fmt::format(", the experts of model '{}'", info.model)));
       break;
     case RoutingMode::kThreshold:
-      // Written so that NaN fails.
-      if (!(rule.threshold > 0.0 && rule.threshold <= 1.0)) {
-        return FieldError("threshold", "THRESHOLD_OUT_OF_RANGE",
-                          fmt::format("expected a probability above 0 and at most 1, found {}", rule.threshold));
-      }
+      ATOLL_RETURN_IF_ERROR(CheckProbability("threshold", rule.threshold));
       break;
     case RoutingMode::kFull:
       break;
@@ -52,18 +61,10 @@ absl::Status CheckRouting(const RoutingRule& rule, const SamplerInfo& info) {
       }
       break;
     case RoutingMode::kNucleus:
-      if (!(rule.nucleus_p > 0.0 && rule.nucleus_p <= 1.0)) {
-        return FieldError("nucleus_p", "NUCLEUS_OUT_OF_RANGE",
-                          fmt::format("expected a probability above 0 and at most 1, found {}", rule.nucleus_p));
-      }
+      ATOLL_RETURN_IF_ERROR(CheckProbability("nucleus_p", rule.nucleus_p));
       break;
   }
-  if (!(rule.temperature >= kMinTemperature && rule.temperature <= kMaxTemperature)) {
-    return FieldError(
-        "temperature", "TEMPERATURE_OUT_OF_RANGE",
-        fmt::format("expected {} to {}, or none for 1, found {}", kMinTemperature, kMaxTemperature, rule.temperature));
-  }
-  return absl::OkStatus();
+  return CheckRange("temperature", rule.temperature, kMinTemperature, kMaxTemperature, ", or none for 1");
 }
 
 absl::Status CheckTimes(const SampleRequest& request, const SamplerLimits& limits) {
@@ -77,7 +78,7 @@ absl::Status CheckTimes(const SampleRequest& request, const SamplerLimits& limit
   }
   // Each written so that NaN fails.
   if (!(times.front() <= 1.0)) {
-    return FieldError("times[0]", "TIME_OUT_OF_RANGE", fmt::format("expected at most 1, found {}", times.front()));
+    return OutOfRange("times[0]", fmt::format("expected at most 1, found {}", times.front()));
   }
   for (size_t i = 1; i < times.size(); ++i) {
     if (times[i] <= times[i - 1] - kMinStepLength) continue;
@@ -86,27 +87,16 @@ absl::Status CheckTimes(const SampleRequest& request, const SamplerLimits& limit
                                   times[i - 1], times[i]));
   }
   if (times.back() != 0.0) {
-    return FieldError(fmt::format("times[{}]", times.size() - 1), "TIME_OUT_OF_RANGE",
+    return OutOfRange(fmt::format("times[{}]", times.size() - 1),
                       fmt::format("expected 0, the data, as the last, found {}", times.back()));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckGuidance(double guidance, const SampleRequest& request) {
-  if (!(guidance >= 0.0 && guidance <= kMaxGuidance)) {
-    return FieldError("guidance", "GUIDANCE_OUT_OF_RANGE",
-                      fmt::format("expected 0 to {}, found {}", kMaxGuidance, guidance));
-  }
-  if (!(request.guidance_from >= 0.0 && request.guidance_from <= 1.0)) {
-    return FieldError("guidance_from", "GUIDANCE_INTERVAL",
-                      fmt::format("expected a time from 0 to 1, found {}", request.guidance_from));
-  }
-  if (!(request.guidance_to >= request.guidance_from && request.guidance_to <= 1.0)) {
-    return FieldError("guidance_to", "GUIDANCE_INTERVAL",
-                      fmt::format("expected a time from guidance_from, {}, to 1, found {}", request.guidance_from,
-                                  request.guidance_to));
-  }
-  return absl::OkStatus();
+  ATOLL_RETURN_IF_ERROR(CheckRange("guidance", guidance, 0, kMaxGuidance));
+  ATOLL_RETURN_IF_ERROR(CheckRange("guidance_from", request.guidance_from, 0, 1));
+  return CheckRange("guidance_to", request.guidance_to, request.guidance_from, 1, ", from guidance_from on");
 }
 
 absl::Status CheckInitImages(const SampleRequest& request, const SamplerInfo& info, int32_t steps) {
@@ -137,7 +127,7 @@ absl::Status CheckInitImages(const SampleRequest& request, const SamplerInfo& in
   const double least = steps * kMinStepLength;
   // What the message names passes, though the product is rounded.
   if (!(*request.strength >= least * (1 - 1e-9) && *request.strength <= 1.0)) {
-    return FieldError("strength", "STRENGTH_OUT_OF_RANGE",
+    return OutOfRange("strength",
                       fmt::format("expected {:g} (for {} steps) to 1, found {}", least, steps, *request.strength));
   }
   return absl::OkStatus();
@@ -205,25 +195,17 @@ absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const S
                                   info.model, info.channels, info.height, info.width));
   }
   const int32_t default_steps = std::min(info.defaults.steps, limits.max_steps);
-  if (request.steps < 0 || request.steps > limits.max_steps) {
-    return FieldError(
-        "steps", "STEPS_OUT_OF_RANGE",
-        fmt::format("expected 1 to {}, or none for {}, found {}", limits.max_steps, default_steps, request.steps));
+  if (request.steps != 0) {
+    ATOLL_RETURN_IF_ERROR(
+        CheckRange("steps", request.steps, 1, limits.max_steps, fmt::format(", or none for {}", default_steps)));
   }
   ATOLL_RETURN_IF_ERROR(CheckTimes(request, limits));
   const double guidance = request.guidance.value_or(info.defaults.guidance);
   ATOLL_RETURN_IF_ERROR(CheckGuidance(guidance, request));
   const int32_t steps = request.steps == 0 ? default_steps : request.steps;
   ATOLL_RETURN_IF_ERROR(CheckInitImages(request, info, steps));
-  if (request.priority < 0 || request.priority > kMaxPriority) {
-    return FieldError("priority", "PRIORITY_OUT_OF_RANGE",
-                      fmt::format("expected 0 to {}, found {}", kMaxPriority, request.priority));
-  }
-  if (request.preview_every < 0) {
-    return FieldError(
-        "preview_every", "PREVIEW_EVERY_OUT_OF_RANGE",
-        fmt::format("expected a number of steps, or none for no previews, found {}", request.preview_every));
-  }
+  ATOLL_RETURN_IF_ERROR(CheckRange("priority", request.priority, 0, kMaxPriority));
+  ATOLL_RETURN_IF_ERROR(CheckRange("preview_every", request.preview_every, 0, std::numeric_limits<int32_t>::max()));
   SampleOrder order;
   order.images.reserve(request.classes.size());
   for (size_t i = 0; i < request.classes.size(); ++i) {

@@ -4,7 +4,7 @@
 
 namespace atl::router {
 
-LaneChanges DecideLanes(absl::Duration now, std::span<const ListedServer> listed, std::span<const ServerLane> lanes,
+LaneChanges DecideLanes(std::span<const ListedServer> listed, std::span<const ServerLane> lanes,
                         std::span<const std::string> named) {
   LaneChanges changes;
   const auto is_named = [&](const std::string& address) {
@@ -14,16 +14,8 @@ LaneChanges DecideLanes(absl::Duration now, std::span<const ListedServer> listed
     const auto entry = std::find_if(listed.begin(), listed.end(), [&](const ListedServer& server) {
       return server.server_id == lane.server.server_id;
     });
-    if (entry != listed.end()) {
-      if (*entry != lane.server) changes.remove.push_back(lane.server.server_id);
-      continue;
-    }
-    const absl::Duration ends = std::min(lane.unlisted_since, now) + kUnlistedGrace;
-    if (!lane.hosts || now >= ends) {
-      changes.remove.push_back(lane.server.server_id);
-    } else {
-      changes.look_again_at = std::min(changes.look_again_at, ends);
-    }
+    const bool stays = entry == listed.end() ? lane.hosts : *entry == lane.server;
+    if (!stays) changes.remove.push_back(lane.server.server_id);
   }
   for (const ListedServer& server : listed) {
     if (is_named(server.address)) continue;

@@ -9,13 +9,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr absl::Duration kNow = absl::Seconds(100);
 const ListedServer kOne{.server_id = "one", .incarnation = "1", .address = "a:1"};
 const ListedServer kTwo{.server_id = "two", .incarnation = "1", .address = "b:1"};
 
 LaneChanges Decide(const std::vector<ListedServer>& listed, const std::vector<ServerLane>& lanes,
                    const std::vector<std::string>& named = {}) {
-  return DecideLanes(kNow, listed, lanes, named);
+  return DecideLanes(listed, lanes, named);
 }
 
 TEST(DecideLanesTest, ListedServersGetLanesAndKeepThem) {
@@ -26,7 +25,6 @@ TEST(DecideLanesTest, ListedServersGetLanesAndKeepThem) {
   const LaneChanges next = Decide({kOne, kTwo}, {{.server = kOne, .hosts = true}, {.server = kTwo, .hosts = false}});
   EXPECT_THAT(next.add, IsEmpty());
   EXPECT_THAT(next.remove, IsEmpty());
-  EXPECT_EQ(next.look_again_at, absl::InfiniteDuration());
 }
 
 TEST(DecideLanesTest, AnotherProcessOrAddressOfAServerGetsANewLane) {
@@ -46,12 +44,8 @@ TEST(DecideLanesTest, WhatIsNotListedGoesAtOnceWhenItHostsNothing) {
               ElementsAre("one"));
 }
 
-TEST(DecideLanesTest, WhatIsNotListedAndAnswersHasItsGrace) {
-  const LaneChanges fresh = Decide({}, {{.server = kOne, .hosts = true, .unlisted_since = kNow}});
-  EXPECT_THAT(fresh.remove, IsEmpty());
-  EXPECT_EQ(fresh.look_again_at, kNow + absl::Seconds(30));
-  const LaneChanges late = Decide({}, {{.server = kOne, .hosts = true, .unlisted_since = kNow - absl::Seconds(30)}});
-  EXPECT_THAT(late.remove, ElementsAre("one"));
+TEST(DecideLanesTest, WhatIsNotListedStaysWhileItHostsSomething) {
+  EXPECT_THAT(Decide({}, {{.server = kOne, .hosts = true}}).remove, IsEmpty());
 }
 
 }  // namespace

@@ -278,13 +278,4 @@ double ShareOf(int64_t images) {
   return images > 1 ? 2 : 1;
 }
 
-std::vector<Departure> Departures(absl::Duration now, std::span<const FlightRequest> requests) {
-  std::vector<Departure> leaving;
-  for (const FlightRequest& request : requests) {
-    const bool expired = now >= request.deadline;
-    if (request.cancelled || expired) leaving.push_back({request.request, expired && !request.cancelled});
-  }
-  return leaving;
-}
-
 }  // namespace atl::router

@@ -115,19 +115,4 @@ absl::Duration ServiceOfJoining(std::span<const RequestService> in_flight);
 // time at most; more would keep small requests waiting.
 double ShareOf(int64_t images);
 
-struct FlightRequest {
-  int64_t request = 0;
-  bool cancelled = false;
-  absl::Duration deadline = absl::InfiniteDuration();  // of the monotonic clock
-};
-
-struct Departure {
-  int64_t request = 0;
-  bool expired = false;  // else cancelled
-  bool operator==(const Departure&) const = default;
-};
-
-// Requests that leave before the next step. A cancelled one counts as cancelled even when it has expired as well.
-std::vector<Departure> Departures(absl::Duration now, std::span<const FlightRequest> requests);
-
 }  // namespace atl::router

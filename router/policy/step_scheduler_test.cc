@@ -423,17 +423,5 @@ TEST(CostEstimatesTest, BatchesOfSeveralSizesTellWhatABatchCostsAnyway) {
   EXPECT_GT(noisy.Cost(kModel, 0).per_row, absl::ZeroDuration());
 }
 
-TEST(DeparturesTest, CancelledAndExpiredLeaveBeforeTheNextStep) {
-  const std::vector<FlightRequest> requests = {
-      {.request = 1, .deadline = absl::Seconds(10)},
-      {.request = 2, .cancelled = true},
-      {.request = 3, .deadline = absl::Seconds(5)},
-      {.request = 4, .cancelled = true, .deadline = absl::Seconds(1)},
-      {.request = 5},
-  };
-  EXPECT_EQ(Departures(absl::Seconds(5), requests), (std::vector<Departure>{{2, false}, {3, true}, {4, false}}));
-  EXPECT_TRUE(Departures(absl::Seconds(4), std::span(requests).first(1)).empty());
-}
-
 }  // namespace
 }  // namespace atl::router

@@ -62,10 +62,6 @@ std::optional<RollDecision> DecideWaiting(absl::Duration now, const VersionStatu
     return DecideLoad(now, status.version, "no expert server is left: the router evaluates all of it", versions);
   }
   if (!needs.missing.empty()) return RollDecision{RollAction::kWait, status.version, DescribeMissing(needs)};
-  if (status.state == VersionState::kReady && needs.loading > 0 && now < status.replicas_until) {
-    return RollDecision{RollAction::kWait, status.version,
-                        fmt::format("expert servers still load {} replicas of its networks", needs.loading)};
-  }
   return std::nullopt;
 }
 

@@ -27,7 +27,6 @@ enum class VersionState { kLoading, kReady, kServing, kOffered, kDraining, kFail
 struct ServerNeeds {
   int32_t networks = 0;          // that servers are to evaluate
   std::vector<int32_t> missing;  // those of them that no server hosts now, ascending
-  int32_t loading = 0;           // further replicas that servers are bringing in
   // By the coordinator's word, where networks lie on no server: what the version takes of all servers' memory, how much
   // of it does not fit there, and why. 0 and empty: it does not say.
   int64_t bytes_needed = 0;
@@ -46,8 +45,6 @@ struct VersionStatus {
   // kDraining: when the requests that are left are ended.
   absl::Duration drain_until = absl::InfiniteDuration();
   ServerNeeds servers;
-  // kReady: until then it waits for further replicas too, though every network has one.
-  absl::Duration replicas_until = absl::ZeroDuration();
 };
 
 enum class RollAction {

@@ -28,14 +28,12 @@ TEST_P(VersionRollTest, DecidesAtMostOneAction) {
 const ServingChoice kTwo{.version = "v2", .generation = 2};
 using S = VersionState;
 
-VersionStatus Needing(const std::string& version, S state, ServerNeeds needs,
-                      absl::Duration replicas_until = absl::ZeroDuration()) {
-  return {.version = version, .state = state, .servers = std::move(needs), .replicas_until = replicas_until};
+VersionStatus Needing(const std::string& version, S state, ServerNeeds needs) {
+  return {.version = version, .state = state, .servers = std::move(needs)};
 }
 const ServerNeeds kHosted{.networks = 4};
 const ServerNeeds kLacking{.networks = 4, .missing = {1, 3}};
 const ServerNeeds kDeserted{.networks = 4, .missing = {0, 1, 2, 3}, .without_servers = true};
-const ServerNeeds kSpreading{.networks = 4, .loading = 4};
 
 INSTANTIATE_TEST_SUITE_P(
     States, VersionRollTest,
@@ -166,21 +164,6 @@ INSTANTIATE_TEST_SUITE_P(
                  kTwo,
                  {Needing("v2", S::kDraining, kDeserted), {"v3", S::kServing}},
                  RollAction::kLoad,
-                 "v2"},
-        RollCase{"FurtherReplicasAreWaitedForAWhile",
-                 kTwo,
-                 {{"v1", S::kServing}, Needing("v2", S::kReady, kSpreading, absl::Seconds(101))},
-                 RollAction::kWait,
-                 "v2"},
-        RollCase{"AndNotForLonger",
-                 kTwo,
-                 {{"v1", S::kServing}, Needing("v2", S::kReady, kSpreading, absl::Seconds(100))},
-                 RollAction::kSwitch,
-                 "v2"},
-        RollCase{"ARollbackWaitsForNoFurtherReplicas",
-                 kTwo,
-                 {Needing("v2", S::kDraining, kSpreading, absl::Seconds(101)), {"v3", S::kServing}},
-                 RollAction::kSwitch,
                  "v2"},
         RollCase{"APinnedVersionIsOfferedWhileTheWantedWaits",
                  kTwo,

@@ -14,8 +14,8 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kNow = absl::Seconds(100);
 
-absl::StatusOr<QuotaShare> TakeAtOnce(CallerQuotas* quotas, const std::string& subject, int64_t images,
-                                      std::optional<int64_t> most) {
+absl::StatusOr<CallerQuotas::Share> TakeAtOnce(CallerQuotas* quotas, const std::string& subject, int64_t images,
+                                               std::optional<int64_t> most) {
   return quotas->Take(subject, images, {.in_flight = most}, kNow);
 }
 
@@ -29,7 +29,7 @@ TEST(CallerQuotasTest, AShareIsTakenAndGivenBack) {
   EXPECT_TRUE(second.ok());
   EXPECT_FALSE(TakeAtOnce(&quotas, "alice", 1, 4).ok());
   EXPECT_TRUE(TakeAtOnce(&quotas, "bob", 4, 4).ok()) << "everybody has a quota of its own";
-  *first = QuotaShare();
+  first->reset();
   EXPECT_TRUE(TakeAtOnce(&quotas, "alice", 3, 4).ok());
 }
 
@@ -47,15 +47,6 @@ TEST(CallerQuotasTest, ZeroIsNothingAtAll) {
   const absl::Status none = quotas.Take("alice", 1, {.per_minute = 0}, kNow).status();
   EXPECT_EQ(ErrorReason(none), "QUOTA_EXCEEDED");
   EXPECT_EQ(RetryDelayOf(none), absl::ZeroDuration()) << "waiting does not help";
-}
-
-TEST(CallerQuotasTest, AShareOutlivesTheQuotas) {
-  auto quotas = std::make_unique<CallerQuotas>();
-  auto share = quotas->Take("alice", 1, {.in_flight = 1, .per_minute = 1}, kNow);
-  quotas.reset();
-  ASSERT_TRUE(share.ok());
-  share->Refund();
-  *share = QuotaShare();
 }
 
 TEST(CallerQuotasTest, AMinutesImagesMayComeAtOnceAndThenOneByOne) {
@@ -103,7 +94,7 @@ TEST(CallerQuotasTest, ImagesThatWereRefusedCountInNoMinute) {
     const auto share = quotas.Take("alice", 5, quota, kNow);
     ASSERT_TRUE(share.ok()) << share.status();
     EXPECT_FALSE(quotas.Take("alice", 1, quota, kNow).ok());
-    share->Refund();
+    quotas.Refund("alice", 5, quota);
   }
   const auto again = quotas.Take("alice", 5, quota, kNow);
   EXPECT_TRUE(again.ok()) << again.status();

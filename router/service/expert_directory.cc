@@ -1,33 +1,17 @@
 #include "router/service/expert_directory.h"
 
-#include <vector>
-
-#include "common/wire/network_wire.h"
 #include "grpcpp/channel.h"
 
 namespace atl::router {
 namespace {
 
 namespace pb = atlpb::serving::v1;
-using atlpb::expert::v1::HostedNetwork;
-
-// What it is to host, and neither has nor could not load.
-std::vector<NetworkId> LoadingOf(const pb::ExpertServer& server) {
-  std::vector<NetworkId> loading;
-  for (const auto& assigned : server.assigned()) loading.push_back(wire::NetworkFromProto<NetworkId>(assigned));
-  for (const HostedNetwork& hosted : server.hosting().networks()) {
-    if (hosted.state() == HostedNetwork::STATE_LOADING) continue;
-    std::erase(loading, wire::NetworkFromProto<NetworkId>(hosted.network()));
-  }
-  return loading;
-}
 
 ServerList FromProto(const pb::WatchServersResponse& response) {
   ServerList list;
   for (const pb::ExpertServer& server : response.servers()) {
     list.servers.push_back(
-        {.server = {.server_id = server.server_id(), .incarnation = server.incarnation(), .address = server.address()},
-         .loading = LoadingOf(server)});
+        {.server_id = server.server_id(), .incarnation = server.incarnation(), .address = server.address()});
   }
   for (const pb::VersionShortage& shortage : response.shortages()) {
     list.shortages.push_back({.model = shortage.model(),

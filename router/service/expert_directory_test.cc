@@ -11,6 +11,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/inline_lane.h"
 #include "router/engine/testing/recorded_events.h"
+#include "router/engine/testing/ticked_engine.h"
 #include "router/service/fake_serving_service.h"
 #include "router/service/routing_reports.h"
 
@@ -35,7 +36,7 @@ struct LaneBoard {
   std::map<std::string, class BoardLane*> lanes ABSL_GUARDED_BY(mutex);
   std::vector<std::string> made ABSL_GUARDED_BY(mutex);  // addresses, in order
 
-  bool Await(const std::set<std::string>& names, Engine* engine) {
+  bool Await(const std::set<std::string>& names, TickedEngine* engine) {
     // Removed lanes go when the engine has let go of them.
     for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end; engine->RunTick()) {
       absl::MutexLock lock(&mutex);
@@ -110,14 +111,14 @@ class RemoteExpertsTest : public ::testing::Test {
     absl::MutexLock lock(&board_.mutex);
     return board_.made;
   }
-  static ServerList::Server Server(const std::string& id, const std::string& incarnation = "1",
-                                   const std::string& address = "a:1") {
-    return {.server = {.server_id = id, .incarnation = incarnation, .address = address}};
+  static ListedServer Server(const std::string& id, const std::string& incarnation = "1",
+                             const std::string& address = "a:1") {
+    return {.server_id = id, .incarnation = incarnation, .address = address};
   }
 
   FakeClock clock_;
   LaneBoard board_;
-  Engine engine_{{}, &clock_, nullptr};
+  TickedEngine engine_{{}, &clock_, nullptr};
   std::unique_ptr<RemoteExperts> experts_;
 };
 
@@ -154,18 +155,14 @@ TEST_F(RemoteExpertsTest, ANetworkIsThereWhenAnyServerHostsIt) {
   experts_->Unwatch(watcher);
 }
 
-TEST_F(RemoteExpertsTest, WhatServersLoadAndLackIsTold) {
+TEST_F(RemoteExpertsTest, WhatServersLackIsTold) {
   Make();
-  NetworkId other = Expert(1);
-  other.version = "v2";
   ServerList list{.servers = {Server("one")}};
-  list.servers[0].loading = {Expert(1), other};
   list.shortages = {{.model = "digits", .version = "v2", .bytes_needed = 1, .bytes_lacking = 1},
                     {.model = "digits", .version = "v1", .bytes_needed = 50, .bytes_lacking = 7, .why = "full"}};
   experts_->TakeList(list);
   const ServerNeeds needs = experts_->Needs({Expert(0), Expert(1)});
   EXPECT_EQ(needs.networks, 2);
-  EXPECT_EQ(needs.loading, 1);
   EXPECT_EQ(needs.bytes_needed, 50);
   EXPECT_EQ(needs.bytes_lacking, 7);
   EXPECT_EQ(needs.why, "full");
@@ -184,7 +181,7 @@ TEST_F(RemoteExpertsTest, ARestartedServerGetsANewLane) {
   EXPECT_THAT(experts_->Needs({Expert(0)}).missing, ElementsAre(0));
 }
 
-TEST_F(RemoteExpertsTest, AServerThatIsNotListedAndAnswersHasItsGrace) {
+TEST_F(RemoteExpertsTest, AServerThatIsNotListedStaysWhileItHostsSomething) {
   Make();
   experts_->TakeList({.servers = {Server("one"), Server("two", "1", "b:1")}});
   ASSERT_TRUE(board_.Await({"one at a:1", "two at b:1"}, &engine_));
@@ -192,7 +189,7 @@ TEST_F(RemoteExpertsTest, AServerThatIsNotListedAndAnswersHasItsGrace) {
   experts_->TakeList({});
   ASSERT_TRUE(board_.Await({"one at a:1"}, &engine_));
   EXPECT_FALSE(experts_->Needs({Expert(0)}).without_servers);
-  clock_.Advance(absl::Seconds(31));
+  Host("one at a:1", {});
   ASSERT_TRUE(board_.Await({}, &engine_));
   EXPECT_TRUE(experts_->Needs({Expert(0)}).without_servers);
 }
@@ -293,22 +290,9 @@ TEST_F(ExpertDirectoryTest, LanesStayWhileTheCoordinatorIsAway) {
   EXPECT_THAT(Made(), ElementsAre("a:1", "a:1"));
 }
 
-TEST_F(ExpertDirectoryTest, WhatServersAreStillToLoadIsReadFromTheList) {
+TEST_F(ExpertDirectoryTest, WhatServersLackIsReadFromTheList) {
   StartCoordinator();
   pb::WatchServersResponse list = ListOf("one", "1");
-  pb::ExpertServer* const server = list.mutable_servers(0);
-  for (int32_t expert = 0; expert < 3; ++expert) {
-    auto* const network = server->add_assigned();
-    network->set_model("digits");
-    network->set_version("v1");
-    network->set_digest("d");
-    network->set_expert(expert);
-    if (expert == 2) continue;  // not begun
-    auto* const hosted = server->mutable_hosting()->add_networks();
-    *hosted->mutable_network() = *network;
-    hosted->set_state(expert == 0 ? atlpb::expert::v1::HostedNetwork::STATE_READY
-                                  : atlpb::expert::v1::HostedNetwork::STATE_LOADING);
-  }
   pb::VersionShortage* const shortage = list.add_shortages();
   shortage->set_model("digits");
   shortage->set_version("v1");
@@ -319,15 +303,13 @@ TEST_F(ExpertDirectoryTest, WhatServersAreStillToLoadIsReadFromTheList) {
   Follow();
   ASSERT_TRUE(*experts_->AwaitAnyServer(absl::Seconds(20)));
   const ServerNeeds needs = experts_->Needs({Expert(0), Expert(1), Expert(2)});
-  EXPECT_EQ(needs.loading, 2);
   EXPECT_EQ(needs.bytes_needed, 30);
   EXPECT_EQ(needs.bytes_lacking, 10);
   EXPECT_EQ(needs.why, "servers are full");
 }
 
-TEST_F(ExpertDirectoryTest, RoutingIsReportedAndWhatWasNotTakenIsToldAgain) {
+TEST_F(ExpertDirectoryTest, RoutingIsReported) {
   StartCoordinator();
-  service_->RefuseReports(1);
   auto backend = std::make_shared<FakeBackend>(Info());
   engine_.AddLane(std::make_shared<InlineLane>(LaneInfo{.name = "here"}, backend, "", Clock::Real()));
   engine_.Serve(std::make_shared<ServedVersion>(ServedVersion{.info = Info()}));
@@ -344,24 +326,22 @@ TEST_F(ExpertDirectoryTest, RoutingIsReportedAndWhatWasNotTakenIsToldAgain) {
       {.model = "digits", .version = "v0", .state = VersionState::kDraining},
       {.model = "digits", .version = "v2", .state = VersionState::kReady}};
   RoutingReports reports(
-      {.interval = absl::Milliseconds(10)}, rpc::MakeChannel(server_->address()), [&] { return versions; }, &engine_,
-      Clock::Real());
-  for (const size_t index : {0, 1}) {
-    const auto report = service_->AwaitReport(index);
-    ASSERT_TRUE(report.has_value());
-    ASSERT_EQ(report->uses_size(), 3);
-    EXPECT_THAT(report->uses(0).chosen(), ::testing::ElementsAreArray(chosen));
-    EXPECT_EQ(report->uses(0).requests(), 4);
-    EXPECT_EQ(report->uses(0).state(), pb::VersionUse::STATE_SERVING);
-    EXPECT_TRUE(report->uses(0).pinned());
-    EXPECT_EQ(report->uses(1).state(), pb::VersionUse::STATE_DRAINING);
-    EXPECT_EQ(report->uses(2).state(), pb::VersionUse::STATE_LOADING);
-    EXPECT_FALSE(report->needs_router_networks());
-  }
-  const auto third = service_->AwaitReport(2);
-  ASSERT_TRUE(third.has_value());
-  EXPECT_THAT(third->uses(0).chosen(), IsEmpty());
-  EXPECT_EQ(third->router_id(), service_->AwaitReport(0)->router_id());
+      /*needs_router_networks=*/false, rpc::MakeChannel(server_->address()), [&] { return versions; }, &engine_,
+      Clock::Real(), absl::Milliseconds(10));
+  const auto report = service_->AwaitReport(0);
+  ASSERT_TRUE(report.has_value());
+  ASSERT_EQ(report->uses_size(), 3);
+  EXPECT_THAT(report->uses(0).chosen(), ::testing::ElementsAreArray(chosen));
+  EXPECT_EQ(report->uses(0).requests(), 4);
+  EXPECT_EQ(report->uses(0).state(), pb::VersionUse::STATE_SERVING);
+  EXPECT_TRUE(report->uses(0).pinned());
+  EXPECT_EQ(report->uses(1).state(), pb::VersionUse::STATE_DRAINING);
+  EXPECT_EQ(report->uses(2).state(), pb::VersionUse::STATE_LOADING);
+  EXPECT_FALSE(report->needs_router_networks());
+  const auto next = service_->AwaitReport(1);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_THAT(next->uses(0).chosen(), IsEmpty());
+  EXPECT_EQ(next->router_id(), report->router_id());
 }
 
 }  // namespace

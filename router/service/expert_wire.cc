@@ -20,17 +20,13 @@ using atlpb::expert::v1::DenoiseResponse;
 
 constexpr size_t kMaxTensorBytes = kMaxBatchValues * sizeof(float);
 
-size_t Branches(const Evaluation& evaluation) {
-  return evaluation.guided() ? 2 : 1;
-}
-
 }  // namespace
 
 absl::StatusOr<grpc::ByteBuffer> EncodeRequest(int64_t id, const std::shared_ptr<const Evaluation>& evaluation,
                                                absl::Duration timeout) {
   const Rows& rows = evaluation->rows;
-  const size_t values =
-      std::max(rows.x.size() + rows.estimate.size(), rows.x.size() * Branches(*evaluation)) * sizeof(float);
+  const size_t branches = evaluation->guided() ? 2 : 1;
+  const size_t values = std::max(rows.x.size() + rows.estimate.size(), rows.x.size() * branches) * sizeof(float);
   if (values > kMaxTensorBytes) {
     return MakeError(absl::StatusCode::kInvalidArgument, "BATCH_TOO_LARGE",
                      fmt::format("expected a batch for an expert server of at most {} bytes, found {} rows of {}",
@@ -72,18 +68,6 @@ absl::StatusOr<DenoiseAnswer> DecodeAnswer(grpc::ByteBuffer* bytes) {
   answer.compute_time = wire::FromProto(fields.compute_time());
   answer.queue_time = wire::FromProto(fields.queue_time());
   return DenoiseAnswer{.id = fields.id(), .answer = std::move(answer)};
-}
-
-absl::Status CheckAnswer(const Evaluation& evaluation, const EvaluationAnswer& answer) {
-  const size_t rows = static_cast<size_t>(evaluation.rows.count);
-  // How many experts there are is not the lane's knowledge: whoever reads a posterior checks it.
-  const bool fits = evaluation.network.expert == kRouterNetwork
-                        ? !answer.values.empty() && answer.values.size() % rows == 0
-                        : answer.values.size() == evaluation.rows.x.size() * Branches(evaluation);
-  if (fits) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInternal, "WRONG_ANSWER",
-                   fmt::format("expected an answer for {} rows of {} values, found {} values", rows,
-                               evaluation.rows.x.size() / std::max<size_t>(1, rows), answer.values.size()));
 }
 
 std::vector<HostedNetwork> ReadyNetworks(const atlpb::expert::v1::ListNetworksResponse& hosting) {

@@ -32,9 +32,6 @@ struct DenoiseAnswer {
 // INVALID_ARGUMENT with reason MALFORMED_MESSAGE when it is no DenoiseResponse. `bytes` is empty after it.
 absl::StatusOr<DenoiseAnswer> DecodeAnswer(grpc::ByteBuffer* bytes);
 
-// INTERNAL with reason WRONG_ANSWER when there are not as many values as the evaluation asks for.
-absl::Status CheckAnswer(const Evaluation& evaluation, const EvaluationAnswer& answer);
-
 // The networks that are ready, ascending.
 std::vector<HostedNetwork> ReadyNetworks(const atlpb::expert::v1::ListNetworksResponse& hosting);
 

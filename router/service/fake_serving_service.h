@@ -24,12 +24,7 @@ class FakeServingService final : public atlpb::serving::v1::ServingService::Serv
     absl::MutexLock lock(&mutex_);
     ending_ = true;
   }
-  // The next so many reports are not taken.
-  void RefuseReports(int count) {
-    absl::MutexLock lock(&mutex_);
-    refused_ = count;
-  }
-  // The `index`-th report that came, taken or not.
+  // The `index`-th report that came.
   std::optional<atlpb::serving::v1::ReportRoutingRequest> AwaitReport(size_t index) {
     absl::MutexLock lock(&mutex_);
     const auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reports_.size() > index; };
@@ -62,7 +57,6 @@ class FakeServingService final : public atlpb::serving::v1::ServingService::Serv
                              atlpb::serving::v1::ReportRoutingResponse* response) override {
     absl::MutexLock lock(&mutex_);
     reports_.push_back(*request);
-    if (refused_ > 0 && refused_-- > 0) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "busy");
     response->mutable_report_interval()->set_nanos(100'000'000);
     return grpc::Status::OK;
   }
@@ -72,7 +66,6 @@ class FakeServingService final : public atlpb::serving::v1::ServingService::Serv
   atlpb::serving::v1::WatchServersResponse list_ ABSL_GUARDED_BY(mutex_);
   int64_t changes_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<atlpb::serving::v1::ReportRoutingRequest> reports_ ABSL_GUARDED_BY(mutex_);
-  int refused_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

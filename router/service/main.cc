@@ -55,11 +55,6 @@ int main(int argc, char** argv) {
         return at == 0 || at == std::string::npos || at + 1 == text.size() ? "expected MODEL@VERSION, found " + text
                                                                            : "";
       });
-  double version_drain_seconds = absl::ToDoubleSeconds(options.version_drain_deadline);
-  app.add_option("--version-drain-seconds", version_drain_seconds,
-                 "How long requests of a replaced version may still take")
-      ->check(atl::Number(0, 86'400))
-      ->capture_default_str();
   app.add_option("--listen", options.listen, "HOST:PORT to serve at; port 0 takes a free one")->capture_default_str();
   atl::rpc::SecurityOptions security_flags;
   atl::rpc::AddSecurityFlags(app, &security_flags, atl::rpc::Side::kBoth);
@@ -74,10 +69,6 @@ int main(int argc, char** argv) {
         return text.find(':') == std::string::npos || text[0] == ':' ? "127.0.0.1:" + text.substr(text[0] == ':')
                                                                      : text;
       });
-  app.add_option("--rest-max-requests", options.rest.max_requests,
-                 "REST requests for images at a time; further ones are refused with 429")
-      ->check(atl::WholeNumber(1, 1024))
-      ->capture_default_str();
   app.add_option(
       "--expert-server", options.expert_servers,
       "HOST:PORT of an `atoll-worker --serve` that evaluates experts, beside those that the coordinator lists;\n"
@@ -138,7 +129,6 @@ int main(int argc, char** argv) {
     const size_t at = pin.find('@');
     options.pinned[pin.substr(0, at)].push_back(pin.substr(at + 1));
   }
-  options.version_drain_deadline = absl::Seconds(version_drain_seconds);
   spdlog::set_level(spdlog::level::from_str(log_level));
   auto& admission = options.engine.admission;
   admission.max_images_in_flight = std::max<int64_t>(admission.max_images_in_flight, options.engine.limits.max_images);

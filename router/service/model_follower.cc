@@ -19,9 +19,6 @@ constexpr absl::Duration kRollPeriod = absl::Milliseconds(500);
 // Requests leave when the engine looks; it is asked again in case one came in between.
 constexpr absl::Duration kEndAgainAfter = absl::Seconds(5);
 
-// How long a version whose networks have a server each waits for the further replicas that servers load.
-constexpr absl::Duration kReplicasPatience = absl::Seconds(30);
-
 bool FilesAreToBlame(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
@@ -104,8 +101,7 @@ std::vector<FollowedVersion> ModelFollower::Versions() {
                           .state = status.state,
                           .wanted = followed.wanted && followed.wanted->version == status.version,
                           .pinned = std::find(pinned.begin(), pinned.end(), status.version) != pinned.end(),
-                          .requests = status.requests,
-                          .servers = status.servers});
+                          .requests = status.requests});
       if (const auto loaded = followed.loaded.find(status.version); loaded != followed.loaded.end()) {
         entry.weight_bytes = loaded->second.weight_bytes;
         entry.own_weight_bytes = loaded->second.own_weight_bytes;
@@ -222,8 +218,7 @@ void ModelFollower::NoteWaiting(const std::string& model, Followed* followed, co
   if (!callbacks_.on_waiting) return;
   const VersionStatus* const status = Find(&followed->versions, decision.version);
   if (waits_for.empty() || status == nullptr) return callbacks_.on_waiting(model, 0);
-  const ServerNeeds& needs = status->servers;
-  callbacks_.on_waiting(model, needs.missing.empty() ? needs.loading : static_cast<int64_t>(needs.missing.size()));
+  callbacks_.on_waiting(model, static_cast<int64_t>(status->servers.missing.size()));
 }
 
 LoadedVersion ModelFollower::CarryOut(const std::string& model, Followed* followed, const RollDecision& decision) {
@@ -321,7 +316,6 @@ void ModelFollower::LoadVersion(const PublishedVersion& version) {
   VersionStatus* const entry = Find(&followed.versions, version.version);
   if (status.ok()) {
     entry->state = VersionState::kReady;
-    entry->replicas_until = clock_->Monotonic() + kReplicasPatience;
     followed.loaded[version.version] = *std::move(loaded);
     followed.load_failures.erase(version.version);
     followed.load_errors.erase(version.version);

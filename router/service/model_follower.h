@@ -49,8 +49,7 @@ struct FollowedVersion {
   VersionState state = VersionState::kLoading;
   bool wanted = false;  // by the serving row
   bool pinned = false;
-  int64_t requests = 0;  // that are queued or sampled with it
-  ServerNeeds servers;
+  int64_t requests = 0;      // that are queued or sampled with it
   int64_t weight_bytes = 0;  // as in LoadedVersion; 0 until it is loaded
   int64_t own_weight_bytes = 0;
   std::string waits_for;  // kReady: what keeps it from serving; kFailed: why it could not be loaded

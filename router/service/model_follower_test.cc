@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/testing/recorded_events.h"
+#include "router/engine/testing/ticked_engine.h"
 
 namespace atl::router {
 namespace {
@@ -181,7 +182,7 @@ class ModelFollowerTest : public ::testing::Test {
 
   std::vector<std::string> pinned_;
   absl::Duration drain_deadline_ = absl::InfiniteDuration();
-  Engine engine_{{}, Clock::Real(), nullptr};
+  TickedEngine engine_{{}, Clock::Real(), nullptr};
   std::unique_ptr<FakeModelService> models_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<ModelFollower> follower_;

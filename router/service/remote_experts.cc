@@ -80,13 +80,13 @@ void RemoteExperts::Run() {
       seen = shared_->changes;
     }
     if (stopping()) break;
-    const absl::Duration look_again_at = ChangeLanes();
+    ChangeLanes();
     const auto news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) {
       return shared_->changes != seen || !shared_->released.empty();
     };
     std::vector<std::shared_ptr<ExpertLane>> released;
     absl::MutexLock lock(&shared_->mutex);
-    clock_->AwaitUntil(&shared_->mutex, absl::Condition(&news), look_again_at);
+    shared_->mutex.Await(absl::Condition(&news));
     released.swap(shared_->released);
   }
   std::vector<std::shared_ptr<ExpertLane>> released;
@@ -95,22 +95,15 @@ void RemoteExperts::Run() {
   released.swap(shared_->released);
 }
 
-absl::Duration RemoteExperts::ChangeLanes() {
+void RemoteExperts::ChangeLanes() {
   std::vector<std::shared_ptr<ExpertLane>> removed;  // let go of without the lock
   absl::MutexLock lock(&mutex_);
-  if (!list_ || stopping_) return absl::InfiniteDuration();
-  const absl::Duration now = clock_->Monotonic();
-  std::vector<ListedServer> listed;
-  for (const ServerList::Server& entry : list_->servers) listed.push_back(entry.server);
+  if (!list_ || stopping_) return;
   std::vector<ServerLane> lanes;
-  for (auto& [id, found] : found_) {
-    const bool on_list =
-        std::any_of(listed.begin(), listed.end(), [&](const ListedServer& server) { return server.server_id == id; });
-    found.unlisted_since = on_list ? absl::InfiniteDuration() : std::min(found.unlisted_since, now);
-    lanes.push_back(
-        {.server = found.server, .hosts = !found.lane->hosted()->empty(), .unlisted_since = found.unlisted_since});
+  for (const auto& [id, found] : found_) {
+    lanes.push_back({.server = found.server, .hosts = !found.lane->hosted()->empty()});
   }
-  const LaneChanges changes = DecideLanes(now, listed, lanes, options_.addresses);
+  const LaneChanges changes = DecideLanes(list_->servers, lanes, options_.addresses);
   for (const std::string& id : changes.remove) {
     const auto found = found_.find(id);
     spdlog::info("expert server '{}' at {} is gone", id, found->second.server.address);
@@ -123,7 +116,6 @@ absl::Duration RemoteExperts::ChangeLanes() {
     found_[server.server_id] = {
         .server = server, .lane = AddLane(fmt::format("{} at {}", server.server_id, server.address), server.address)};
   }
-  return changes.look_again_at;
 }
 
 void RemoteExperts::TakeList(ServerList list) {
@@ -151,12 +143,6 @@ ServerNeeds RemoteExperts::Needs(const std::vector<NetworkId>& networks) const {
     if (!somewhere) needs.missing.push_back(id.expert);
   }
   if (!list_ || networks.empty()) return needs;
-  for (const ServerList::Server& entry : list_->servers) {
-    needs.loading +=
-        static_cast<int32_t>(std::count_if(entry.loading.begin(), entry.loading.end(), [&](const NetworkId& id) {
-          return std::find(networks.begin(), networks.end(), id) != networks.end();
-        }));
-  }
   for (const ServerList::Shortage& shortage : list_->shortages) {
     if (shortage.model != networks.front().model || shortage.version != networks.front().version) continue;
     needs.bytes_needed = shortage.bytes_needed;
@@ -178,25 +164,20 @@ absl::StatusOr<bool> RemoteExperts::AwaitAnyServer(absl::Duration timeout) {
 }
 
 absl::Status RemoteExperts::AwaitHosted(const std::vector<NetworkId>& networks, absl::Duration timeout) {
-  struct Waiter {
-    absl::Mutex mutex;
-    bool changed ABSL_GUARDED_BY(mutex) = false;
-  } waiter;
   const absl::Duration deadline = clock_->Monotonic() + timeout;
-  const int64_t watcher = Watch([&waiter] {
-    absl::MutexLock lock(&waiter.mutex);
-    waiter.changed = true;
-  });
-  ServerNeeds needs = Needs(networks);
-  while (!needs.missing.empty() && !stopping()) {
+  ServerNeeds needs;
+  while (true) {
+    int64_t seen = 0;
     {
-      absl::MutexLock lock(&waiter.mutex);
-      if (!clock_->AwaitUntil(&waiter.mutex, absl::Condition(&waiter.changed), deadline)) break;
-      waiter.changed = false;
+      absl::MutexLock lock(&shared_->mutex);
+      seen = shared_->changes;
     }
     needs = Needs(networks);
+    if (needs.missing.empty() || stopping()) break;
+    absl::MutexLock lock(&shared_->mutex);
+    const auto news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex) { return shared_->changes != seen; };
+    if (!clock_->AwaitUntil(&shared_->mutex, absl::Condition(&news), deadline)) break;
   }
-  Unwatch(watcher);
   if (needs.missing.empty()) return absl::OkStatus();
   const NetworkId& any = networks.front();
   return MakeError(absl::StatusCode::kUnavailable, "EXPERTS_MISSING",

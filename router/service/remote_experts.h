@@ -27,10 +27,6 @@ namespace atl::router {
 
 // What the coordinator knows of expert servers.
 struct ServerList {
-  struct Server {
-    ListedServer server;
-    std::vector<NetworkId> loading;  // that it is bringing in
-  };
   // A version of which networks lie on no server.
   struct Shortage {
     std::string model;
@@ -39,7 +35,7 @@ struct ServerList {
     int64_t bytes_lacking = 0;
     std::string why;
   };
-  std::vector<Server> servers;
+  std::vector<ListedServer> servers;
   std::vector<Shortage> shortages;
 };
 
@@ -90,12 +86,11 @@ class RemoteExperts {
   struct Found {
     ListedServer server;
     std::shared_ptr<ExpertLane> lane;
-    absl::Duration unlisted_since = absl::InfiniteDuration();
   };
 
   void Run();
-  // Carries DecideLanes out; when to do so again though nothing happens.
-  absl::Duration ChangeLanes();
+  // Carries DecideLanes out.
+  void ChangeLanes();
   std::shared_ptr<ExpertLane> AddLane(const std::string& name, const std::string& address);
   bool stopping() const;
   bool AnyServer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,7 +1,6 @@
 #include "router/service/rest_server.h"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <random>
 #include <utility>
@@ -53,9 +52,6 @@ std::string_view RouteOf(const http::HttpRequest& request, int code) {
   if (IsModelPath(request.path)) return "models";
   return request.path == kHealthPath ? "healthz" : "other";
 }
-
-// A place among the running requests for images, while it lives.
-using Place = std::shared_ptr<void>;
 
 class HttpRestServer : public RestServer, private http::HttpService {
  public:
@@ -137,53 +133,40 @@ class HttpRestServer : public RestServer, private http::HttpService {
   // Hands the request to the engine. An error is the caller's to answer.
   absl::Status Sample(const std::shared_ptr<http::HttpExchange>& exchange) {
     const http::HttpRequest& request = exchange->request();
-    ATOLL_ASSIGN_OR_RETURN(Place place, TakePlace());
     const SamplerLimits& limits = engine_->options().limits;
     const int32_t max_images = std::min(options_.max_images, limits.max_images);
     ATOLL_ASSIGN_OR_RETURN(const ImagesRequest asked, ParseImagesRequest(request.body, max_images));
     ATOLL_ASSIGN_OR_RETURN(const SamplerInfo info, engine_->Info(asked.sample.model()));
     ATOLL_ASSIGN_OR_RETURN(const atlpb::sample::v1::SampleRequest complete, CompleteRequest(asked, info, FreshSeed()));
     ATOLL_ASSIGN_OR_RETURN(const SampleRequest sample, FromProto(complete, limits));
-    QuotaShare share;
+    CallerQuotas::Share share;
+    const http::HttpSubject& caller = request.subject;
+    const auto images = static_cast<int64_t>(sample.classes.size());
+    const ImageQuota quota{.in_flight = caller.images_in_flight, .per_minute = caller.images_per_minute};
     if (options_.quotas != nullptr) {
-      const http::HttpSubject& caller = request.subject;
-      const auto images = static_cast<int64_t>(sample.classes.size());
-      const ImageQuota quota{.in_flight = caller.images_in_flight, .per_minute = caller.images_per_minute};
       ATOLL_ASSIGN_OR_RETURN(share, options_.quotas->Take(caller.name, images, quota, clock_->Monotonic()));
     }
     const auto call = std::make_shared<RestCall>(exchange, info, sample.format, asked.stream, clock_);
     auto ticket = engine_->Submit(sample, clock_->Monotonic() + asked.timeout, call);
     if (!ticket.ok()) {
-      share.Refund();
+      if (options_.quotas != nullptr) options_.quotas->Refund(caller.name, images, quota);
       return ticket.status();
     }
     // Held until the answer is written or its caller is gone.
     struct Held {
-      Place place;
-      QuotaShare share;
+      CallerQuotas::Share share;
       std::unique_ptr<SampleTicket> ticket;
     };
-    const auto held = std::make_shared<Held>(Held{std::move(place), std::move(share), *std::move(ticket)});
+    const auto held = std::make_shared<Held>(Held{std::move(share), *std::move(ticket)});
     exchange->OnGone([held, call](const absl::Status& why) { call->OnError(why); });
     call->Begin();
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<Place> TakePlace() {
-    const int busy = busy_.fetch_add(1);
-    Place place(this, [this](void*) { busy_.fetch_sub(1); });
-    if (busy < options_.max_requests) return place;
-    return WithRetryDelay(
-        MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_REQUESTS",
-                  fmt::format("{} REST requests wait for images already (--rest-max-requests); try again later", busy)),
-        absl::Seconds(1));
   }
 
   const RestOptions options_;
   Engine* const engine_;
   Clock* const clock_;
   const RestObserver observer_;
-  std::atomic<int> busy_ = 0;  // places that are taken
   std::unique_ptr<http::HttpServer> server_;
 };
 

@@ -21,8 +21,6 @@ struct RestOptions {
   http::HttpSecurity security;
   // Bounds the images that callers have under way; null: no bound. Outlives the server.
   CallerQuotas* quotas = nullptr;
-  // Requests for images that have come whole and are not answered yet.
-  int max_requests = 16;
   int max_connections = 512;
   size_t max_body_bytes = size_t{4} << 20;
   // The most images of one request, whose answer is held in memory whole.

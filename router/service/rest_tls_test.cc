@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/serve_inline.h"
+#include "router/engine/testing/ticked_engine.h"
 #include "router/service/rest_server.h"
 #include "tests/tls_client.h"
 
@@ -64,10 +65,11 @@ class RestTlsTest : public ::testing::Test {
   }
 
   const testing::CertificateAuthority authority_;
+  CallerQuotas quotas_;
   RestOptions rest_;
   FakeClock lane_clock_;
   std::shared_ptr<FakeBackend> backend_ = std::make_shared<FakeBackend>(Info());
-  Engine engine_{{}, Clock::Real(), nullptr};
+  TickedEngine engine_{{}, Clock::Real(), nullptr};
   std::unique_ptr<RestServer> server_;
 };
 
@@ -124,8 +126,7 @@ TEST_F(RestTlsTest, TheApiIsForThoseWhoMayAndHealthIsForAll) {
 }
 
 TEST_F(RestTlsTest, ACallerHasItsQuotaAndNoMore) {
-  CallerQuotas quotas;
-  rest_.quotas = &quotas;
+  rest_.quotas = &quotas_;
   rest_.security.access = [](const http::HttpCaller& caller, std::string_view) -> absl::StatusOr<http::HttpSubject> {
     return http::HttpSubject{.name = caller.bearer, .images_in_flight = 1};
   };
@@ -152,8 +153,7 @@ TEST_F(RestTlsTest, ACallerHasItsQuotaAndNoMore) {
 }
 
 TEST_F(RestTlsTest, ACallerWhoAsksTooFastIsToldWhenToComeBack) {
-  CallerQuotas quotas;
-  rest_.quotas = &quotas;
+  rest_.quotas = &quotas_;
   rest_.security.access = [](const http::HttpCaller&, std::string_view) -> absl::StatusOr<http::HttpSubject> {
     return http::HttpSubject{.name = "alice", .images_per_minute = 1};
   };

@@ -13,6 +13,7 @@
 #include "common/storage/json_reader.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "router/service/sample_wire.h"
 
 namespace atl::router {
 namespace {
@@ -39,33 +40,11 @@ class BodyReader {
  public:
   explicit BodyReader(json* body) : body_(*body) {}
 
-  bool Take(const char* name, std::string* out) {
-    const std::optional<json> value = TakeValue(name);
-    if (!value) return false;
-    if (!value->is_string()) return Fail(name, "a text", *value);
-    *out = value->get<std::string>();
-    return true;
-  }
-  bool Take(const char* name, bool* out) {
-    const std::optional<json> value = TakeValue(name);
-    if (!value) return false;
-    if (!value->is_boolean()) return Fail(name, "true or false", *value);
-    *out = value->get<bool>();
-    return true;
-  }
-  bool Take(const char* name, double* out) {
-    const std::optional<json> value = TakeValue(name);
-    if (!value) return false;
-    if (!value->is_number()) return Fail(name, "a number", *value);
-    *out = value->get<double>();
-    return true;
-  }
+  bool Take(const char* name, std::string* out) { return TakeAs(name, "a text", &json::is_string, out); }
+  bool Take(const char* name, bool* out) { return TakeAs(name, "true or false", &json::is_boolean, out); }
+  bool Take(const char* name, double* out) { return TakeAs(name, "a number", &json::is_number, out); }
   bool Take(const char* name, uint64_t* out) {
-    const std::optional<json> value = TakeValue(name);
-    if (!value) return false;
-    if (!value->is_number_unsigned()) return Fail(name, "a whole number from 0 to 2^64 - 1", *value);
-    *out = value->get<uint64_t>();
-    return true;
+    return TakeAs(name, "a whole number from 0 to 2^64 - 1", &json::is_number_unsigned, out);
   }
   bool Take(const char* name, int32_t* out, int32_t least = std::numeric_limits<int32_t>::min(), int32_t most = kMost) {
     const std::optional<json> value = TakeValue(name);
@@ -124,6 +103,14 @@ class BodyReader {
   }
 
  private:
+  template <typename T>
+  bool TakeAs(const char* name, std::string_view expected, bool (json::*fits)() const noexcept, T* out) {
+    const std::optional<json> value = TakeValue(name);
+    if (!value) return false;
+    if (!((*value).*fits)()) return Fail(name, expected, *value);
+    *out = value->get<T>();
+    return true;
+  }
   std::optional<json> TakeValue(const char* name) {
     const auto found = body_.find(name);
     if (found == body_.end() || !status_.ok()) return std::nullopt;
@@ -137,16 +124,8 @@ class BodyReader {
   absl::Status status_;
 };
 
-// Like the texts of `atoll sample --mode`.
-constexpr std::string_view kModes[] = {"default", "top1", "topk", "threshold", "full", "oracle", "nucleus"};
-constexpr pb::SampleRequest::Mode kModeValues[] = {
-    pb::SampleRequest::MODE_UNSPECIFIED, pb::SampleRequest::MODE_TOP_1, pb::SampleRequest::MODE_TOP_K,
-    pb::SampleRequest::MODE_THRESHOLD,   pb::SampleRequest::MODE_FULL,  pb::SampleRequest::MODE_ORACLE,
-    pb::SampleRequest::MODE_NUCLEUS};
+// Of SampleRequest.Solver, by its numbers.
 constexpr std::string_view kSolvers[] = {"default", "euler", "heun", "multistep"};
-constexpr pb::SampleRequest::Solver kSolverValues[] = {pb::SampleRequest::SOLVER_UNSPECIFIED,
-                                                       pb::SampleRequest::SOLVER_EULER, pb::SampleRequest::SOLVER_HEUN,
-                                                       pb::SampleRequest::SOLVER_MULTISTEP};
 constexpr std::string_view kFormats[] = {"png", "raw"};
 constexpr std::string_view kResponseFormats[] = {"b64_json"};
 constexpr std::string_view kBackgrounds[] = {"auto", "opaque"};
@@ -171,7 +150,7 @@ void TakeStandardFields(BodyReader* reader, int32_t max_images, ImagesRequest* r
 }
 
 void TakeRoutingFields(BodyReader* reader, pb::SampleRequest* sample) {
-  sample->set_mode(kModeValues[reader->TakeChoice("mode", kModes, "UNKNOWN_MODE")]);
+  sample->set_mode(static_cast<pb::SampleRequest::Mode>(reader->TakeChoice("mode", kModeNames, "UNKNOWN_MODE")));
   int32_t number = 0;
   if (reader->Take("top_k", &number)) sample->set_top_k(number);
   if (reader->Take("oracle_expert", &number)) sample->set_oracle_expert(number);
@@ -182,7 +161,7 @@ void TakeRoutingFields(BodyReader* reader, pb::SampleRequest* sample) {
 }
 
 void TakeSolverFields(BodyReader* reader, pb::SampleRequest* sample) {
-  sample->set_solver(kSolverValues[reader->TakeChoice("solver", kSolvers, "UNKNOWN_SOLVER")]);
+  sample->set_solver(static_cast<pb::SampleRequest::Solver>(reader->TakeChoice("solver", kSolvers, "UNKNOWN_SOLVER")));
   int32_t number = 0;
   if (reader->Take("steps", &number)) sample->set_steps(number);
   if (reader->Take("negative_class", &number)) sample->set_negative_class(number);

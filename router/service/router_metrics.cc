@@ -21,20 +21,6 @@ std::vector<double> EntropyBounds() {
   return {0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.1, 2.8, 3.5};
 }
 
-std::string_view ActionName(FailoverAction action) {
-  switch (action) {
-    case FailoverAction::kRetry:
-      return "retry";
-    case FailoverAction::kHedge:
-      return "hedge";
-    case FailoverAction::kGiveUp:
-      return "lost";
-    case FailoverAction::kWait:
-      break;
-  }
-  return "wait";
-}
-
 }  // namespace
 
 RouterMetrics::RouterMetrics(metrics::Registry* registry)
@@ -94,8 +80,8 @@ void RouterMetrics::OnBatch(const BatchStats& stats) {
 void RouterMetrics::OnFailover(const FailoverStats& stats) {
   registry_
       ->AddCounter("atoll_router_failovers_total",
-                   "Batches sent to one more lane (retry, hedge), and those given up (lost).",
-                   {{"model", stats.model}, {"action", std::string(ActionName(stats.action))}})
+                   "Batches whose rows were sent again (retry), and evaluations that were given up (lost).",
+                   {{"model", stats.model}, {"action", stats.lost ? "lost" : "retry"}})
       ->Increment();
 }
 

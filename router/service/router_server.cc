@@ -243,10 +243,9 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
       .on_connection = [this](bool connected) { metrics_.OnCoordinatorConnection(connected); },
   };
   follower_ = std::make_unique<ModelFollower>(
-      FollowerOptions{
-          .models = options.models, .pinned = options.pinned, .drain_deadline = options.version_drain_deadline},
-      channel, [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_,
-      Clock::Real(), std::move(callbacks));
+      FollowerOptions{.models = options.models, .pinned = options.pinned}, channel,
+      [this](const PublishedVersion& version) { return Load(version.uri, version.digest); }, &engine_, Clock::Real(),
+      std::move(callbacks));
   {
     absl::MutexLock lock(&follower_mutex_);
     followed_ = follower_.get();
@@ -255,8 +254,8 @@ absl::Status RouterServer::Follow(const RouterOptions& options) {
   // A router that evaluates everything itself has nothing to ask of servers.
   if (own_networks_ == OwnNetworks::kAll) return absl::OkStatus();
   reports_ = std::make_unique<RoutingReports>(
-      ReportOptions{.needs_router_networks = own_networks_ == OwnNetworks::kNone}, channel,
-      [follower = follower_.get()] { return follower->Versions(); }, &engine_, Clock::Real());
+      own_networks_ == OwnNetworks::kNone, channel, [follower = follower_.get()] { return follower->Versions(); },
+      &engine_, Clock::Real());
   return absl::OkStatus();
 }
 

@@ -39,9 +39,8 @@ struct RouterOptions {
   std::string blob_store;
   std::string model_dir;
   std::vector<std::string> models;  // with a coordinator: what to serve; empty: everything
-  // Versions to keep loaded beside the serving one, by model, and how long requests of a replaced one may still take.
+  // Versions to keep loaded beside the serving one, by model.
   std::map<std::string, std::vector<std::string>> pinned;
-  absl::Duration version_drain_deadline = absl::Minutes(10);
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen;  // empty: none
   // Metrics in the clear and for everybody, wherever it listens.
@@ -72,9 +71,6 @@ class RouterServer {
   int port() const { return server_->port(); }
   // Empty without REST.
   std::string rest_address() const { return rest_ == nullptr ? "" : rest_->address(); }
-  // Empty without metrics.
-  std::string metrics_address() const { return exposer_ == nullptr ? "" : exposer_->address(); }
-
   // All metrics, in Prometheus' text format.
   std::string MetricsText() {
     metrics_.Refresh();

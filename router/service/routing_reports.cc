@@ -13,6 +13,7 @@ namespace {
 
 namespace pb = atlpb::serving::v1;
 
+constexpr absl::Duration kTimeout = absl::Seconds(3);
 // The coordinator's wish is taken within these bounds.
 constexpr absl::Duration kShortestInterval = absl::Milliseconds(100);
 constexpr absl::Duration kLongestInterval = absl::Minutes(1);
@@ -39,14 +40,15 @@ pb::VersionUse::State StateOf(VersionState state) {
 
 }  // namespace
 
-RoutingReports::RoutingReports(ReportOptions options, std::shared_ptr<grpc::Channel> channel, Versions versions,
-                               Engine* engine, Clock* clock)
-    : options_(options),
+RoutingReports::RoutingReports(bool needs_router_networks, std::shared_ptr<grpc::Channel> channel, Versions versions,
+                               Engine* engine, Clock* clock, absl::Duration interval)
+    : needs_router_networks_(needs_router_networks),
       router_id_(RandomId()),
       stub_(pb::ServingService::NewStub(channel)),
       versions_(std::move(versions)),
       engine_(engine),
-      clock_(clock) {
+      clock_(clock),
+      interval_(interval) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -72,14 +74,10 @@ void RoutingReports::Run() {
 }
 
 absl::Duration RoutingReports::Report() {
-  for (auto& [version, chosen] : engine_->TakeChosen()) {
-    std::vector<int64_t>& sum = untold_[version];
-    sum.resize(std::max(sum.size(), chosen.size()));
-    for (size_t expert = 0; expert < chosen.size(); ++expert) sum[expert] += chosen[expert];
-  }
+  const auto counts = engine_->TakeChosen();
   pb::ReportRoutingRequest request;
   request.set_router_id(router_id_);
-  request.set_needs_router_networks(options_.needs_router_networks);
+  request.set_needs_router_networks(needs_router_networks_);
   for (const FollowedVersion& version : versions_()) {
     pb::VersionUse* const use = request.add_uses();
     use->set_model(version.model);
@@ -87,14 +85,14 @@ absl::Duration RoutingReports::Report() {
     use->set_requests(version.requests);
     use->set_state(StateOf(version.state));
     use->set_pinned(version.pinned);
-    const auto chosen = untold_.find({version.model, version.version});
-    if (chosen != untold_.end()) use->mutable_chosen()->Add(chosen->second.begin(), chosen->second.end());
+    const auto chosen = counts.find({version.model, version.version});
+    if (chosen != counts.end()) use->mutable_chosen()->Add(chosen->second.begin(), chosen->second.end());
   }
   grpc::ClientContext context;
-  rpc::SetTimeout(&context, options_.timeout);
+  rpc::SetTimeout(&context, kTimeout);
   {
     absl::MutexLock lock(&mutex_);
-    if (stopping_) return options_.interval;
+    if (stopping_) return interval_;
     call_ = &context;
   }
   pb::ReportRoutingResponse response;
@@ -105,12 +103,10 @@ absl::Duration RoutingReports::Report() {
   }
   if (!status.ok()) {
     spdlog::debug("reporting the routing: {}", status.error_message());
-    return options_.interval;
+    return interval_;
   }
-  // With it what was counted for versions that are gone.
-  untold_.clear();
   const absl::Duration asked = wire::FromProto(response.report_interval());
-  return asked > absl::ZeroDuration() ? std::clamp(asked, kShortestInterval, kLongestInterval) : options_.interval;
+  return asked > absl::ZeroDuration() ? std::clamp(asked, kShortestInterval, kLongestInterval) : interval_;
 }
 
 }  // namespace atl::router

@@ -3,11 +3,9 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -20,22 +18,16 @@
 
 namespace atl::router {
 
-struct ReportOptions {
-  // Between two reports, until the coordinator says otherwise.
-  absl::Duration interval = absl::Seconds(2);
-  absl::Duration timeout = absl::Seconds(3);
-  bool needs_router_networks = false;  // of servers: this router evaluates none
-};
-
-// Owns one thread, joined by the destructor. What could not be told is told with the next report.
+// Owns one thread, joined by the destructor. What a report that fails had counted is lost.
 class RoutingReports {
  public:
   // All versions that the router has.
   using Versions = std::function<std::vector<FollowedVersion>()>;
 
-  // `engine` and `clock` must outlive it.
-  RoutingReports(ReportOptions options, std::shared_ptr<grpc::Channel> channel, Versions versions, Engine* engine,
-                 Clock* clock);
+  // `needs_router_networks`: of servers, for this router evaluates none. `interval`: between two reports, until the
+  // coordinator says otherwise. `engine` and `clock` must outlive it.
+  RoutingReports(bool needs_router_networks, std::shared_ptr<grpc::Channel> channel, Versions versions, Engine* engine,
+                 Clock* clock, absl::Duration interval = absl::Seconds(2));
   ~RoutingReports();
   RoutingReports(const RoutingReports&) = delete;
   RoutingReports& operator=(const RoutingReports&) = delete;
@@ -45,14 +37,13 @@ class RoutingReports {
   // Returns when the next report is due, from now.
   absl::Duration Report();
 
-  const ReportOptions options_;
+  const bool needs_router_networks_;
   const std::string router_id_;  // of this process
   const std::unique_ptr<atlpb::serving::v1::ServingService::Stub> stub_;
   const Versions versions_;
   Engine* const engine_;
   Clock* const clock_;
-  // Image-steps per expert that no report has told yet, by model and version. Of the thread.
-  std::map<std::pair<std::string, std::string>, std::vector<int64_t>> untold_;
+  const absl::Duration interval_;
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

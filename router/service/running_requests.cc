@@ -10,8 +10,6 @@
 namespace atl::router {
 namespace {
 
-constexpr size_t kRememberedIds = 4096;
-
 std::string NewId() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -42,27 +40,15 @@ absl::Status RunningRequests::Cancel(const std::string& id) {
     absl::MutexLock lock(&mutex_);
     const auto found = running_.find(id);
     if (found == running_.end()) {
-      if (cancelled_.contains(id)) return absl::OkStatus();
       return MakeErrorWithField(
           absl::StatusCode::kNotFound, "UNKNOWN_REQUEST", "request_id",
           fmt::format("request_id: expected the id of a request that is queued or sampled here, found {}", Quoted(id)));
     }
     cancel.swap(found->second);
     running_.erase(found);
-    cancelled_.insert(id);
-    cancelled_in_order_.push_back(id);
-    if (cancelled_in_order_.size() > kRememberedIds) {
-      cancelled_.erase(cancelled_in_order_.front());
-      cancelled_in_order_.pop_front();
-    }
   }
   cancel();
   return absl::OkStatus();
-}
-
-size_t RunningRequests::size() const {
-  absl::MutexLock lock(&mutex_);
-  return running_.size();
 }
 
 }  // namespace atl::router

@@ -1,15 +1,12 @@
 // The requests of this process by their ids, so that others than their own callers can end them.
 #pragma once
 
-#include <cstddef>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
@@ -23,17 +20,12 @@ class RunningRequests {
   std::string Add(std::function<void()> cancel);
   void Remove(const std::string& id);
 
-  // NOT_FOUND with reason UNKNOWN_REQUEST for an id that was never given, or whose request is over. An id that was
-  // cancelled stays OK for as long as the newest few thousand are remembered, so that the call may be repeated.
+  // NOT_FOUND with reason UNKNOWN_REQUEST for an id that was never given, or whose request is over or was cancelled.
   absl::Status Cancel(const std::string& id);
 
-  size_t size() const;
-
  private:
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   absl::flat_hash_map<std::string, std::function<void()>> running_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<std::string> cancelled_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> cancelled_in_order_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace atl::router

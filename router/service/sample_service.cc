@@ -5,7 +5,6 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
-#include "router/service/sample_stream.h"
 #include "router/service/sample_wire.h"
 
 namespace atl::router {
@@ -14,29 +13,34 @@ namespace pb = atlpb::sample::v1;
 
 grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::CallbackServerContext* context,
                                                                     const pb::SampleRequest* request) {
-  const std::shared_ptr<SampleStream> stream = SampleStream::Create(context, &requests_, options_.max_write_time);
-  const absl::StatusOr<SampleRequest> asked = FromProto(*request, engine_->options().limits);
-  if (!asked.ok()) {
-    stream->Refuse(asked.status());
-    return stream.get();
-  }
-  absl::StatusOr<QuotaShare> share = TakeShare(*context, *asked);
-  if (!share.ok()) {
-    stream->Refuse(share.status());
-    return stream.get();
-  }
-  stream->Keep(*share);
-  stream->Register();
-  absl::StatusOr<std::unique_ptr<SampleTicket>> ticket =
-      engine_->Submit(*asked, clock_->Monotonic() + rpc::TimeLeft(*context), stream);
-  if (ticket.ok()) {
-    stream->Hold(*std::move(ticket));
-  } else {
-    share->Refund();
-    stream->Refuse(WithPending(ticket.status()));
-  }
+  const std::shared_ptr<SampleStream> stream = SampleStream::Create(&requests_);
+  if (const absl::Status status = Submit(*context, *request, stream); !status.ok()) stream->Refuse(status);
   // gRPC calls OnDone, which gives up the stream's reference to itself, only after this has returned.
   return stream.get();
+}
+
+absl::Status SampleService::Submit(const grpc::CallbackServerContext& call, const pb::SampleRequest& request,
+                                   const std::shared_ptr<SampleStream>& stream) {
+  ATOLL_ASSIGN_OR_RETURN(const SampleRequest asked, FromProto(request, engine_->options().limits));
+  rpc::Principal caller;
+  if (options_.caller) {
+    ATOLL_ASSIGN_OR_RETURN(caller, options_.caller(call));
+  }
+  const auto images = static_cast<int64_t>(asked.classes.size());
+  const ImageQuota quota{.in_flight = caller.quota.images_in_flight, .per_minute = caller.quota.images_per_minute};
+  if (options_.quotas != nullptr) {
+    ATOLL_ASSIGN_OR_RETURN(CallerQuotas::Share share,
+                           options_.quotas->Take(caller.subject, images, quota, clock_->Monotonic()));
+    stream->Keep(std::move(share));
+  }
+  stream->Register();
+  auto ticket = engine_->Submit(asked, clock_->Monotonic() + rpc::TimeLeft(call), stream);
+  if (!ticket.ok()) {
+    if (options_.quotas != nullptr) options_.quotas->Refund(caller.subject, images, quota);
+    return WithPending(ticket.status());
+  }
+  stream->Hold(*std::move(ticket));
+  return absl::OkStatus();
 }
 
 grpc::ServerUnaryReactor* SampleService::CancelSample(grpc::CallbackServerContext* context,
@@ -59,15 +63,6 @@ grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerCont
   }
   reactor->Finish(ToGrpcWithRetry(WithPending(info.status())));
   return reactor;
-}
-
-absl::StatusOr<QuotaShare> SampleService::TakeShare(const grpc::CallbackServerContext& call,
-                                                    const SampleRequest& asked) {
-  if (!options_.caller || options_.quotas == nullptr) return QuotaShare();
-  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, options_.caller(call));
-  return options_.quotas->Take(
-      caller.subject, static_cast<int64_t>(asked.classes.size()),
-      {.in_flight = caller.quota.images_in_flight, .per_minute = caller.quota.images_per_minute}, clock_->Monotonic());
 }
 
 absl::Status SampleService::WithPending(const absl::Status& status) const {

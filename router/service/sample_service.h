@@ -11,12 +11,11 @@
 #include "router/service/caller_quotas.h"
 #include "router/service/model_follower.h"
 #include "router/service/running_requests.h"
+#include "router/service/sample_stream.h"
 
 namespace atl::router {
 
 struct SampleServiceOptions {
-  // How long a caller may leave a message unread that gRPC's buffers have no room for.
-  absl::Duration max_write_time = absl::Seconds(30);
   // What the router has, whether it serves or not; must not block. Null: nothing is told of it.
   std::function<RouterVersions()> versions;
   // Who calls; must not block. Null: nobody has a quota.
@@ -32,7 +31,8 @@ class SampleService final : public atlpb::sample::v1::SampleService::CallbackSer
       : options_(options), engine_(engine), clock_(clock) {}
 
   // A stream holds at most one progress event, and of each of its request's images one preview or the image itself; a
-  // client that does not read keeps its share of the engine's admission and nothing else, for max_write_time.
+  // client that does not read keeps its share of the engine's admission and nothing else, for EngineOptions'
+  // max_delivery_time at the longest behind its last image.
   grpc::ServerWriteReactor<atlpb::sample::v1::SampleResponse>* Sample(
       grpc::CallbackServerContext* context, const atlpb::sample::v1::SampleRequest* request) override;
   grpc::ServerUnaryReactor* CancelSample(grpc::CallbackServerContext* context,
@@ -43,8 +43,9 @@ class SampleService final : public atlpb::sample::v1::SampleService::CallbackSer
                                            atlpb::sample::v1::GetSamplerInfoResponse* response) override;
 
  private:
-  // The caller's share for its images.
-  absl::StatusOr<QuotaShare> TakeShare(const grpc::CallbackServerContext& call, const SampleRequest& asked);
+  // Hands the request to the engine, or says why not.
+  absl::Status Submit(const grpc::CallbackServerContext& call, const atlpb::sample::v1::SampleRequest& request,
+                      const std::shared_ptr<SampleStream>& stream);
   // Says of a router that serves nothing yet what its versions wait for.
   absl::Status WithPending(const absl::Status& status) const;
 

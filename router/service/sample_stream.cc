@@ -1,8 +1,5 @@
 #include "router/service/sample_stream.h"
 
-#include <chrono>
-
-#include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "router/service/sample_wire.h"
 
@@ -22,9 +19,8 @@ absl::Status CancelledStatus() {
 
 }  // namespace
 
-std::shared_ptr<SampleStream> SampleStream::Create(grpc::CallbackServerContext* context, RunningRequests* requests,
-                                                   absl::Duration max_write_time) {
-  std::shared_ptr<SampleStream> stream(new SampleStream(context, requests, max_write_time));
+std::shared_ptr<SampleStream> SampleStream::Create(RunningRequests* requests) {
+  std::shared_ptr<SampleStream> stream(new SampleStream(requests));
   stream->self_ = stream;
   return stream;
 }
@@ -136,7 +132,6 @@ bool SampleStream::TakeNext() {
 void SampleStream::Pump() {
   // gRPC is called outside the lock. Being busy keeps the call alive: it cannot be over before this write or finish is.
   std::optional<absl::Status> finish;
-  int64_t number = 0;
   {
     absl::MutexLock lock(&mutex_);
     if (busy_) return;
@@ -145,7 +140,6 @@ void SampleStream::Pump() {
       finish = last_;
     }
     busy_ = true;
-    number = ++write_number_;
   }
   if (finish) {
     // Before its caller may know that it is over.
@@ -153,40 +147,13 @@ void SampleStream::Pump() {
     Finish(ToGrpcWithRetry(*finish));
     return;
   }
-  // Before the write, whose end drops it.
-  write_alarm_ = std::make_unique<grpc::Alarm>();
-  write_alarm_->Set(absl::ToChronoTime(absl::Now() + max_write_time_), [weak = weak_from_this(), number](bool expired) {
-    const std::shared_ptr<SampleStream> stream = expired ? weak.lock() : nullptr;
-    if (stream != nullptr) stream->CutOff(number);
-  });
   StartWrite(&current_);
 }
 
 void SampleStream::OnWriteDone(bool ok) {
   if (!ok) DropTicket();
-  write_alarm_.reset();
   {
     absl::MutexLock lock(&mutex_);
-    if (cutting_) {
-      written_meanwhile_ = true;
-      return;
-    }
-    busy_ = false;
-  }
-  Pump();
-}
-
-void SampleStream::CutOff(int64_t number) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!busy_ || write_number_ != number) return;
-    cutting_ = true;
-  }
-  context_->TryCancel();
-  {
-    absl::MutexLock lock(&mutex_);
-    cutting_ = false;
-    if (!written_meanwhile_) return;
     busy_ = false;
   }
   Pump();

@@ -11,7 +11,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
-#include "grpcpp/alarm.h"
 #include "router/engine/engine.h"
 #include "router/service/caller_quotas.h"
 #include "router/service/running_requests.h"
@@ -21,19 +20,18 @@ namespace atl::router {
 // Lives until the engine has sent its last event and gRPC has called OnDone. Writes one message at a time, in the order
 // of the events; a progress event that waits is replaced by the next one, and so is each image's preview. When the
 // caller goes away, or the request is cancelled by its id, the ticket is dropped, and the engine's last event
-// (cancelled) finishes the call. A caller that takes no message for max_write_time is cut off.
+// (cancelled) finishes the call. What is left of a caller that does not read goes with OnNotTaken.
 class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::SampleResponse>,
                            public SampleEvents,
                            public std::enable_shared_from_this<SampleStream> {
  public:
-  // `context` lives until gRPC has called OnDone; `requests` must outlive the stream.
-  static std::shared_ptr<SampleStream> Create(grpc::CallbackServerContext* context, RunningRequests* requests,
-                                              absl::Duration max_write_time);
+  // `requests` must outlive the stream.
+  static std::shared_ptr<SampleStream> Create(RunningRequests* requests);
 
   // Ends the call with an error before anything was submitted.
   void Refuse(const absl::Status& status) { OnError(status); }
   // Until the stream is over.
-  void Keep(QuotaShare share) { share_ = std::move(share); }
+  void Keep(CallerQuotas::Share share) { share_ = std::move(share); }
   // Gives the request its id. Before it is submitted.
   void Register();
   // Keeps the request's place until its results are delivered.
@@ -54,8 +52,7 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   void OnDone() override;
 
  private:
-  SampleStream(grpc::CallbackServerContext* context, RunningRequests* requests, absl::Duration max_write_time)
-      : context_(context), requests_(requests), max_write_time_(max_write_time) {}
+  explicit SampleStream(RunningRequests* requests) : requests_(requests) {}
   void Push(atlpb::sample::v1::SampleResponse event);
   void PushLast(const absl::Status& status);
   // Takes what is to be written next, into current_; false when nothing is.
@@ -65,13 +62,9 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   void DropTicket();
   // For a request cancelled by its id: what is not written yet never is.
   void CancelRequest();
-  // Cancels the call when write `number` is still under way.
-  void CutOff(int64_t number);
 
-  grpc::CallbackServerContext* const context_;
   RunningRequests* const requests_;
-  const absl::Duration max_write_time_;
-  QuotaShare share_;
+  CallerQuotas::Share share_;
   std::string request_id_;  // set before the engine knows of the request
 
   absl::Mutex mutex_;
@@ -83,14 +76,9 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // a write is under way, or the finish was started
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the caller is gone: nothing more is written
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  // While CutOff calls gRPC, the end of the write waits for it: the call's context lives as long as the stream is busy.
-  bool cutting_ ABSL_GUARDED_BY(mutex_) = false;
-  bool written_meanwhile_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t write_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<SampleTicket> ticket_ ABSL_GUARDED_BY(mutex_);
   // Of the write under way; touched only by whoever made the stream busy.
   atlpb::sample::v1::SampleResponse current_;
-  std::unique_ptr<grpc::Alarm> write_alarm_;
   std::shared_ptr<SampleStream> self_;
 };
 

@@ -19,24 +19,10 @@ namespace pb = atlpb::sample::v1;
 
 using Mode = pb::SampleRequest::Mode;
 
-// As people write them, in REST and on the command line.
-std::string_view NameOf(Mode mode) {
-  switch (mode) {
-    case pb::SampleRequest::MODE_TOP_1:
-      return "top1";
-    case pb::SampleRequest::MODE_TOP_K:
-      return "topk";
-    case pb::SampleRequest::MODE_THRESHOLD:
-      return "threshold";
-    case pb::SampleRequest::MODE_FULL:
-      return "full";
-    case pb::SampleRequest::MODE_ORACLE:
-      return "oracle";
-    case pb::SampleRequest::MODE_NUCLEUS:
-      return "nucleus";
-    default:
-      return "default";
-  }
+// Of an enum whose values are 0 to `most`: a message may have others.
+absl::Status CheckKnown(std::string_view field, std::string_view reason, int value, int most) {
+  if (value >= 0 && value <= most) return absl::OkStatus();
+  return FieldError(field, reason, fmt::format("expected 0 to {}, found {}", most, value));
 }
 
 // The mode asked for, by name or by the one field that only it has.
@@ -57,8 +43,9 @@ absl::StatusOr<Mode> ModeOf(const pb::SampleRequest& proto) {
     if (!field.set) continue;
     if (mode == pb::SampleRequest::MODE_UNSPECIFIED) mode = field.mode;
     if (mode == field.mode) continue;
-    return FieldError(field.name, "MODE_MISMATCH",
-                      fmt::format("expected mode {} beside it, found mode {}", NameOf(field.mode), NameOf(mode)));
+    return FieldError(
+        field.name, "MODE_MISMATCH",
+        fmt::format("expected mode {} beside it, found mode {}", kModeNames[field.mode], kModeNames[mode]));
   }
   if (mode == pb::SampleRequest::MODE_ORACLE && proto.temperature() != 0) {
     return FieldError(
@@ -71,7 +58,7 @@ absl::StatusOr<Mode> ModeOf(const pb::SampleRequest& proto) {
   return mode;
 }
 
-absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto, Mode mode) {
+RoutingRule RoutingFromProto(const pb::SampleRequest& proto, Mode mode) {
   RoutingRule rule{.top_k = proto.top_k(),
                    .threshold = proto.threshold(),
                    .oracle_expert = proto.oracle_expert(),
@@ -95,43 +82,20 @@ absl::StatusOr<RoutingRule> RoutingFromProto(const pb::SampleRequest& proto, Mod
     case pb::SampleRequest::MODE_FULL:
       rule.mode = RoutingMode::kFull;
       return rule;
-    case pb::SampleRequest::MODE_ORACLE:
+    default:
       rule.mode = RoutingMode::kOracle;
       return rule;
-    default:
-      return FieldError("mode", "UNKNOWN_MODE",
-                        fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Mode_MAX),
-                                    static_cast<int>(mode)));
   }
 }
 
-absl::StatusOr<Solver> SolverFromProto(pb::SampleRequest::Solver solver) {
+Solver SolverFromProto(pb::SampleRequest::Solver solver) {
   switch (solver) {
-    case pb::SampleRequest::SOLVER_UNSPECIFIED:
-    case pb::SampleRequest::SOLVER_EULER:
-      return Solver::kEuler;
     case pb::SampleRequest::SOLVER_HEUN:
       return Solver::kHeun;
     case pb::SampleRequest::SOLVER_MULTISTEP:
       return Solver::kMultistep;
     default:
-      return FieldError("solver", "UNKNOWN_SOLVER",
-                        fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Solver_MAX),
-                                    static_cast<int>(solver)));
-  }
-}
-
-absl::StatusOr<ImageFormat> FormatFromProto(pb::SampleRequest::Format format) {
-  switch (format) {
-    case pb::SampleRequest::FORMAT_UNSPECIFIED:
-    case pb::SampleRequest::FORMAT_PNG:
-      return ImageFormat::kPng;
-    case pb::SampleRequest::FORMAT_RAW:
-      return ImageFormat::kRaw;
-    default:
-      return FieldError("format", "UNKNOWN_FORMAT",
-                        fmt::format("expected 0 to {}, found {}", static_cast<int>(pb::SampleRequest::Format_MAX),
-                                    static_cast<int>(format)));
+      return Solver::kEuler;
   }
 }
 
@@ -215,10 +179,13 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   SampleRequest request{.model = proto.model(), .version = proto.version()};
   request.classes.assign(proto.classes().begin(), proto.classes().end());
   request.seeds.assign(proto.seeds().begin(), proto.seeds().end());
+  ATOLL_RETURN_IF_ERROR(CheckKnown("mode", "UNKNOWN_MODE", proto.mode(), pb::SampleRequest::Mode_MAX));
+  ATOLL_RETURN_IF_ERROR(CheckKnown("solver", "UNKNOWN_SOLVER", proto.solver(), pb::SampleRequest::Solver_MAX));
+  ATOLL_RETURN_IF_ERROR(CheckKnown("format", "UNKNOWN_FORMAT", proto.format(), pb::SampleRequest::Format_MAX));
   ATOLL_ASSIGN_OR_RETURN(const Mode mode, ModeOf(proto));
-  ATOLL_ASSIGN_OR_RETURN(request.routing, RoutingFromProto(proto, mode));
-  ATOLL_ASSIGN_OR_RETURN(request.solver, SolverFromProto(proto.solver()));
-  ATOLL_ASSIGN_OR_RETURN(request.format, FormatFromProto(proto.format()));
+  request.routing = RoutingFromProto(proto, mode);
+  request.solver = SolverFromProto(proto.solver());
+  if (proto.format() == pb::SampleRequest::FORMAT_RAW) request.format = ImageFormat::kRaw;
   request.default_routing = mode == pb::SampleRequest::MODE_UNSPECIFIED;
   request.default_solver = proto.solver() == pb::SampleRequest::SOLVER_UNSPECIFIED;
   request.steps = proto.steps();

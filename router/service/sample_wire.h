@@ -1,6 +1,8 @@
 // Sampling messages <-> the sampler's own types. Pure.
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "atoll/sample/v1/sample_service.pb.h"
@@ -10,6 +12,9 @@
 #include "router/service/model_follower.h"
 
 namespace atl::router {
+
+// Of SampleRequest.Mode, by its numbers, as people write them in REST and on the command line.
+inline constexpr std::string_view kModeNames[] = {"default", "topk", "threshold", "full", "oracle", "nucleus", "top1"};
 
 // INVALID_ARGUMENT with the field for more images or seeds than the limits allow (checked before anything is copied),
 // an unknown mode, solver or format, and a field that belongs to another mode than the one asked for.

@@ -9,6 +9,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/serve_inline.h"
+#include "router/engine/testing/ticked_engine.h"
 #include "router/service/sample_wire.h"
 #include "tests/fuzz/short_error.h"
 
@@ -34,7 +35,7 @@ void Draw(const SampleRequest& request) {
                          .height = 4,
                          .width = 4,
                          .class_names = {"cat", "dog", "2"}};
-  Engine engine({.limits = {.max_steps = kMaxSteps, .max_images = kMaxImages}}, &clock, nullptr);
+  TickedEngine engine({.limits = {.max_steps = kMaxSteps, .max_images = kMaxImages}}, &clock, nullptr);
   ServeInline(&engine, std::make_shared<FakeBackend>(info), &clock);
   const auto events = std::make_shared<RecordedEvents>();
   auto ticket = engine.Submit(request, absl::InfiniteDuration(), events);

@@ -51,6 +51,19 @@ class ScriptedLane : public ExpertLane {
   void FailAll(const absl::Status& status) {
     for (auto& [id, job] : TakeJobs()) job.done(status);
   }
+  // Answers what is late, as remote lanes do.
+  void Expire(absl::Duration now) {
+    std::vector<Done> late;
+    {
+      absl::MutexLock lock(&mutex_);
+      std::erase_if(jobs_, [&](auto& entry) {
+        if (now < entry.second.evaluation->deadline) return false;
+        late.push_back(std::move(entry.second.done));
+        return true;
+      });
+    }
+    for (const Done& done : late) done(absl::DeadlineExceededError("no answer in time"));
+  }
   std::vector<std::shared_ptr<const Evaluation>> started() {
     absl::MutexLock lock(&mutex_);
     std::vector<std::shared_ptr<const Evaluation>> started;

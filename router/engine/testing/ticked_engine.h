@@ -1,0 +1,43 @@
+// For tests: an engine that samples when the test says so, on the test's thread.
+#pragma once
+
+#include "router/engine/engine.h"
+
+namespace atl::router {
+
+class TickedEngine : public Engine {
+ public:
+  using Engine::Engine;
+
+  // Leavers leave, queued requests join, and every image makes one step, as far as lanes answer inside their Start.
+  // Returns whether work is left. Never of a started engine.
+  bool RunTick() {
+    ApplyLaneCalls();
+    RemoveLeavers();
+    GiveUpDeliveries();
+    LetJoin();
+    BeginSteps();
+    while (dispatcher_->StartBatches() | TakeIn()) {
+    }
+    DeliverProgress();
+    EndRequests();
+    CountSteps();
+    ReportQueue();
+    absl::MutexLock lock(&mutex_);
+    return active_requests_ > 0 || !cancelled_.empty() || !drained_.empty() || !Joinable().empty();
+  }
+
+  // Whether a cancelled request has not left yet.
+  bool has_leavers() {
+    absl::MutexLock lock(&mutex_);
+    return !cancelled_.empty();
+  }
+  // How many requests wait to join. A request that is being submitted is not among them yet, although RequestsOn counts
+  // it.
+  size_t waiting_requests() {
+    absl::MutexLock lock(&mutex_);
+    return queue_.size();
+  }
+};
+
+}  // namespace atl::router
