@@ -152,6 +152,7 @@ class FileAuthenticator final : public Authenticator {
   void Run() {
     std::string of_known;
     std::string of_denied;
+    bool tell_again = false;
     absl::MutexLock lock(&mutex_);
     while (!clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + kReloadInterval)) {
       Loaded fresh = *loaded_;
@@ -160,10 +161,10 @@ class FileAuthenticator final : public Authenticator {
           "principals file", [this] { return ReadKnown(); }, &fresh.known, &of_known);
       const bool denied = Renew(
           "deny list", [this] { return ReadDenied(); }, &fresh.denied, &of_denied);
-      if (known || denied) {
-        Take(std::move(fresh));
-        if (options_.reloaded) options_.reloaded(*this);
-      }
+      const bool changed = known || denied;
+      if (changed) Take(std::move(fresh));
+      // Once more at the next look: a call that the files of before let in may have become a stream after the first.
+      if ((std::exchange(tell_again, changed) || changed) && options_.reloaded) options_.reloaded(*this);
       mutex_.Lock();
     }
   }

@@ -20,7 +20,7 @@ inline constexpr absl::Duration kReloadInterval = absl::Seconds(1);
 struct AuthenticatorOptions {
   std::string principals;  // file
   std::string deny_list;   // file; empty: none
-  // Called after one of them was read again, on the thread that reads.
+  // Called after one of them was read again, and once more at the next look, on the thread that reads.
   std::function<void(const class Authenticator&)> reloaded;
 };
 

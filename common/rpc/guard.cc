@@ -35,7 +35,7 @@ absl::StatusOr<std::string_view> BearerOf(const std::multimap<grpc::string_ref, 
   std::string_view value = View(first->second);
   if (std::next(first) != last ||
       !absl::EqualsIgnoreCase(absl::string_view(value.data(), std::min<size_t>(value.size(), 7)), "bearer ")) {
-    return MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_MALFORMED",
+    return MakeError(absl::StatusCode::kUnauthenticated, "TOKEN_INVALID",
                      "expected one header 'authorization: Bearer TOKEN', found another form");
   }
   value.remove_prefix(7);

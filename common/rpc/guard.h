@@ -78,7 +78,7 @@ class Guard final : public grpc::AuthMetadataProcessor {
 // the name in the client's certificate, else as "anonymous".
 absl::StatusOr<Principal> CallerOf(const Guard* guard, const grpc::ServerContextBase& call);
 
-// The token in a call's metadata; "" without one. A view into it. UNAUTHENTICATED, reason TOKEN_MALFORMED.
+// The token in a call's metadata; "" without one. A view into it. UNAUTHENTICATED, reason TOKEN_INVALID.
 absl::StatusOr<std::string_view> BearerOf(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
 
 // Names in the client's verified certificate: common name, then alternative names; empty without one.

@@ -21,12 +21,10 @@ inline constexpr absl::Duration kMaxJwtLifetime = absl::Hours(1);
 // How far the clocks of issuer and server may be apart.
 inline constexpr absl::Duration kJwtLeeway = absl::Seconds(30);
 
-enum class JwtAlgorithm { kRs256, kEs256 };
-
 // A public key that verifies tokens of one algorithm.
 struct JwtKey {
-  std::string id;  // "kid"; empty: none, it may verify any token
-  JwtAlgorithm algorithm = JwtAlgorithm::kRs256;
+  std::string id;         // "kid"; empty: none, it may verify any token
+  std::string algorithm;  // "RS256" or "ES256"
   std::shared_ptr<EVP_PKEY> key;
 };
 
@@ -61,9 +59,8 @@ bool LooksLikeJwt(std::string_view token);
 // several ways, but not this.
 std::string_view SignedPart(std::string_view token);
 
-// UNAUTHENTICATED with reason TOKEN_MALFORMED, TOKEN_ALGORITHM (the header's is checked before anything else is read:
-// no "none", no HS256 over a public key), TOKEN_ISSUER, TOKEN_AUDIENCE, TOKEN_SIGNATURE, TOKEN_TOO_LONG, TOKEN_EXPIRED
-// or TOKEN_NOT_YET_VALID.
+// UNAUTHENTICATED with reason TOKEN_EXPIRED or TOKEN_INVALID. The header's algorithm is checked before anything else is
+// read: no "none", no HS256 over a public key.
 absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtIssuer> issuers, absl::Time now);
 
 }  // namespace atl::rpc

@@ -61,6 +61,14 @@ constexpr char kOtherRsaSet[] =
     R"(fRt_Yw", "e": "AQAB"})"
     R"(]})";
 
+// Parts of the messages.
+constexpr char kAlgorithm[] = "expected RS256 or ES256";
+constexpr char kSignature[] = "made its signature";
+constexpr char kIssuer[] = "no issuer that is trusted here";
+constexpr char kTimes[] = "exp at most an hour after iat";
+constexpr char kFuture[] = "from the future";
+constexpr char kForm[] = "another form";
+
 class JwtTest : public ::testing::Test {
  protected:
   JwtTest() {
@@ -79,10 +87,18 @@ class JwtTest : public ::testing::Test {
   }
   std::string Ec(const std::string& claims) const { return SignJwt(ec_, R"({"alg": "ES256"})", claims); }
   std::string Rsa(const std::string& claims) const { return SignJwt(rsa_, R"({"alg": "RS256"})", claims); }
-  std::string ReasonOf(const std::string& token, absl::Time now = kNow) const {
-    const auto claims = VerifyJwt(token, issuers_, now);
-    EXPECT_TRUE(claims.ok() || absl::IsUnauthenticated(claims.status())) << claims.status();
-    return ErrorReason(claims.status());
+  // Returns what is wrong with a token; empty: it passes.
+  std::string RefusalOf(const std::string& token, absl::Time now = kNow) const {
+    const absl::Status status = VerifyJwt(token, issuers_, now).status();
+    if (status.ok()) return "";
+    EXPECT_TRUE(absl::IsUnauthenticated(status)) << status;
+    if (ErrorReason(status) == "TOKEN_EXPIRED") return "TOKEN_EXPIRED";
+    EXPECT_EQ(ErrorReason(status), "TOKEN_INVALID") << status;
+    const std::string message(status.message());
+    for (const char* known : {kAlgorithm, kSignature, kIssuer, kTimes, kFuture}) {
+      if (message.find(known) != std::string::npos) return known;
+    }
+    return message.starts_with("JWT: expected ") ? kForm : message;
   }
 
   static inline const testing::SigningKey ec_ = testing::MakeEcSigningKey();
@@ -107,39 +123,39 @@ TEST_F(JwtTest, TokensOfAnotherLibraryPass) {
     EXPECT_EQ(claims->expires, absl::FromUnixSeconds(kIssuedAt + 3600));
     std::string forged = one.token;
     forged[forged.size() - 40] = forged[forged.size() - 40] == 'A' ? 'B' : 'A';
-    EXPECT_EQ(ErrorReason(VerifyJwt(forged, issuers_, kNow).status()), "TOKEN_SIGNATURE");
+    EXPECT_EQ(RefusalOf(forged), kSignature);
   }
 }
 
 TEST_F(JwtTest, BothAlgorithmsPassWithOneIssuer) {
-  EXPECT_EQ(ReasonOf(Ec(Claims())), "");
-  EXPECT_EQ(ReasonOf(Rsa(Claims())), "");
+  EXPECT_EQ(RefusalOf(Ec(Claims())), "");
+  EXPECT_EQ(RefusalOf(Rsa(Claims())), "");
 }
 
 TEST_F(JwtTest, OnlyTheTwoAlgorithmsAreTaken) {
   for (const char* name : {"none", "None", "NONE", "HS256", "RS384", "RS512", "ES384", "PS256", "EdDSA", "rs256", ""}) {
-    EXPECT_EQ(ReasonOf(SignJwt(rsa_, fmt::format(R"({{"alg": "{}"}})", name), Claims())), "TOKEN_ALGORITHM") << name;
+    EXPECT_EQ(RefusalOf(SignJwt(rsa_, fmt::format(R"({{"alg": "{}"}})", name), Claims())), kAlgorithm) << name;
   }
-  EXPECT_EQ(ReasonOf(SignJwt(rsa_, "{}", Claims())), "TOKEN_ALGORITHM");
-  EXPECT_EQ(ReasonOf(SignJwt(rsa_, R"({"alg": 256})", Claims())), "TOKEN_ALGORITHM");
+  EXPECT_EQ(RefusalOf(SignJwt(rsa_, "{}", Claims())), kAlgorithm);
+  EXPECT_EQ(RefusalOf(SignJwt(rsa_, R"({"alg": 256})", Claims())), kAlgorithm);
   // The classic: a public key taken as the secret of an HMAC.
-  EXPECT_EQ(ReasonOf(JoinJwt(R"({"alg": "HS256"})", Claims(), std::string(32, 'x'))), "TOKEN_ALGORITHM");
-  EXPECT_EQ(ReasonOf(JoinJwt(R"({"alg": "none"})", Claims(), "x")), "TOKEN_ALGORITHM");
+  EXPECT_EQ(RefusalOf(JoinJwt(R"({"alg": "HS256"})", Claims(), std::string(32, 'x'))), kAlgorithm);
+  EXPECT_EQ(RefusalOf(JoinJwt(R"({"alg": "none"})", Claims(), "x")), kAlgorithm);
 }
 
 TEST_F(JwtTest, AKeyVerifiesItsOwnAlgorithmAlone) {
-  EXPECT_EQ(ReasonOf(SignJwt(ec_, R"({"alg": "RS256"})", Claims())), "TOKEN_SIGNATURE");
-  EXPECT_EQ(ReasonOf(SignJwt(rsa_, R"({"alg": "ES256"})", Claims())), "TOKEN_SIGNATURE");
-  EXPECT_EQ(ReasonOf(SignJwt(testing::MakeEcSigningKey(), R"({"alg": "ES256"})", Claims())), "TOKEN_SIGNATURE");
-  EXPECT_EQ(ReasonOf(JoinJwt(R"({"alg": "ES256"})", Claims(), std::string(64, '\0'))), "TOKEN_SIGNATURE");
-  EXPECT_EQ(ReasonOf(JoinJwt(R"({"alg": "ES256"})", Claims(), std::string(64, '\xff'))), "TOKEN_SIGNATURE");
-  EXPECT_EQ(ReasonOf(JoinJwt(R"({"alg": "ES256"})", Claims(), "short")), "TOKEN_SIGNATURE");
+  EXPECT_EQ(RefusalOf(SignJwt(ec_, R"({"alg": "RS256"})", Claims())), kSignature);
+  EXPECT_EQ(RefusalOf(SignJwt(rsa_, R"({"alg": "ES256"})", Claims())), kSignature);
+  EXPECT_EQ(RefusalOf(SignJwt(testing::MakeEcSigningKey(), R"({"alg": "ES256"})", Claims())), kSignature);
+  EXPECT_EQ(RefusalOf(JoinJwt(R"({"alg": "ES256"})", Claims(), std::string(64, '\0'))), kSignature);
+  EXPECT_EQ(RefusalOf(JoinJwt(R"({"alg": "ES256"})", Claims(), std::string(64, '\xff'))), kSignature);
+  EXPECT_EQ(RefusalOf(JoinJwt(R"({"alg": "ES256"})", Claims(), "short")), kSignature);
 }
 
 TEST_F(JwtTest, AKeysNameIsKept) {
   for (JwtKey& key : issuers_[0].keys) key.id = "2024";
-  EXPECT_EQ(ReasonOf(SignJwt(ec_, R"({"alg": "ES256", "kid": "2024"})", Claims())), "");
-  EXPECT_EQ(ReasonOf(SignJwt(ec_, R"({"alg": "ES256", "kid": "2023"})", Claims())), "TOKEN_SIGNATURE");
+  EXPECT_EQ(RefusalOf(SignJwt(ec_, R"({"alg": "ES256", "kid": "2024"})", Claims())), "");
+  EXPECT_EQ(RefusalOf(SignJwt(ec_, R"({"alg": "ES256", "kid": "2023"})", Claims())), kSignature);
 }
 
 TEST_F(JwtTest, ClaimsAreChecked) {
@@ -148,46 +164,46 @@ TEST_F(JwtTest, ClaimsAreChecked) {
     std::string reason;
   };
   const Case cases[] = {
-      {R"("iss": "https://other")", "TOKEN_ISSUER"},
-      {R"("iss": "")", "TOKEN_ISSUER"},
-      {R"("iss": 7)", "TOKEN_ISSUER"},
-      {R"("aud": "other")", "TOKEN_AUDIENCE"},
-      {R"("aud": ["other"])", "TOKEN_AUDIENCE"},
+      {R"("iss": "https://other")", kIssuer},
+      {R"("iss": "")", kIssuer},
+      {R"("iss": 7)", kIssuer},
+      {R"("aud": "other")", kIssuer},
+      {R"("aud": ["other"])", kIssuer},
       {R"("aud": ["other", "atoll"])", ""},
-      {R"("aud": null)", "TOKEN_AUDIENCE"},
-      {R"("sub": "")", "TOKEN_MALFORMED"},
-      {R"("sub": "a\nb")", "TOKEN_MALFORMED"},
-      {R"("sub": 1)", "TOKEN_MALFORMED"},
-      {R"("sub": "ann ")", "TOKEN_MALFORMED"},
-      {fmt::format(R"("sub": "{}")", std::string(300, 'x')), "TOKEN_MALFORMED"},
-      {R"("exp": 1700003601)", "TOKEN_TOO_LONG"},
-      {R"("exp": 1700007200)", "TOKEN_TOO_LONG"},
-      {R"("exp": 1700000000)", "TOKEN_MALFORMED"},
-      {R"("exp": "1700003600")", "TOKEN_MALFORMED"},
-      {R"("exp": 1e300)", "TOKEN_MALFORMED"},
-      {R"("exp": -1)", "TOKEN_MALFORMED"},
-      {R"("iat": null)", "TOKEN_MALFORMED"},
-      {R"("nbf": 1700000091)", "TOKEN_NOT_YET_VALID"},
+      {R"("aud": null)", kIssuer},
+      {R"("sub": "")", kForm},
+      {R"("sub": "a\nb")", kForm},
+      {R"("sub": 1)", kForm},
+      {R"("sub": "ann ")", kForm},
+      {fmt::format(R"("sub": "{}")", std::string(300, 'x')), kForm},
+      {R"("exp": 1700003601)", kTimes},
+      {R"("exp": 1700007200)", kTimes},
+      {R"("exp": 1700000000)", kTimes},
+      {R"("exp": "1700003600")", kTimes},
+      {R"("exp": 1e300)", kTimes},
+      {R"("exp": -1)", kTimes},
+      {R"("iat": null)", kTimes},
+      {R"("nbf": 1700000091)", kFuture},
       {R"("nbf": 1700000089)", ""},
-      {R"("nbf": "soon")", "TOKEN_MALFORMED"},
-      {R"("iat": 1700000091, "exp": 1700000200)", "TOKEN_NOT_YET_VALID"},
-      {R"("roles": "admin")", "TOKEN_MALFORMED"},
-      {R"("roles": [1])", "TOKEN_MALFORMED"},
-      {R"("islands": "eu-1")", "TOKEN_MALFORMED"},
-      {R"("models": "digits")", "TOKEN_MALFORMED"},
+      {R"("nbf": "soon")", kTimes},
+      {R"("iat": 1700000091, "exp": 1700000200)", kFuture},
+      {R"("roles": "admin")", kForm},
+      {R"("roles": [1])", kForm},
+      {R"("islands": "eu-1")", kForm},
+      {R"("models": "digits")", kForm},
       {R"("jti": "77")", ""},
-      {R"("jti": 77)", "TOKEN_MALFORMED"},
-      {R"("jti": null)", "TOKEN_MALFORMED"},
+      {R"("jti": 77)", kForm},
+      {R"("jti": null)", kForm},
   };
-  for (const Case& one : cases) EXPECT_EQ(ReasonOf(Ec(Claims(one.changes))), one.reason) << one.changes;
+  for (const Case& one : cases) EXPECT_EQ(RefusalOf(Ec(Claims(one.changes))), one.reason) << one.changes;
 }
 
 TEST_F(JwtTest, ATokenEndsWithALittleLeeway) {
   const std::string token = Ec(Claims());
-  EXPECT_EQ(ReasonOf(token, absl::FromUnixSeconds(kIssuedAt + 3600 + 30)), "");
-  EXPECT_EQ(ReasonOf(token, absl::FromUnixSeconds(kIssuedAt + 3600 + 31)), "TOKEN_EXPIRED");
-  EXPECT_EQ(ReasonOf(token, absl::FromUnixSeconds(kIssuedAt - 30)), "");
-  EXPECT_EQ(ReasonOf(token, absl::FromUnixSeconds(kIssuedAt - 31)), "TOKEN_NOT_YET_VALID");
+  EXPECT_EQ(RefusalOf(token, absl::FromUnixSeconds(kIssuedAt + 3600 + 30)), "");
+  EXPECT_EQ(RefusalOf(token, absl::FromUnixSeconds(kIssuedAt + 3600 + 31)), "TOKEN_EXPIRED");
+  EXPECT_EQ(RefusalOf(token, absl::FromUnixSeconds(kIssuedAt - 30)), "");
+  EXPECT_EQ(RefusalOf(token, absl::FromUnixSeconds(kIssuedAt - 31)), kFuture);
 }
 
 TEST_F(JwtTest, RolesAndIslandsAreCutToTheIssuers) {
@@ -214,7 +230,7 @@ TEST_F(JwtTest, BrokenFormsAreRefused) {
         good + "=", good + " ", good + "\n", "\x80\x81." + good, good + "\xff", parts[0] + ".e30.",
         JoinJwt("[]", Claims(), "x"), JoinJwt(R"({"alg": "ES256", "crit": ["b64"]})", Claims(), "x"),
         JoinJwt(R"({"alg": "ES256"})", "[1]", "x"), std::string(9000, 'a')}) {
-    EXPECT_EQ(ReasonOf(token), "TOKEN_MALFORMED") << token.substr(0, 100);
+    EXPECT_EQ(RefusalOf(token), kForm) << token.substr(0, 100);
   }
   EXPECT_TRUE(LooksLikeJwt(good));
   EXPECT_FALSE(LooksLikeJwt("atoll_abc"));
@@ -238,13 +254,13 @@ TEST_F(JwtTest, KeysOfAnIssuerAreReplacedOneAfterTheOther) {
   const testing::SigningKey next = testing::MakeEcSigningKey();
   const std::string old_token = Ec(Claims());
   const std::string next_token = SignJwt(next, R"({"alg": "ES256"})", Claims());
-  EXPECT_EQ(ReasonOf(next_token), "TOKEN_SIGNATURE");
+  EXPECT_EQ(RefusalOf(next_token), kSignature);
   issuers_[0].keys = ParseJwtKeys(ec_.public_pem + next.public_pem, "keys.pem").value();
-  EXPECT_EQ(ReasonOf(old_token), "");
-  EXPECT_EQ(ReasonOf(next_token), "");
+  EXPECT_EQ(RefusalOf(old_token), "");
+  EXPECT_EQ(RefusalOf(next_token), "");
   issuers_[0].keys = ParseJwtKeys(next.public_pem, "keys.pem").value();
-  EXPECT_EQ(ReasonOf(old_token), "TOKEN_SIGNATURE");
-  EXPECT_EQ(ReasonOf(next_token), "");
+  EXPECT_EQ(RefusalOf(old_token), kSignature);
+  EXPECT_EQ(RefusalOf(next_token), "");
 }
 
 TEST_F(JwtTest, NoMessageRepeatsTheToken) {

@@ -12,7 +12,7 @@ namespace atl::rpc {
 absl::Status CheckListenAddress(const std::string& address);
 
 // OK when "host:port" could be bound just now; nothing stays bound, so the server's own start may still fail. OK, too,
-// for port 0 and for a host that is not known: Server::Start says what is wrong with it. Errors of CheckListenAddress;
+// for a host that is not known: Server::Start says what is wrong with it. Errors of CheckListenAddress;
 // UNAVAILABLE, reason CANNOT_LISTEN. Blocks while the host's name is looked up.
 absl::Status ProbeListen(const std::string& address);
 

@@ -31,13 +31,8 @@ class OpenStreams::Entry final : public grpc::experimental::Interceptor {
  private:
   void Enter() {
     const auto start = std::make_shared<const CallStart>(StartOf(info_->method(), *info_->server_context()));
-    {
-      const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
-      streams_->open_.emplace(this, start);
-    }
-    // After it entered: files that change from here on are those of a Cut that finds it.
-    const absl::Status status = streams_->judge_ ? streams_->judge_(*start) : absl::OkStatus();
-    if (!status.ok()) streams_->CutOne(this, start, status);
+    const std::lock_guard<std::recursive_mutex> lock(streams_->mutex_);
+    streams_->open_.emplace(this, start);
   }
 
   const std::shared_ptr<OpenStreams> streams_;
@@ -68,16 +63,15 @@ void OpenStreams::Cut(const Judge& judge) {
     open.assign(open_.begin(), open_.end());
   }
   for (const auto& [entry, start] : open) {
-    if (const absl::Status status = judge(*start); !status.ok()) CutOne(entry, start, status);
+    const absl::Status why = judge(*start);
+    if (why.ok()) continue;
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    // Another stream may have taken the place of its entry in memory, but not of its start.
+    const auto found = open_.find(entry);
+    if (found == open_.end() || found->second != start) continue;  // it has ended
+    spdlog::warn("{}: an open stream is cut: {}", start->method, std::string(why.message()));
+    entry->Cancel();
   }
-}
-
-void OpenStreams::CutOne(const Entry* entry, const std::shared_ptr<const CallStart>& start, const absl::Status& why) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  const auto found = open_.find(entry);
-  if (found == open_.end() || found->second != start) return;  // it has ended
-  spdlog::warn("{}: an open stream is cut: {}", start->method, std::string(why.message()));
-  entry->Cancel();
 }
 
 size_t OpenStreams::size() const {

@@ -21,10 +21,6 @@ class OpenStreams : public std::enable_shared_from_this<OpenStreams> {
  public:
   using Judge = std::function<absl::Status(const CallStart&)>;
 
-  // Who judges streams when they enter, by the files of that time: a guard may have let them in by those before. Before
-  // the first stream. Called from serving threads; must not block.
-  void JudgeNew(Judge judge) { judge_ = std::move(judge); }
-
   // For a server's builder; what it makes keeps this object.
   std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> Interceptors();
 
@@ -38,10 +34,6 @@ class OpenStreams : public std::enable_shared_from_this<OpenStreams> {
   class Entry;
   class Factory;
 
-  // Where it is still open: another stream may have taken the place of its entry in memory, but not of its start.
-  void CutOne(const Entry* entry, const std::shared_ptr<const CallStart>& start, const absl::Status& why);
-
-  Judge judge_;  // null: none
   // Recursive: a stream that is cancelled may end, and leave, within the cancelling call.
   mutable std::recursive_mutex mutex_;
   std::unordered_map<const Entry*, std::shared_ptr<const CallStart>> open_;

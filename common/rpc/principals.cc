@@ -68,6 +68,10 @@ class PrincipalsReader {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_PRINCIPALS", message);
   }
 
+  static absl::Status Missing(const std::string& path, const YamlNode& node, std::string_view expected) {
+    return FieldError(path, "INVALID_PRINCIPALS", fmt::format("expected {}, found none ({})", expected, node.where));
+  }
+
   static absl::Status CheckFields(const YamlNode& node, const std::string& path,
                                   const std::vector<std::string>& known) {
     if (node.kind != YamlNode::Kind::kMap) return Wrong(path, node, "a mapping");
@@ -100,11 +104,7 @@ class PrincipalsReader {
   static absl::Status ReadText(const YamlNode& node, const std::string& path, const char* name, bool required,
                                std::string* text) {
     const YamlNode* value = node.Find(name);
-    if (value == nullptr) {
-      if (!required) return absl::OkStatus();
-      return FieldError(path + "." + name, "INVALID_PRINCIPALS",
-                        fmt::format("expected a text, found none ({})", node.where));
-    }
+    if (value == nullptr) return required ? Missing(path + "." + name, node, "a text") : absl::OkStatus();
     const bool good =
         value->kind == YamlNode::Kind::kScalar && !value->text.empty() && value->text.size() <= kMaxName &&
         std::ranges::none_of(value->text, [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); });
@@ -135,20 +135,16 @@ class PrincipalsReader {
   static absl::Status ReadRoles(const YamlNode& node, const std::string& path, RoleSet* roles) {
     std::vector<std::string> names;
     ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "roles", &names));
-    if (names.empty()) {
-      return FieldError(path + ".roles", "INVALID_PRINCIPALS",
-                        fmt::format("expected some of {}, found none ({})", RoleNames(RoleSet::All()), node.where));
-    }
+    const std::string expected = "some of " + RoleNames(RoleSet::All());
     for (const std::string& name : names) {
       const std::optional<Role> role = ParseRole(name);
       if (!role) {
         return FieldError(path + ".roles", "INVALID_PRINCIPALS",
-                          fmt::format("expected some of {}, found {} ({})", RoleNames(RoleSet::All()), Quoted(name),
-                                      node.Find("roles")->where));
+                          fmt::format("expected {}, found {} ({})", expected, Quoted(name), node.Find("roles")->where));
       }
       roles->Add(*role);
     }
-    return absl::OkStatus();
+    return names.empty() ? Missing(path + ".roles", node, expected) : absl::OkStatus();
   }
 
   // Who acts for islands says for which: a forgotten line must not mean all of them.
@@ -156,9 +152,7 @@ class PrincipalsReader {
                                   std::vector<std::string>* islands) {
     ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "islands", islands));
     if (!roles.Has(Role::kIsland) || !islands->empty()) return absl::OkStatus();
-    return FieldError(
-        path + ".islands", "INVALID_PRINCIPALS",
-        fmt::format("expected names of islands beside the role island, as [eu-*], found none ({})", node.where));
+    return Missing(path + ".islands", node, "names of islands beside the role island, as [eu-*]");
   }
 
   // Without the line every model; an empty list is none.
@@ -212,10 +206,7 @@ class PrincipalsReader {
     std::vector<std::string> certificates;
     ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "token_sha256", &tokens));
     ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "certificate", &certificates));
-    if (tokens.empty() && certificates.empty()) {
-      return FieldError(path, "INVALID_PRINCIPALS",
-                        fmt::format("expected token_sha256 or certificate, found neither ({})", node.where));
-    }
+    if (tokens.empty() && certificates.empty()) return Missing(path, node, "token_sha256 or certificate");
     const size_t index = principals_->principals_.size();
     for (const std::string& token : tokens) {
       // What stands there may be the token itself: it is not repeated.
@@ -279,16 +270,24 @@ absl::Status Refused(std::string_view reason, std::string_view message) {
 
 constexpr char kSubjectUrl[] = "atoll/subject";
 
-// Returns the same refusal with the subject of its credential.
-absl::Status WithSubject(absl::Status refusal, std::string_view subject) {
+// Adds the subject of the credential, for SubjectOfRefused.
+absl::Status Refused(std::string_view reason, std::string_view message, std::string_view subject) {
+  absl::Status refusal = Refused(reason, message);
   refusal.SetPayload(kSubjectUrl, absl::Cord(std::string(subject)));
   return refusal;
 }
 
-absl::Status CheckDenied(const DenyList& denied, const Principal& principal) {
-  if (!denied.subjects.contains(principal.subject)) return absl::OkStatus();
-  return WithSubject(Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(principal.subject))),
-                     principal.subject);
+// OK where the caller may call at `now`.
+absl::Status CheckInForce(const Principal& principal, const DenyList& denied, absl::Time now) {
+  const std::string& subject = principal.subject;
+  if (denied.subjects.contains(subject)) {
+    return Refused("TOKEN_REVOKED", fmt::format("{} is on the deny list", Quoted(subject)), subject);
+  }
+  if (now < principal.expires) return absl::OkStatus();
+  return Refused("TOKEN_EXPIRED",
+                 fmt::format("the entry of {} expired at {}", Quoted(subject),
+                             absl::FormatTime(principal.expires, absl::UTCTimeZone())),
+                 subject);
 }
 
 }  // namespace
@@ -360,19 +359,6 @@ absl::StatusOr<Principals> Principals::Parse(std::string_view yaml, std::string_
   return principals;
 }
 
-absl::StatusOr<Principal> Principals::CheckToken(std::string_view bearer, const DenyList& denied,
-                                                 absl::Time now) const {
-  // Looked up by its hash, which nobody can steer: how long that takes tells nothing of other tokens.
-  const auto found = by_token_.find(TokenHash(bearer));
-  if (found == by_token_.end()) return Refused("TOKEN_UNKNOWN", "the token is not one of this service's");
-  const Principal& principal = principals_[found->second];
-  ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
-  if (now < principal.expires) return principal;
-  return WithSubject(Refused("TOKEN_EXPIRED", fmt::format("the token of {} expired at {}", Quoted(principal.subject),
-                                                          absl::FormatTime(principal.expires, absl::UTCTimeZone()))),
-                     principal.subject);
-}
-
 absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const DenyList& denied, absl::Time now) const {
   ATOLL_ASSIGN_OR_RETURN(JwtClaims claims, VerifyJwt(bearer, issuers_, now));
   Principal principal;
@@ -382,36 +368,34 @@ absl::StatusOr<Principal> Principals::CheckJwt(std::string_view bearer, const De
   principal.islands = std::move(claims.islands);
   principal.models = std::move(claims.models);
   principal.expires = claims.expires + kJwtLeeway;
-  if (!claims.id.empty() && denied.jtis.contains(claims.id)) {
-    return WithSubject(
-        Refused("TOKEN_REVOKED", fmt::format("the token of {} is on the deny list", Quoted(principal.subject))),
-        principal.subject);
+  if (denied.jtis.contains(claims.id)) {
+    return Refused("TOKEN_REVOKED", fmt::format("the token of {} is on the deny list", Quoted(principal.subject)),
+                   principal.subject);
   }
-  ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
+  ATOLL_RETURN_IF_ERROR(CheckInForce(principal, denied, now));
   return principal;
 }
 
 absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<const std::string> certificate_names,
                                             const DenyList& denied, absl::Time now) const {
+  const auto entry = [&](size_t index) -> absl::StatusOr<Principal> {
+    ATOLL_RETURN_IF_ERROR(CheckInForce(principals_[index], denied, now));
+    return principals_[index];
+  };
   if (!bearer.empty()) {
-    // The list knows a JWT by the part that its issuer signed.
+    // Looked up by its hash, which nobody can steer: how long that takes tells nothing of other tokens.
+    const auto found = by_token_.find(TokenHash(bearer));
+    // The list knows a JWT by the part that its issuer signed. Whose it is stays unknown.
     if (denied.tokens.contains(TokenHash(LooksLikeJwt(bearer) ? SignedPart(bearer) : bearer))) {
-      const absl::Status refused = Refused("TOKEN_REVOKED", "the token is on the deny list");
-      // A JWT's signature is not looked at: whose it is stays unknown.
-      const auto found = by_token_.find(TokenHash(bearer));
-      return found == by_token_.end() ? refused : WithSubject(refused, principals_[found->second].subject);
+      return Refused("TOKEN_REVOKED", "the token is on the deny list",
+                     found == by_token_.end() ? "" : principals_[found->second].subject);
     }
-    return LooksLikeJwt(bearer) ? CheckJwt(bearer, denied, now) : CheckToken(bearer, denied, now);
+    if (LooksLikeJwt(bearer)) return CheckJwt(bearer, denied, now);
+    if (found == by_token_.end()) return Refused("TOKEN_UNKNOWN", "the token is not one of this service's");
+    return entry(found->second);
   }
   for (const std::string& name : certificate_names) {
-    const auto found = by_certificate_.find(name);
-    if (found == by_certificate_.end()) continue;
-    const Principal& principal = principals_[found->second];
-    ATOLL_RETURN_IF_ERROR(CheckDenied(denied, principal));
-    if (now < principal.expires) return principal;
-    return WithSubject(Refused("TOKEN_EXPIRED", fmt::format("the entry of {} expired at {}", Quoted(principal.subject),
-                                                            absl::FormatTime(principal.expires, absl::UTCTimeZone()))),
-                       principal.subject);
+    if (const auto found = by_certificate_.find(name); found != by_certificate_.end()) return entry(found->second);
   }
   if (!certificate_names.empty()) {
     return Refused("CERTIFICATE_UNKNOWN",
@@ -423,7 +407,8 @@ absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<c
 
 std::string SubjectOfRefused(const absl::StatusOr<Principal>& caller, std::span<const std::string> certificate_names) {
   if (caller.ok()) return caller->subject;
-  if (const auto subject = caller.status().GetPayload(kSubjectUrl)) return std::string(*subject);
+  const auto subject = caller.status().GetPayload(kSubjectUrl);
+  if (subject && !subject->empty()) return std::string(*subject);
   return certificate_names.empty() ? "" : certificate_names.front();
 }
 

@@ -90,7 +90,6 @@ class Principals {
     std::string subject_prefix;
     Quota quota;
   };
-  absl::StatusOr<Principal> CheckToken(std::string_view bearer, const DenyList& denied, absl::Time now) const;
   absl::StatusOr<Principal> CheckJwt(std::string_view bearer, const DenyList& denied, absl::Time now) const;
 
   std::vector<Principal> principals_;

@@ -82,7 +82,7 @@ principals:
   EXPECT_EQ(reason("", {"somebody"}), "CERTIFICATE_UNKNOWN");
   // A token decides: a good certificate does not make up for a bad one.
   EXPECT_EQ(reason("four", {"eu.example.org"}), "TOKEN_UNKNOWN");
-  EXPECT_EQ(reason("a.b.c", {}), "TOKEN_MALFORMED");
+  EXPECT_EQ(reason("a.b.c", {}), "TOKEN_INVALID");
   EXPECT_EQ(reason("one", {}, {.subjects = {"ann"}}), "TOKEN_REVOKED");
   EXPECT_EQ(reason("one", {}, {.tokens = {TokenHash("one")}}), "TOKEN_REVOKED");
   EXPECT_EQ(reason("", {"eu.example.org"}, {.subjects = {"eu"}}), "TOKEN_REVOKED");

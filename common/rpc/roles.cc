@@ -80,10 +80,6 @@ const Access* Exactly(std::string_view method) {
 
 }  // namespace
 
-std::string_view RoleName(Role role) {
-  return kNames[static_cast<size_t>(role)];
-}
-
 std::optional<Role> ParseRole(std::string_view name) {
   const auto found = std::ranges::find(kNames, name);
   if (found == kNames.end()) return std::nullopt;

@@ -39,8 +39,7 @@ class RoleSet {
   uint32_t bits_ = 0;
 };
 
-// "admin", "submitter", …
-std::string_view RoleName(Role role);
+// The role of a name: "admin", "submitter", …
 std::optional<Role> ParseRole(std::string_view name);
 // "island, reader"; "no role" for none.
 std::string RoleNames(RoleSet roles);

@@ -117,7 +117,7 @@ TEST(RolesTest, TheMessageNamesWhatWasExpectedAndFound) {
 TEST(RolesTest, NamesAreReadBack) {
   for (const Role role :
        {Role::kAdmin, Role::kSubmitter, Role::kSampler, Role::kIsland, Role::kExpert, Role::kRouter, Role::kReader}) {
-    EXPECT_EQ(ParseRole(RoleName(role)), role);
+    EXPECT_EQ(ParseRole(RoleNames({role})), role);
   }
   EXPECT_EQ(ParseRole("root"), std::nullopt);
   EXPECT_EQ(RoleNames({Role::kReader, Role::kIsland}), "island, reader");

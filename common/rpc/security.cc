@@ -77,21 +77,9 @@ absl::Status CheckTime(const X509* certificate, const std::string& path) {
 
 // The file's next certificate; null behind the last one, and at one that cannot be read.
 X509Ptr NextOf(BIO* reader) {
+  X509Ptr next(PEM_read_bio_X509(reader, nullptr, nullptr, nullptr));
   ERR_clear_error();
-  return X509Ptr(PEM_read_bio_X509(reader, nullptr, nullptr, nullptr));
-}
-
-// Of a file whose text NextOf has read until it gave null: OK where nothing of it is left. gRPC would take what stands
-// before a break for all of it.
-absl::Status CheckWhole(std::string_view text, const std::string& path) {
-  constexpr std::string_view kBegin = "-----BEGIN CERTIFICATE-----";
-  const unsigned long error = ERR_peek_last_error();
-  ERR_clear_error();
-  const std::string_view last_line = text.substr(text.rfind('\n') + 1);
-  const bool ended = ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
-  if (ended && (last_line.empty() || !kBegin.starts_with(last_line))) return absl::OkStatus();
-  return BadFile("CERTIFICATES_CUT", path,
-                 "expected whole certificates (PEM), found one that is cut off or broken behind the first");
+  return next;
 }
 
 // OK where one of the file's certificates is in its time: where a new authority takes the place of an old one, that may
@@ -99,40 +87,21 @@ absl::Status CheckWhole(std::string_view text, const std::string& path) {
 absl::Status CheckAuthorities(const std::string& path) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(path, "certificates of authorities"));
   const BioPtr reader = Reader(text);
-  absl::Status first = NoCertificate(path);
-  bool any = false;
-  bool good = false;
+  absl::Status first;
   while (const X509Ptr certificate = NextOf(reader.get())) {
     const absl::Status status = CheckTime(certificate.get(), path);
-    good |= status.ok();
-    if (!std::exchange(any, true)) first = status;
+    if (status.ok()) return status;
+    first.Update(status);
   }
-  const absl::Status whole = CheckWhole(text, path);
-  if (!any) return first;
-  ATOLL_RETURN_IF_ERROR(whole);
-  return good ? absl::OkStatus() : first;
-}
-
-// OK where the file has certificates, in their time or not: one that is past keeps no port shut.
-absl::Status CheckAuthoritiesFormat(const std::string& path) {
-  const absl::Status status = CheckAuthorities(path);
-  const std::string reason = ErrorReason(status);
-  return reason == "CERTIFICATE_EXPIRED" || reason == "CERTIFICATE_NOT_YET_VALID" ? absl::OkStatus() : status;
+  return first.ok() ? NoCertificate(path) : first;
 }
 
 // The first of a chain is the process's own. Sets `end` to when it ends, where it can be read.
 absl::Status CheckIdentity(const std::string& certificate_path, const std::string& key_path, absl::Time* end) {
   ATOLL_ASSIGN_OR_RETURN(const std::string chain, Contents(certificate_path, "certificate"));
-  const BioPtr reader = Reader(chain);
-  const X509Ptr certificate = NextOf(reader.get());
-  if (certificate == nullptr) {
-    ERR_clear_error();
-    return NoCertificate(certificate_path);
-  }
+  const X509Ptr certificate = NextOf(Reader(chain).get());
+  if (certificate == nullptr) return NoCertificate(certificate_path);
   *end = TimeOf(X509_get0_notAfter(certificate.get()));
-  while (NextOf(reader.get()) != nullptr) {
-  }
-  const absl::Status whole = CheckWhole(chain, certificate_path);
   ATOLL_RETURN_IF_ERROR(CheckTime(certificate.get(), certificate_path));
   ATOLL_ASSIGN_OR_RETURN(const std::string text, Contents(key_path, "private key"));
   // Without a callback OpenSSL would ask the terminal for a password.
@@ -140,10 +109,10 @@ absl::Status CheckIdentity(const std::string& certificate_path, const std::strin
   const KeyPtr key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr, no_password, nullptr));
   const bool fits = key != nullptr && X509_check_private_key(certificate.get(), key.get()) == 1;
   ERR_clear_error();
-  if (key == nullptr)
-    return BadFile("INVALID_KEY", key_path, "expected a private key (PEM, without password), found none");
-  if (fits) return whole;
-  return BadFile("INVALID_KEY", key_path, fmt::format("expected the key of {}, found another", certificate_path));
+  if (fits) return absl::OkStatus();
+  return BadFile("INVALID_KEY", key_path,
+                 key == nullptr ? "expected a private key (PEM, without password), found none"
+                                : fmt::format("expected the key of {}, found another", certificate_path));
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
@@ -239,12 +208,6 @@ absl::StatusOr<std::shared_ptr<const Security>> Security::Make(const SecurityOpt
     streams->Cut([&now](const CallStart& start) { return StillLetIn(now, start); });
   };
   ATOLL_ASSIGN_OR_RETURN(security->authenticator_, Authenticator::Open(authenticator, clock));
-  // Weak: the authenticator keeps the streams.
-  security->open_streams_->JudgeNew(
-      [weak = std::weak_ptr<const Authenticator>(security->authenticator_)](const CallStart& start) {
-        const std::shared_ptr<const Authenticator> now = weak.lock();
-        return now == nullptr ? absl::OkStatus() : StillLetIn(*now, start);
-      });
   security->guard_ = std::make_shared<Guard>(security->authenticator_);
   return security;
 }
@@ -264,20 +227,14 @@ absl::Status Security::LoadTls() {
   if (!tls_->authorities.empty()) ATOLL_RETURN_IF_ERROR(CheckAuthorities(tls_->authorities));
   tls_->provider = WatchFiles(folder, tls_->authorities);
   if (tls_->identity) {
-    std::vector<std::string> files = {certificate, key};
-    std::vector<std::string> authorities;
-    for (const std::string& file : {tls_->authorities, tls_->of_clients}) {
-      if (!file.empty() && (authorities.empty() || authorities.front() != file)) authorities.push_back(file);
-    }
-    files.insert(files.end(), authorities.begin(), authorities.end());
-    const auto check = [certificate, key, authorities](absl::Time* ends) {
+    const auto check = [certificate, key, servers = tls_->authorities, clients = tls_->of_clients](absl::Time* ends) {
       absl::Status status = CheckIdentity(certificate, key, ends);
-      for (const std::string& file : authorities) {
-        if (status.ok()) status = CheckAuthoritiesFormat(file);
+      for (const std::string& file : {servers, clients}) {
+        if (!file.empty()) status.Update(CheckAuthorities(file));
       }
       return status;
     };
-    tls_->watch = std::make_unique<IdentityWatch>(std::move(files), check, end);
+    tls_->watch = std::make_unique<IdentityWatch>(check, end);
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,7 @@
 // {reason, domain "atoll", metadata {"field": path}}, and comes back with the same reason and field.
 #pragma once
 
-#include <string_view>
+#include <string>
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
@@ -18,7 +18,7 @@ grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
 // The reason of an error that names none: "UNAVAILABLE", "INVALID_ARGUMENT", …: the code's own name.
-std::string_view DefaultReason(absl::StatusCode code);
+std::string DefaultReason(absl::StatusCode code);
 
 // Whether a caller may try the same idempotent call again: UNAVAILABLE only.
 bool IsRetryable(const absl::Status& status);

@@ -76,7 +76,7 @@ std::string RefusalOf(const Credential& credential) {
     case State::kNone:
       return "CREDENTIAL_REQUIRED";
     case State::kWrong:
-      return credential.kind == Kind::kToken ? "TOKEN_UNKNOWN" : "TOKEN_SIGNATURE";
+      return credential.kind == Kind::kToken ? "TOKEN_UNKNOWN" : "TOKEN_INVALID";
     case State::kExpired:
       return "TOKEN_EXPIRED";
     case State::kRevoked:

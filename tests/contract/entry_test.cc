@@ -183,7 +183,7 @@ TEST_F(EntryTest, ASecondCredentialBesideTheFirstIsRefused) {
     const auto stub = atlpb::job::v1::JobService::NewStub(channel_);
     atlpb::job::v1::ListJobsResponse response;
     const absl::Status status = rpc::FromGrpc(stub->ListJobs(&context, {}, &response));
-    EXPECT_EQ(ErrorReason(status), "TOKEN_MALFORMED") << status;
+    EXPECT_EQ(ErrorReason(status), "TOKEN_INVALID") << status;
   }
 }
 
