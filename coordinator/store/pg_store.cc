@@ -87,7 +87,7 @@ PgStore::~PgStore() {
 }
 
 absl::Status PgStore::AdoptEpoch(int64_t epoch) {
-  ATOLL_RETURN_IF_ERROR(SqlStore::AdoptEpoch(epoch));
+  ATOLL_RETURN_IF_ERROR(Store::AdoptEpoch(epoch));
   promoted_ = false;
   // A process that dies before this takes one more epoch than it must.
   return Write("settle_lease", [&](Transaction&) { return SettleLease(*pg_); });

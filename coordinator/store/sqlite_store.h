@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/store/sql_store.h"
+#include "coordinator/store/store.h"
 
 namespace atl::store {
 
@@ -17,7 +17,7 @@ struct SqliteStoreOptions {
   OnStoreLost on_lost;
 };
 
-class SqliteStore : public SqlStore {
+class SqliteStore : public Store {
  public:
   // Opens, checks and migrates the file, creating it and its folder when absent. FAILED_PRECONDITION (STORE_IN_USE)
   // while another coordinator has it; else as Store and Migrate.
@@ -26,7 +26,7 @@ class SqliteStore : public SqlStore {
 
  private:
   SqliteStore(const SqliteStoreOptions& options, int lock_descriptor)
-      : SqlStore(options.path, options.on_lost), lock_descriptor_(lock_descriptor) {}
+      : Store(options.path, options.on_lost), lock_descriptor_(lock_descriptor) {}
 
   const int lock_descriptor_;
 };

@@ -1,4 +1,4 @@
-// The coordinator's durable state behind a small interface; sqlite_store.h and pg_store.h implement it.
+// The coordinator's durable state over any Database; sqlite_store.h and pg_store.h open one.
 //
 // Writes are transactions: everything in the body of Write happens or nothing, and is on disk once Write returned OK.
 // Islands' writes are fenced inside the transaction that they guard (CheckFence).
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,9 @@
 #include "coordinator/leases/membership.h"
 
 namespace atl::store {
+
+class Database;
+class Statement;
 
 struct AttemptRow {
   std::string task_id;
@@ -95,99 +99,113 @@ struct DeletedJob {
 // Valid inside the body of Store::Write only. Any error that a method returns must be returned by the body.
 class Transaction {
  public:
-  virtual ~Transaction() = default;
+  Transaction(Database* database, int64_t store_epoch) : database_(*database), store_epoch_(store_epoch) {}
 
   // OK when (store epoch, attempt, secret) are those of the task's active attempt; ABORTED (STALE_ATTEMPT) otherwise.
-  virtual absl::Status CheckFence(const spec::LeaseToken& token) = 0;
+  absl::Status CheckFence(const spec::LeaseToken& token);
 
   // The next revision of the store; the same for the rest of the transaction.
-  virtual absl::StatusOr<int64_t> NextRevision() = 0;
+  absl::StatusOr<int64_t> NextRevision();
 
   // Inserts the job and all of its tasks.
-  virtual absl::Status InsertJob(const jobs::JobRecord& record) = 0;
+  absl::Status InsertJob(const jobs::JobRecord& record);
   // State, times, message, version and revision of a job that exists.
-  virtual absl::Status UpdateJob(const jobs::Job& job) = 0;
+  absl::Status UpdateJob(const jobs::Job& job);
   // Everything but kind, index and dependencies of a task that exists; writes its outputs.
-  virtual absl::Status UpdateTask(const jobs::Task& task) = 0;
+  absl::Status UpdateTask(const jobs::Task& task);
   // The last progress of a task that is being completed.
-  virtual absl::Status InsertFinalProgress(std::string_view task_id, const spec::Progress& progress) = 0;
+  absl::Status InsertFinalProgress(std::string_view task_id, const spec::Progress& progress);
   // Forgets the job but for a tombstone; model versions stay.
-  virtual absl::Status DeleteJob(std::string_view job_id, absl::Time now) = 0;
+  absl::Status DeleteJob(std::string_view job_id, absl::Time now);
   // Forgets the tombstone too: its files are gone.
-  virtual absl::Status ForgetDeletedJob(std::string_view job_id) = 0;
+  absl::Status ForgetDeletedJob(std::string_view job_id);
 
-  virtual absl::Status InsertAttempt(const AttemptRow& attempt) = 0;
+  absl::Status InsertAttempt(const AttemptRow& attempt);
   // Another secret for an attempt that is active: the one of before is void.
-  virtual absl::Status ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256) = 0;
-  virtual absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) = 0;
+  absl::Status ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256);
+  absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now);
   // The newest rollback of the task.
-  virtual absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) = 0;
+  absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback);
 
-  virtual absl::Status InsertCheckpoint(const CheckpointRow& checkpoint) = 0;
-  virtual absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id) = 0;
-  virtual absl::Status MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) = 0;
+  absl::Status InsertCheckpoint(const CheckpointRow& checkpoint);
+  absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id);
+  absl::Status MarkCheckpoint(std::string_view manifest_uri, CheckpointState state);
   // FAILED_PRECONDITION (CHECKPOINT_NOT_DELETING) for a row that is still COMMITTED.
-  virtual absl::Status DeleteCheckpoint(std::string_view manifest_uri) = 0;
+  absl::Status DeleteCheckpoint(std::string_view manifest_uri);
 
   // Everything but whether it is drained.
-  virtual absl::Status PutIsland(const leases::Island& island, absl::Time now) = 0;
-  virtual absl::Status DeleteIsland(std::string_view island_id) = 0;
+  absl::Status PutIsland(const leases::Island& island, absl::Time now);
+  absl::Status DeleteIsland(std::string_view island_id);
   // Why an island that exists is drained; empty: it is not.
-  virtual absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason) = 0;
+  absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason);
 
-  virtual absl::Status InsertModelVersion(const ModelVersionRow& version) = 0;
+  absl::Status InsertModelVersion(const ModelVersionRow& version);
   // Unset when the model has none yet.
-  virtual absl::StatusOr<std::optional<ServingRow>> Serving(std::string_view name) = 0;
-  virtual absl::StatusOr<bool> HasModelVersion(std::string_view name, std::string_view version) = 0;
+  absl::StatusOr<std::optional<ServingRow>> Serving(std::string_view name);
+  absl::StatusOr<bool> HasModelVersion(std::string_view name, std::string_view version);
   // Also appends to the history.
-  virtual absl::Status PutServing(const ServingRow& row) = 0;
+  absl::Status PutServing(const ServingRow& row);
 
-  virtual absl::StatusOr<std::optional<Answer>> FindAnswer(std::string_view caller, std::string_view method,
-                                                           std::string_view request_id) = 0;
-  virtual absl::Status InsertAnswer(const Answer& answer) = 0;
-  virtual absl::Status DeleteAnswersBefore(absl::Time time) = 0;
+  absl::StatusOr<std::optional<Answer>> FindAnswer(std::string_view caller, std::string_view method,
+                                                   std::string_view request_id);
+  absl::Status InsertAnswer(const Answer& answer);
+  absl::Status DeleteAnswersBefore(absl::Time time);
+
+ private:
+  // Runs an UPDATE or DELETE that must change exactly one row.
+  absl::Status ChangeOne(Statement& statement, std::string_view what);
+  absl::Status WriteOutputs(const jobs::Task& task);
+
+  Database& database_;
+  const int64_t store_epoch_;
+  std::optional<int64_t> revision_;
 };
+
+// Called when the process may not go on with what it has in memory: the answer to a commit is missing
+// (STORE_OUTCOME_UNKNOWN), or another coordinator has the store (STORE_SUPERSEDED). May be called on any thread. If it
+// is empty or returns, every later Write fails with the same error.
+using OnStoreLost = std::function<void(const absl::Status& why)>;
 
 // Not thread-safe: owned by the coordinator's core, behind its mutex. Every method may block on the disk.
 // Errors: UNAVAILABLE (STORE_LOCKED, STORE_FULL, STORE_IO, STORE_UNREACHABLE, STORE_OUTCOME_UNKNOWN),
 // FAILED_PRECONDITION (STORE_READ_ONLY), DATA_LOSS (STORE_CORRUPT); INTERNAL (STORE_ERROR) for what should not happen.
 class Store {
  public:
-  virtual ~Store() = default;
+  virtual ~Store();
 
   // Runs `body` in one transaction called `name`, which failpoints and messages use. Rolls back when body or commit
   // fails.
-  virtual absl::Status Write(std::string_view name, const std::function<absl::Status(Transaction&)>& body) = 0;
+  absl::Status Write(std::string_view name, const std::function<absl::Status(Transaction&)>& body);
 
   // Identity of this store's file, for ever.
-  virtual const std::string& store_id() const = 0;
+  const std::string& store_id() const { return store_id_; }
   // First half of every fencing token; 0 before AdoptEpoch was called on a new store.
-  virtual int64_t epoch() const = 0;
+  int64_t epoch() const { return epoch_; }
   // Takes a higher epoch: every token given out before is void. After MarkRestored it also holds collection, from then
   // on and over restarts.
-  virtual absl::Status AdoptEpoch(int64_t epoch) = 0;
+  virtual absl::Status AdoptEpoch(int64_t epoch);
 
   // Whether the store was taken over from a coordinator that did not let go of it: its next epoch must be a higher one.
-  virtual bool promoted() const = 0;
+  virtual bool promoted() const { return false; }
 
   // Says, durably, that this file is a copy from the past: it gets an identity of its own, so that the store it was
   // copied from finds out that it was replaced, and its next epoch holds collection. A backup is so marked already.
-  virtual absl::Status MarkRestored() = 0;
+  absl::Status MarkRestored();
   // Whether the file is a copy from the past that has not taken its own epoch yet.
-  virtual bool restored() const = 0;
+  bool restored() const { return restored_; }
   // The epoch that this store took when it was last restored; 0 when it never was. What attempts of lower epochs wrote
   // may have been committed without this store knowing.
-  virtual int64_t restored_epoch() const = 0;
+  int64_t restored_epoch() const { return restored_epoch_; }
   // Whether nothing may be deleted from the blob store: since the last restore nobody has had checkpoints taken back.
-  virtual bool collection_held() const = 0;
-  virtual absl::Status ReleaseCollection() = 0;
+  bool collection_held() const { return collection_held_; }
+  absl::Status ReleaseCollection();
 
-  virtual absl::StatusOr<std::vector<jobs::JobRecord>> UnfinishedJobs() = 0;
+  absl::StatusOr<std::vector<jobs::JobRecord>> UnfinishedJobs();
   // NOT_FOUND (JOB_UNKNOWN).
-  virtual absl::StatusOr<jobs::JobRecord> GetJob(std::string_view job_id) = 0;
+  absl::StatusOr<jobs::JobRecord> GetJob(std::string_view job_id);
 
   // Of every completed task of the job that reported any, by task.
-  virtual absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> FinalProgress(std::string_view job_id) = 0;
+  absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> FinalProgress(std::string_view job_id);
 
   struct JobPage {
     std::vector<jobs::Job> jobs;
@@ -195,27 +213,52 @@ class Store {
   };
   // Newest first; `before` 0 starts at the newest. Fewer than `limit`, and at least one, where specs are so long that a
   // message would not hold them.
-  virtual absl::StatusOr<JobPage> ListJobs(int64_t before, int32_t limit) = 0;
+  absl::StatusOr<JobPage> ListJobs(int64_t before, int32_t limit);
 
-  virtual absl::StatusOr<std::vector<AttemptRow>> ActiveAttempts() = 0;
+  absl::StatusOr<std::vector<AttemptRow>> ActiveAttempts();
   // Unset when there was never such an attempt.
-  virtual absl::StatusOr<std::optional<AttemptRow>> GetAttempt(std::string_view task_id, int64_t attempt) = 0;
-  virtual absl::StatusOr<std::vector<AttemptRow>> Attempts(std::string_view task_id) = 0;
+  absl::StatusOr<std::optional<AttemptRow>> GetAttempt(std::string_view task_id, int64_t attempt);
+  absl::StatusOr<std::vector<AttemptRow>> Attempts(std::string_view task_id);
 
   // Of one task in step order, or of all when empty.
-  virtual absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id) = 0;
+  absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id);
   // URIs of every task's outputs.
-  virtual absl::StatusOr<std::vector<std::string>> ArtifactUris() = 0;
-  virtual absl::StatusOr<std::vector<DeletedJob>> DeletedJobs() = 0;
+  absl::StatusOr<std::vector<std::string>> ArtifactUris();
+  absl::StatusOr<std::vector<DeletedJob>> DeletedJobs();
 
-  virtual absl::StatusOr<std::vector<leases::Island>> Islands() = 0;
+  absl::StatusOr<std::vector<leases::Island>> Islands();
 
   // NOT_FOUND (MODEL_UNKNOWN).
-  virtual absl::StatusOr<Model> GetModel(std::string_view name) = 0;
+  absl::StatusOr<Model> GetModel(std::string_view name);
   // By name, those after `after`.
-  virtual absl::StatusOr<std::vector<Model>> ListModels(std::string_view after, int32_t limit) = 0;
+  absl::StatusOr<std::vector<Model>> ListModels(std::string_view after, int32_t limit);
   // Oldest first.
-  virtual absl::StatusOr<std::vector<ServingRow>> ServingHistory(std::string_view name) = 0;
+  absl::StatusOr<std::vector<ServingRow>> ServingHistory(std::string_view name);
+
+ protected:
+  // `name` stands in messages.
+  Store(std::string name, OnStoreLost on_lost);
+
+  // Migrates the database, makes sure that it can be written, and reads what it says of itself.
+  absl::Status Load(std::unique_ptr<Database> database);
+  // Before what the database needs is let go of.
+  void CloseDatabase();
+
+ private:
+  absl::Status LoadMeta();
+  absl::StatusOr<int64_t> MetaNumber(std::string_view key);
+  // Returns the same error; when it says that the store is lost, after on_lost.
+  absl::Status Judge(const absl::Status& status);
+
+  const std::string name_;
+  const OnStoreLost on_lost_;
+  std::unique_ptr<Database> database_;
+  absl::Status lost_;
+  std::string store_id_;
+  int64_t epoch_ = 0;
+  bool restored_ = false;
+  int64_t restored_epoch_ = 0;
+  bool collection_held_ = false;
 };
 
 }  // namespace atl::store

@@ -1,23 +1,23 @@
-#include "coordinator/store/sql_transaction.h"
-
+// The transactions of a store.
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/spec/spec_io.h"
 #include "coordinator/leases/attempt_secret.h"
 #include "coordinator/leases/lease.h"
 #include "coordinator/store/sql_rows.h"
+#include "coordinator/store/store.h"
 #include "fmt/format.h"
 
 namespace atl::store {
 
-absl::Status SqlTransaction::ChangeOne(Statement& statement, std::string_view what) {
+absl::Status Transaction::ChangeOne(Statement& statement, std::string_view what) {
   ATOLL_RETURN_IF_ERROR(statement.Run());
   if (database_.changes() == 1) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInternal, "STORE_ERROR",
                    fmt::format("{}: expected to change 1 row, changed {}", what, database_.changes()));
 }
 
-absl::Status SqlTransaction::CheckFence(const spec::LeaseToken& token) {
+absl::Status Transaction::CheckFence(const spec::LeaseToken& token) {
   if (token.store_epoch != store_epoch_) {
     return leases::StaleAttempt(token, fmt::format("the store's epoch is {}", store_epoch_));
   }
@@ -36,7 +36,7 @@ absl::Status SqlTransaction::CheckFence(const spec::LeaseToken& token) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> SqlTransaction::NextRevision() {
+absl::StatusOr<int64_t> Transaction::NextRevision() {
   if (revision_) return *revision_;
   Statement update = database_.Prepare(
       "UPDATE meta SET value = CAST(value AS BIGINT) + 1 WHERE key = 'revision' RETURNING CAST(value AS BIGINT)");
@@ -48,7 +48,7 @@ absl::StatusOr<int64_t> SqlTransaction::NextRevision() {
   return *revision_;
 }
 
-absl::Status SqlTransaction::InsertJob(const jobs::JobRecord& record) {
+absl::Status Transaction::InsertJob(const jobs::JobRecord& record) {
   const jobs::Job& job = record.job;
   Statement insert =
       database_.Prepare(fmt::format("INSERT INTO jobs ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kJobColumns));
@@ -68,7 +68,7 @@ absl::Status SqlTransaction::InsertJob(const jobs::JobRecord& record) {
   return absl::OkStatus();
 }
 
-absl::Status SqlTransaction::UpdateJob(const jobs::Job& job) {
+absl::Status Transaction::UpdateJob(const jobs::Job& job) {
   Statement update = database_.Prepare(
       "UPDATE jobs SET state = ?, end_time = ?, message = ?, model_version = ?, revision = ? WHERE job_id = ?");
   update.Bind(static_cast<int64_t>(job.state)).Bind(job.end_time).Bind(job.message).Bind(job.model_version);
@@ -76,7 +76,7 @@ absl::Status SqlTransaction::UpdateJob(const jobs::Job& job) {
   return ChangeOne(update, "updating job " + job.job_id);
 }
 
-absl::Status SqlTransaction::UpdateTask(const jobs::Task& task) {
+absl::Status Transaction::UpdateTask(const jobs::Task& task) {
   Statement update = database_.Prepare(
       "UPDATE tasks SET state = ?, attempt = ?, island_id = ?, committed_step = ?, attempt_committed = ?, failures = "
       "?, message = ?, move_from = ?, move_to = ?, move_until = ? WHERE task_id = ?");
@@ -87,7 +87,7 @@ absl::Status SqlTransaction::UpdateTask(const jobs::Task& task) {
   return WriteOutputs(task);
 }
 
-absl::Status SqlTransaction::WriteOutputs(const jobs::Task& task) {
+absl::Status Transaction::WriteOutputs(const jobs::Task& task) {
   // Outputs are written once, when the task succeeds.
   if (task.state != jobs::TaskState::kSucceeded) return absl::OkStatus();
   int64_t position = 0;
@@ -100,12 +100,12 @@ absl::Status SqlTransaction::WriteOutputs(const jobs::Task& task) {
   return absl::OkStatus();
 }
 
-absl::Status SqlTransaction::InsertFinalProgress(std::string_view task_id, const spec::Progress& progress) {
+absl::Status Transaction::InsertFinalProgress(std::string_view task_id, const spec::Progress& progress) {
   Statement insert = database_.Prepare("INSERT INTO final_progress (task_id, progress) VALUES (?, ?)");
   return insert.Bind(task_id).Bind(ProgressToJson(progress)).Run();
 }
 
-absl::Status SqlTransaction::DeleteJob(std::string_view job_id, absl::Time now) {
+absl::Status Transaction::DeleteJob(std::string_view job_id, absl::Time now) {
   Statement tombstone = database_.Prepare("INSERT INTO deleted_jobs (job_id, delete_time) VALUES (?, ?)");
   ATOLL_RETURN_IF_ERROR(tombstone.Bind(job_id).Bind(now).Run());
   Statement checkpoints =
@@ -116,12 +116,12 @@ absl::Status SqlTransaction::DeleteJob(std::string_view job_id, absl::Time now) 
   return ChangeOne(job, fmt::format("deleting job {}", job_id));
 }
 
-absl::Status SqlTransaction::ForgetDeletedJob(std::string_view job_id) {
+absl::Status Transaction::ForgetDeletedJob(std::string_view job_id) {
   Statement forget = database_.Prepare("DELETE FROM deleted_jobs WHERE job_id = ?");
   return forget.Bind(job_id).Run();
 }
 
-absl::Status SqlTransaction::InsertAttempt(const AttemptRow& attempt) {
+absl::Status Transaction::InsertAttempt(const AttemptRow& attempt) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO attempts ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kAttemptColumns));
   insert.Bind(attempt.task_id).Bind(attempt.attempt).Bind(attempt.store_epoch).Bind(attempt.island_id);
@@ -129,14 +129,14 @@ absl::Status SqlTransaction::InsertAttempt(const AttemptRow& attempt) {
   return insert.Bind(attempt.message).Bind(attempt.start_time).Bind(attempt.end_time).Bind(attempt.code).Run();
 }
 
-absl::Status SqlTransaction::ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256) {
+absl::Status Transaction::ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256) {
   Statement update =
       database_.Prepare("UPDATE attempts SET secret_sha256 = ? WHERE task_id = ? AND attempt = ? AND outcome = 1");
   update.BindBlob(secret_sha256).Bind(task_id).Bind(attempt);
   return ChangeOne(update, fmt::format("another secret for attempt {} of task {}", attempt, task_id));
 }
 
-absl::Status SqlTransaction::EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) {
+absl::Status Transaction::EndAttempt(const jobs::EndedAttempt& ended, absl::Time now) {
   Statement update = database_.Prepare(
       "UPDATE attempts SET outcome = ?, message = ?, end_time = ?, code = ? "
       "WHERE task_id = ? AND attempt = ? AND outcome = 1");
@@ -145,7 +145,7 @@ absl::Status SqlTransaction::EndAttempt(const jobs::EndedAttempt& ended, absl::T
   return ChangeOne(update, fmt::format("ending attempt {} of task {}", ended.attempt, ended.task_id));
 }
 
-absl::Status SqlTransaction::InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) {
+absl::Status Transaction::InsertRollback(std::string_view task_id, const jobs::Rollback& rollback) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO rollbacks ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", kRollbackColumns));
   insert.Bind(task_id).Bind(rollback.attempt).Bind(rollback.from_step).Bind(rollback.to_step);
@@ -153,7 +153,7 @@ absl::Status SqlTransaction::InsertRollback(std::string_view task_id, const jobs
   return insert.Bind(rollback.message).Bind(rollback.evidence_uri).Bind(rollback.time).Run();
 }
 
-absl::Status SqlTransaction::InsertCheckpoint(const CheckpointRow& row) {
+absl::Status Transaction::InsertCheckpoint(const CheckpointRow& row) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO checkpoints ({}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", kCheckpointColumns));
   const spec::CommittedCheckpoint& checkpoint = row.checkpoint;
@@ -162,17 +162,17 @@ absl::Status SqlTransaction::InsertCheckpoint(const CheckpointRow& row) {
   return insert.Bind(static_cast<int64_t>(row.state)).Bind(row.commit_time).Run();
 }
 
-absl::StatusOr<std::vector<CheckpointRow>> SqlTransaction::Checkpoints(std::string_view task_id) {
+absl::StatusOr<std::vector<CheckpointRow>> Transaction::Checkpoints(std::string_view task_id) {
   return ReadCheckpoints(database_, task_id);
 }
 
-absl::Status SqlTransaction::MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) {
+absl::Status Transaction::MarkCheckpoint(std::string_view manifest_uri, CheckpointState state) {
   Statement update = database_.Prepare("UPDATE checkpoints SET state = ? WHERE manifest_uri = ?");
   update.Bind(static_cast<int64_t>(state)).Bind(manifest_uri);
   return ChangeOne(update, fmt::format("changing the state of checkpoint {}", manifest_uri));
 }
 
-absl::Status SqlTransaction::DeleteCheckpoint(std::string_view manifest_uri) {
+absl::Status Transaction::DeleteCheckpoint(std::string_view manifest_uri) {
   Statement committed = database_.Prepare("SELECT 1 FROM checkpoints WHERE manifest_uri = ? AND state = 1");
   ATOLL_ASSIGN_OR_RETURN(const bool found, committed.Bind(manifest_uri).Step());
   if (found) {
@@ -183,7 +183,7 @@ absl::Status SqlTransaction::DeleteCheckpoint(std::string_view manifest_uri) {
   return erase.Bind(manifest_uri).Run();
 }
 
-absl::Status SqlTransaction::PutIsland(const leases::Island& island, absl::Time now) {
+absl::Status Transaction::PutIsland(const leases::Island& island, absl::Time now) {
   Statement put = database_.Prepare(
       "INSERT INTO islands (island_id, incarnation, request_id, capabilities, register_time) VALUES (?, ?, ?, ?, ?) "
       "ON CONFLICT (island_id) DO UPDATE SET incarnation = excluded.incarnation, request_id = excluded.request_id, "
@@ -192,37 +192,37 @@ absl::Status SqlTransaction::PutIsland(const leases::Island& island, absl::Time 
   return put.Bind(CapabilitiesToJson(island.capabilities)).Bind(now).Run();
 }
 
-absl::Status SqlTransaction::DeleteIsland(std::string_view island_id) {
+absl::Status Transaction::DeleteIsland(std::string_view island_id) {
   Statement erase = database_.Prepare("DELETE FROM islands WHERE island_id = ?");
   return erase.Bind(island_id).Run();
 }
 
-absl::Status SqlTransaction::SetIslandDrain(std::string_view island_id, std::string_view reason) {
+absl::Status Transaction::SetIslandDrain(std::string_view island_id, std::string_view reason) {
   Statement update = database_.Prepare("UPDATE islands SET drain_reason = ? WHERE island_id = ?");
   update.Bind(reason).Bind(island_id);
   return ChangeOne(update, fmt::format("draining island {}", island_id));
 }
 
-absl::Status SqlTransaction::InsertModelVersion(const ModelVersionRow& version) {
+absl::Status Transaction::InsertModelVersion(const ModelVersionRow& version) {
   Statement insert = database_.Prepare(
       fmt::format("INSERT INTO model_versions ({}) VALUES (?, ?, ?, ?, ?, ?, ?)", kModelVersionColumns));
   insert.Bind(version.name).Bind(version.version).Bind(version.job_id).Bind(version.uri).Bind(version.digest);
   return insert.Bind(int64_t{version.experts}).Bind(version.publish_time).Run();
 }
 
-absl::StatusOr<std::optional<ServingRow>> SqlTransaction::Serving(std::string_view name) {
+absl::StatusOr<std::optional<ServingRow>> Transaction::Serving(std::string_view name) {
   Statement row = database_.Prepare(fmt::format("SELECT {} FROM serving WHERE name = ?", kServingColumns));
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(name).Step());
   if (!found) return std::optional<ServingRow>();
   return std::optional<ServingRow>(ReadServing(row));
 }
 
-absl::StatusOr<bool> SqlTransaction::HasModelVersion(std::string_view name, std::string_view version) {
+absl::StatusOr<bool> Transaction::HasModelVersion(std::string_view name, std::string_view version) {
   Statement row = database_.Prepare("SELECT 1 FROM model_versions WHERE name = ? AND version = ?");
   return row.Bind(name).Bind(version).Step();
 }
 
-absl::Status SqlTransaction::PutServing(const ServingRow& serving) {
+absl::Status Transaction::PutServing(const ServingRow& serving) {
   constexpr std::string_view kReplace =
       " ON CONFLICT (name) DO UPDATE SET version = excluded.version, generation = excluded.generation, "
       "change_time = excluded.change_time, cause = excluded.cause";
@@ -236,8 +236,8 @@ absl::Status SqlTransaction::PutServing(const ServingRow& serving) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Answer>> SqlTransaction::FindAnswer(std::string_view caller, std::string_view method,
-                                                                 std::string_view request_id) {
+absl::StatusOr<std::optional<Answer>> Transaction::FindAnswer(std::string_view caller, std::string_view method,
+                                                              std::string_view request_id) {
   Statement row = database_.Prepare(
       "SELECT payload_hash, response, time FROM answers WHERE caller = ? AND method = ? AND request_id = ?");
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(caller).Bind(method).Bind(request_id).Step());
@@ -249,14 +249,14 @@ absl::StatusOr<std::optional<Answer>> SqlTransaction::FindAnswer(std::string_vie
   return std::optional<Answer>(std::move(answer));
 }
 
-absl::Status SqlTransaction::InsertAnswer(const Answer& answer) {
+absl::Status Transaction::InsertAnswer(const Answer& answer) {
   Statement insert = database_.Prepare(
       "INSERT INTO answers (caller, method, request_id, payload_hash, response, time) VALUES (?, ?, ?, ?, ?, ?)");
   insert.Bind(answer.caller).Bind(answer.method).Bind(answer.request_id).Bind(answer.payload_hash);
   return insert.BindBlob(answer.response).Bind(answer.time).Run();
 }
 
-absl::Status SqlTransaction::DeleteAnswersBefore(absl::Time time) {
+absl::Status Transaction::DeleteAnswersBefore(absl::Time time) {
   return database_.Prepare("DELETE FROM answers WHERE time < ?").Bind(time).Run();
 }
 

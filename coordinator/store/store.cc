@@ -1,4 +1,4 @@
-#include "coordinator/store/sql_store.h"
+#include "coordinator/store/store.h"
 
 #include <charconv>
 #include <random>
@@ -9,7 +9,6 @@
 #include "common/base/status_macros.h"
 #include "coordinator/store/migrations.h"
 #include "coordinator/store/sql_rows.h"
-#include "coordinator/store/sql_transaction.h"
 #include "fmt/format.h"
 
 namespace atl::store {
@@ -39,7 +38,14 @@ std::string NewStoreId() {
 
 }  // namespace
 
-absl::Status SqlStore::Load(std::unique_ptr<Database> database) {
+Store::Store(std::string name, OnStoreLost on_lost) : name_(std::move(name)), on_lost_(std::move(on_lost)) {}
+Store::~Store() = default;
+
+void Store::CloseDatabase() {
+  database_.reset();
+}
+
+absl::Status Store::Load(std::unique_ptr<Database> database) {
   database_ = std::move(database);
   ATOLL_RETURN_IF_ERROR(Migrate(*database_));
   // A file that cannot be written is better found now than at the first grant.
@@ -49,7 +55,7 @@ absl::Status SqlStore::Load(std::unique_ptr<Database> database) {
   return LoadMeta();
 }
 
-absl::StatusOr<int64_t> SqlStore::MetaNumber(std::string_view key) {
+absl::StatusOr<int64_t> Store::MetaNumber(std::string_view key) {
   ATOLL_ASSIGN_OR_RETURN(const std::string text, Meta(*database_, key));
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -58,7 +64,7 @@ absl::StatusOr<int64_t> SqlStore::MetaNumber(std::string_view key) {
                    fmt::format("{}: expected a number, found '{}'", key, text));
 }
 
-absl::Status SqlStore::LoadMeta() {
+absl::Status Store::LoadMeta() {
   ATOLL_ASSIGN_OR_RETURN(epoch_, MetaNumber("store_epoch"));
   ATOLL_ASSIGN_OR_RETURN(const int64_t restored, MetaNumber("restored"));
   ATOLL_ASSIGN_OR_RETURN(const int64_t held, MetaNumber("collection_held"));
@@ -71,7 +77,7 @@ absl::Status SqlStore::LoadMeta() {
   return absl::OkStatus();
 }
 
-absl::Status SqlStore::MarkRestored() {
+absl::Status Store::MarkRestored() {
   const std::string store_id = NewStoreId();
   ATOLL_RETURN_IF_ERROR(Write("mark_restored", [&](Transaction&) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(SetMeta(*database_, "restored", "1"));
@@ -82,7 +88,7 @@ absl::Status SqlStore::MarkRestored() {
   return absl::OkStatus();
 }
 
-absl::Status SqlStore::Judge(const absl::Status& status) {
+absl::Status Store::Judge(const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   if (reason != "STORE_OUTCOME_UNKNOWN" && reason != "STORE_SUPERSEDED") return status;
   lost_ = status;
@@ -90,10 +96,10 @@ absl::Status SqlStore::Judge(const absl::Status& status) {
   return status;
 }
 
-absl::Status SqlStore::Write(std::string_view name, const std::function<absl::Status(Transaction&)>& body) {
+absl::Status Store::Write(std::string_view name, const std::function<absl::Status(Transaction&)>& body) {
   ATOLL_RETURN_IF_ERROR(lost_);
   if (absl::Status status = database_->Begin(); !status.ok()) return Judge(status);
-  SqlTransaction transaction(database_.get(), epoch_);
+  Transaction transaction(database_.get(), epoch_);
   absl::Status status = body(transaction);
   if (status.ok()) status = Failpoint(fmt::format("store.{}.before_commit", name));
   if (status.ok()) status = Judge(database_->Commit());
@@ -105,7 +111,7 @@ absl::Status SqlStore::Write(std::string_view name, const std::function<absl::St
   return status.ok() ? status : Judge(OutcomeUnknown(status));
 }
 
-absl::Status SqlStore::AdoptEpoch(int64_t epoch) {
+absl::Status Store::AdoptEpoch(int64_t epoch) {
   if (epoch <= epoch_) {
     return MakeError(absl::StatusCode::kInvalidArgument, "STORE_EPOCH_NOT_HIGHER",
                      fmt::format("store {}: expected an epoch above {}, found {}", name_, epoch_, epoch));
@@ -127,18 +133,18 @@ absl::Status SqlStore::AdoptEpoch(int64_t epoch) {
   return absl::OkStatus();
 }
 
-absl::Status SqlStore::ReleaseCollection() {
+absl::Status Store::ReleaseCollection() {
   ATOLL_RETURN_IF_ERROR(
       Write("release_collection", [&](Transaction&) { return SetMeta(*database_, "collection_held", "0"); }));
   collection_held_ = false;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<jobs::JobRecord>> SqlStore::UnfinishedJobs() {
+absl::StatusOr<std::vector<jobs::JobRecord>> Store::UnfinishedJobs() {
   return ReadUnfinishedJobs(*database_);
 }
 
-absl::StatusOr<jobs::JobRecord> SqlStore::GetJob(std::string_view job_id) {
+absl::StatusOr<jobs::JobRecord> Store::GetJob(std::string_view job_id) {
   jobs::JobRecord record;
   Statement row = database_->Prepare(fmt::format("SELECT {} FROM jobs WHERE job_id = ?", kJobColumns));
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(job_id).Step());
@@ -148,7 +154,7 @@ absl::StatusOr<jobs::JobRecord> SqlStore::GetJob(std::string_view job_id) {
   return record;
 }
 
-absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> SqlStore::FinalProgress(std::string_view job_id) {
+absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> Store::FinalProgress(std::string_view job_id) {
   std::map<std::string, spec::Progress, std::less<>> progress;
   Statement row = database_->Prepare(
       "SELECT task_id, progress FROM final_progress WHERE task_id IN (SELECT task_id FROM tasks WHERE job_id = ?)");
@@ -160,7 +166,7 @@ absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> SqlStore::Fin
   return progress;
 }
 
-absl::StatusOr<Store::JobPage> SqlStore::ListJobs(int64_t before, int32_t limit) {
+absl::StatusOr<Store::JobPage> Store::ListJobs(int64_t before, int32_t limit) {
   JobPage page;
   Statement row = database_->Prepare(fmt::format(
       "SELECT {}, sequence, LENGTH(spec) FROM jobs WHERE ? = 0 OR sequence < ? ORDER BY sequence DESC LIMIT ?",
@@ -187,13 +193,13 @@ absl::StatusOr<Store::JobPage> SqlStore::ListJobs(int64_t before, int32_t limit)
   }
 }
 
-absl::StatusOr<std::vector<AttemptRow>> SqlStore::ActiveAttempts() {
+absl::StatusOr<std::vector<AttemptRow>> Store::ActiveAttempts() {
   Statement row =
       database_->Prepare(fmt::format("SELECT {} FROM attempts WHERE outcome = 1 ORDER BY task_id", kAttemptColumns));
   return ReadRows(row, ReadAttempt);
 }
 
-absl::StatusOr<std::optional<AttemptRow>> SqlStore::GetAttempt(std::string_view task_id, int64_t attempt) {
+absl::StatusOr<std::optional<AttemptRow>> Store::GetAttempt(std::string_view task_id, int64_t attempt) {
   Statement row =
       database_->Prepare(fmt::format("SELECT {} FROM attempts WHERE task_id = ? AND attempt = ?", kAttemptColumns));
   ATOLL_ASSIGN_OR_RETURN(const bool found, row.Bind(task_id).Bind(attempt).Step());
@@ -201,27 +207,27 @@ absl::StatusOr<std::optional<AttemptRow>> SqlStore::GetAttempt(std::string_view 
   return std::optional<AttemptRow>(ReadAttempt(row));
 }
 
-absl::StatusOr<std::vector<AttemptRow>> SqlStore::Attempts(std::string_view task_id) {
+absl::StatusOr<std::vector<AttemptRow>> Store::Attempts(std::string_view task_id) {
   Statement row =
       database_->Prepare(fmt::format("SELECT {} FROM attempts WHERE task_id = ? ORDER BY attempt", kAttemptColumns));
   return ReadRows(row.Bind(task_id), ReadAttempt);
 }
 
-absl::StatusOr<std::vector<CheckpointRow>> SqlStore::Checkpoints(std::string_view task_id) {
+absl::StatusOr<std::vector<CheckpointRow>> Store::Checkpoints(std::string_view task_id) {
   return ReadCheckpoints(*database_, task_id);
 }
 
-absl::StatusOr<std::vector<std::string>> SqlStore::ArtifactUris() {
+absl::StatusOr<std::vector<std::string>> Store::ArtifactUris() {
   Statement row = database_->Prepare("SELECT uri FROM artifacts");
   return ReadRows(row, [](Statement& uri) { return uri.Text(); });
 }
 
-absl::StatusOr<std::vector<DeletedJob>> SqlStore::DeletedJobs() {
+absl::StatusOr<std::vector<DeletedJob>> Store::DeletedJobs() {
   Statement row = database_->Prepare("SELECT job_id, delete_time FROM deleted_jobs");
   return ReadRows(row, [](Statement& job) { return DeletedJob{.job_id = job.Text(), .delete_time = job.Time()}; });
 }
 
-absl::StatusOr<std::vector<leases::Island>> SqlStore::Islands() {
+absl::StatusOr<std::vector<leases::Island>> Store::Islands() {
   std::vector<leases::Island> islands;
   Statement row = database_->Prepare(
       "SELECT island_id, incarnation, request_id, capabilities, drain_reason, register_time FROM islands");
@@ -238,7 +244,7 @@ absl::StatusOr<std::vector<leases::Island>> SqlStore::Islands() {
   return islands;
 }
 
-absl::StatusOr<Model> SqlStore::GetModel(std::string_view name) {
+absl::StatusOr<Model> Store::GetModel(std::string_view name) {
   Model model;
   model.name = name;
   Statement serving = database_->Prepare(fmt::format("SELECT {} FROM serving WHERE name = ?", kServingColumns));
@@ -253,7 +259,7 @@ absl::StatusOr<Model> SqlStore::GetModel(std::string_view name) {
   return model;
 }
 
-absl::StatusOr<std::vector<Model>> SqlStore::ListModels(std::string_view after, int32_t limit) {
+absl::StatusOr<std::vector<Model>> Store::ListModels(std::string_view after, int32_t limit) {
   Statement row = database_->Prepare("SELECT name FROM serving WHERE name > ? ORDER BY name LIMIT ?");
   row.Bind(after).Bind(int64_t{limit});
   ATOLL_ASSIGN_OR_RETURN(const std::vector<std::string> names,
@@ -266,7 +272,7 @@ absl::StatusOr<std::vector<Model>> SqlStore::ListModels(std::string_view after, 
   return models;
 }
 
-absl::StatusOr<std::vector<ServingRow>> SqlStore::ServingHistory(std::string_view name) {
+absl::StatusOr<std::vector<ServingRow>> Store::ServingHistory(std::string_view name) {
   Statement row = database_->Prepare(
       fmt::format("SELECT {} FROM serving_history WHERE name = ? ORDER BY generation", kServingColumns));
   return ReadRows(row.Bind(name), ReadServing);
