@@ -16,19 +16,17 @@
 #include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/base/handles.h"
-#include "common/base/one_line.h"
 #include "common/base/status_macros.h"
 #include "common/base/subprocess.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "spdlog/spdlog.h"
 
 namespace atl::coordinator {
 namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxComplaint = 1024;
+constexpr size_t kMaxOutput = size_t{64} << 10;
 constexpr size_t kMaxKey = 8192;
 
 absl::Status Failed(std::string_view what) {
@@ -63,64 +61,32 @@ absl::StatusOr<Descriptor> InputOf(std::string_view text) {
   return file;
 }
 
-// One of the program's outputs, as far as it is kept.
-struct Output {
-  Descriptor read;
-  Descriptor write;
-  size_t limit = 0;
-  std::string text;
-  bool overflowed = false;
-
-  absl::Status Open() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return FailedByErrno("no pipe");
-    read = Descriptor(ends[0]);
-    write = Descriptor(ends[1]);
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    return absl::OkStatus();
-  }
-  // What is there now, as much of it as a pipe holds. Closes `read` at the end.
-  void Take() {
-    std::array<char, 4096> buffer;
-    for (int i = 0; i < 16; ++i) {
-      const ssize_t got = ::read(read.get(), buffer.data(), buffer.size());
-      if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (got <= 0) return read.Close();
-      const size_t room = limit - text.size();
-      overflowed |= static_cast<size_t>(got) > room;
-      text.append(buffer.data(), std::min(static_cast<size_t>(got), room));
-    }
-  }
-};
-
-// Until the program has ended; OK then, whatever its exit code.
-absl::Status AwaitEnd(const CommandOptions& options, int process, Output* output, Output* complaints) {
+// Reads what the program prints until it has ended; OK then, whatever its exit code.
+absl::Status AwaitEnd(const CommandOptions& options, int process, Descriptor output, std::string* text) {
   // Not by wall time: a clock that is set back would keep a program that hangs.
   const absl::Duration deadline = Clock::Real()->Monotonic() + options.limit;
+  bool ended = false;
   while (true) {
+    std::array<char, 4096> buffer;
+    const ssize_t got = output.get() < 0 ? -1 : read(output.get(), buffer.data(), buffer.size());
+    if (got == 0) output.Close();
+    if (got > 0) {
+      text->append(buffer.data(), static_cast<size_t>(got));
+      if (text->size() > kMaxOutput) return Failed(fmt::format("printed more than {} bytes", kMaxOutput));
+      continue;
+    }
+    // What it printed last was in the pipe before it ended.
+    if (ended) return absl::OkStatus();
     const absl::Duration left = deadline - Clock::Real()->Monotonic();
     if (left <= absl::ZeroDuration()) {
       return Failed(fmt::format("has not ended after {}", absl::FormatDuration(options.limit)));
     }
     // A negative descriptor is left out.
-    std::array<pollfd, 4> polled = {{{process, POLLIN, 0},
-                                     {output->read.get(), POLLIN, 0},
-                                     {complaints->read.get(), POLLIN, 0},
-                                     {options.cancel_fd, POLLIN, 0}}};
+    std::array<pollfd, 3> polled = {{{process, POLLIN, 0}, {output.get(), POLLIN, 0}, {options.cancel_fd, POLLIN, 0}}};
     // Rounded up, so that the last turn does not come too early again and again.
-    if (poll(polled.data(), polled.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) < 0) {
-      if (errno == EINTR) continue;
-      return FailedByErrno("poll");
-    }
-    if (polled[1].revents != 0) output->Take();
-    if (polled[2].revents != 0) complaints->Take();
-    if (output->overflowed) return Failed(fmt::format("printed more than {} bytes", options.max_output));
-    if (polled[3].revents != 0) return Failed("was stopped: the coordinator ends");
-    if (polled[0].revents == 0) continue;
-    // What it printed last was in the pipe before it ended.
-    if (output->read.get() >= 0) output->Take();
-    return output->overflowed ? Failed(fmt::format("printed more than {} bytes", options.max_output))
-                              : absl::OkStatus();
+    if (poll(polled.data(), polled.size(), static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) < 0) continue;
+    if (polled[2].revents != 0) return Failed("was stopped: the coordinator ends");
+    ended = polled[0].revents != 0;
   }
 }
 
@@ -166,33 +132,31 @@ absl::StatusOr<spec::StorageGrant> ParseGrantedKeys(std::string_view output, abs
 
 absl::StatusOr<std::string> RunCommand(const CommandOptions& options) {
   ATOLL_ASSIGN_OR_RETURN(const Descriptor input, InputOf(options.input));
-  Output output{.limit = options.max_output};
-  Output complaints{.limit = kMaxComplaint};
-  ATOLL_RETURN_IF_ERROR(output.Open());
-  ATOLL_RETURN_IF_ERROR(complaints.Open());
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return FailedByErrno("no pipe");
+  Descriptor output(ends[0]);
+  Descriptor printed(ends[1]);
+  fcntl(output.get(), F_SETFL, O_NONBLOCK);
   const absl::StatusOr<pid_t> started = StartSubprocess({.command = {"/bin/sh", "-c", options.command},
                                                          .input = input.get(),
-                                                         .output = output.write.get(),
-                                                         .error = complaints.write.get(),
+                                                         .output = printed.get(),
                                                          .dies_with_thread = false});
   if (!started.ok()) return Failed(fmt::format("cannot be run: {}", std::string(started.status().message())));
   const pid_t pid = *started;
-  output.write.Close();
-  complaints.write.Close();
+  printed.Close();
   // Not pidfd_open: some versions of its header cannot be used from C++.
   const Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  std::string text;
   absl::Status status =
-      process.get() < 0 ? FailedByErrno("pidfd_open") : AwaitEnd(options, process.get(), &output, &complaints);
+      process.get() < 0 ? FailedByErrno("pidfd_open") : AwaitEnd(options, process.get(), std::move(output), &text);
   // It is not reaped yet, so that the group is still its own; what it left behind ends too.
   kill(-pid, SIGKILL);
   int end = 0;
   while (waitpid(pid, &end, 0) < 0 && errno == EINTR) {
   }
   if (status.ok() && end != 0) status = Failed(DescribeExit(end));
-  if (status.ok()) return std::move(output.text);
-  if (complaints.read.get() >= 0) complaints.Take();
-  if (!complaints.text.empty()) spdlog::warn("the storage grant command said: {}", OneLine(complaints.text));
-  return status;
+  if (!status.ok()) return status;
+  return text;
 }
 
 }  // namespace atl::coordinator

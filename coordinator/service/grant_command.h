@@ -23,14 +23,13 @@ struct CommandOptions {
   std::string command;
   std::string input;
   absl::Duration limit = absl::Seconds(8);
-  size_t max_output = size_t{64} << 10;
   // A descriptor that turns readable when the program is to end at once; -1: none does.
   int cancel_fd = -1;
 };
 
 // What the program wrote to its standard output, once it ended with exit code 0. UNAVAILABLE (STORAGE_GRANT_FAILED) for
-// another end, for too much output, after the limit, or when cancelled; then the program and what it started are
-// killed. The first lines of its standard error go to the log where it failed, and nowhere else. Blocks.
+// another end, for more than 64 KiB of output, after the limit, or when cancelled; then the program and what it started
+// are killed. Its standard error is this process's. Blocks.
 absl::StatusOr<std::string> RunCommand(const CommandOptions& options);
 
 }  // namespace atl::coordinator

@@ -16,8 +16,7 @@ namespace {
 
 // Of one thread. All that wait at once are answered within the limit or refused.
 constexpr size_t kWaiting = 64;
-// Of one task at a time: an island whose claim was cut off claims again. More would keep those of others waiting.
-constexpr int kMostOfTask = 2;
+constexpr int kThreads = 4;
 
 absl::Status Failed(std::string_view what) {
   return MakeError(absl::StatusCode::kUnavailable, "STORAGE_GRANT_FAILED", what);
@@ -33,7 +32,7 @@ absl::StatusOr<std::unique_ptr<StorageGrants>> StorageGrants::Start(StorageGrant
 
 StorageGrants::StorageGrants(StorageGrantOptions options, Clock* clock, int cancel_fd)
     : options_(std::move(options)), clock_(clock), cancel_fd_(cancel_fd) {
-  for (size_t i = 0; i < options_.threads; ++i) {
+  for (int i = 0; i < kThreads; ++i) {
     threads_.push_back(std::make_unique<Executor>(clock_, Executor::Options{.capacity = kWaiting}));
   }
 }
@@ -51,35 +50,15 @@ void StorageGrants::Stop() {
 }
 
 void StorageGrants::Make(const spec::TaskGrant& grant, Done done) {
-  const std::string& task_id = grant.token.task_id;
-  if (!Begin(task_id)) {
-    return done(Failed(fmt::format("task {}: its keys are being made {} times already", task_id, kMostOfTask)));
-  }
   const absl::Duration deadline = clock_->Monotonic() + options_.limit;
   const std::unique_ptr<Executor>& thread = threads_[next_++ % threads_.size()];
   const bool posted = thread->Post([this, grant, done, deadline] {
     absl::StatusOr<spec::StorageGrant> made = MakeNow(grant, deadline);
     if (!made.ok()) made = WithContext(made.status(), fmt::format("task {}", grant.token.task_id));
-    End(grant.token.task_id);
     done(std::move(made));
   });
   if (posted) return;
-  End(task_id);
   done(Failed(fmt::format("task {}: too many storage grants wait, or the coordinator ends", grant.token.task_id)));
-}
-
-bool StorageGrants::Begin(const std::string& task_id) {
-  absl::MutexLock lock(&mutex_);
-  int& count = being_made_[task_id];
-  if (count >= kMostOfTask) return false;
-  ++count;
-  return true;
-}
-
-void StorageGrants::End(const std::string& task_id) {
-  absl::MutexLock lock(&mutex_);
-  const auto count = being_made_.find(task_id);
-  if (--count->second == 0) being_made_.erase(count);
 }
 
 absl::StatusOr<spec::StorageGrant> StorageGrants::MakeNow(const spec::TaskGrant& grant, absl::Duration deadline) {

@@ -4,15 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/spec/task.h"
@@ -28,7 +25,6 @@ struct StorageGrantOptions {
   // From the call of Make to its answer.
   absl::Duration limit = absl::Seconds(8);
   std::string blob_root;
-  size_t threads = 4;
 };
 
 // Thread-safe. Keys are kept nowhere: whoever asks again gets new ones.
@@ -41,7 +37,7 @@ class StorageGrants {
   ~StorageGrants();  // Stop
 
   // `done` gets the storage of `grant` with keys, on a thread of this object; at once, on this one, where too many wait
-  // already, of this task or of all, or it has stopped. UNAVAILABLE (STORAGE_GRANT_FAILED).
+  // already, or it has stopped. UNAVAILABLE (STORAGE_GRANT_FAILED).
   void Make(const spec::TaskGrant& grant, Done done);
 
   // Ends the programs that run; whoever waits is answered.
@@ -50,16 +46,11 @@ class StorageGrants {
  private:
   StorageGrants(StorageGrantOptions options, Clock* clock, int cancel_fd);
   absl::StatusOr<spec::StorageGrant> MakeNow(const spec::TaskGrant& grant, absl::Duration deadline);
-  // Whether one more may be made of the task; each that was begun ends.
-  bool Begin(const std::string& task_id);
-  void End(const std::string& task_id);
 
   const StorageGrantOptions options_;
   Clock* const clock_;
   const int cancel_fd_;  // an eventfd: readable once it stops
   std::atomic<size_t> next_ = 0;
-  absl::Mutex mutex_;
-  std::map<std::string, int> being_made_ ABSL_GUARDED_BY(mutex_);  // how many, by task
   std::vector<std::unique_ptr<Executor>> threads_;
 };
 

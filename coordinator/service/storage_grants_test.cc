@@ -216,22 +216,6 @@ TEST_F(SlowKeysTest, AnIslandThatClaimsAgainMeanwhileKeepsItsTask) {
   EXPECT_EQ(State(), atlpb::job::v1::Task::STATE_LEASED);
 }
 
-TEST_F(SlowKeysTest, AnIslandThatClaimsWithoutEndTakesNoPlacesOfOthers) {
-  auto one = std::async(std::launch::async, [this] { return Claim("a"); });
-  EXPECT_TRUE(IsAskedTimes(1));
-  auto two = std::async(std::launch::async, [this] { return Claim("a"); });
-  EXPECT_TRUE(IsAskedTimes(2));
-  const absl::Status third = Claim("a").status();
-  EXPECT_EQ(ErrorReason(third), "STORAGE_GRANT_FAILED");
-  EXPECT_THAT(std::string(third.message()), HasSubstr("being made 2 times already"));
-  MakeGood();
-  for (auto* claim : {&one, &two}) {
-    const auto answer = claim->get();
-    ASSERT_TRUE(answer.ok()) << answer.status();
-    EXPECT_TRUE(Renew(answer->grant().token()).ok());
-  }
-}
-
 TEST_F(StorageGrantsTest, WithoutAProgramIslandsUseTheirOwnKeys) {
   Restart("");
   const auto claim = Claim("a");
