@@ -3,63 +3,33 @@
 #include <algorithm>
 
 namespace atl::jobs {
+namespace {
+
+// By the number of the enumerator.
+constexpr std::string_view kJobStates[] = {"INVALID", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"};
+constexpr std::string_view kTaskStates[] = {"INVALID",   "BLOCKED", "READY",    "LEASED",
+                                            "SUCCEEDED", "FAILED",  "CANCELLED"};
+constexpr std::string_view kOutcomes[] = {"INVALID", "ACTIVE",   "SUCCEEDED", "FAILED",   "RELEASED",
+                                          "EXPIRED", "REPLACED", "CANCELLED", "RESTORED", "ROLLED_BACK"};
+
+template <size_t size, typename Enum>
+std::string_view NameOf(const std::string_view (&names)[size], Enum value) {
+  const auto number = static_cast<size_t>(value);
+  return names[number < size ? number : 0];
+}
+
+}  // namespace
 
 std::string_view ToString(JobState state) {
-  switch (state) {
-    case JobState::kPending:
-      return "PENDING";
-    case JobState::kRunning:
-      return "RUNNING";
-    case JobState::kSucceeded:
-      return "SUCCEEDED";
-    case JobState::kFailed:
-      return "FAILED";
-    case JobState::kCancelled:
-      return "CANCELLED";
-  }
-  return "INVALID";
+  return NameOf(kJobStates, state);
 }
 
 std::string_view ToString(TaskState state) {
-  switch (state) {
-    case TaskState::kBlocked:
-      return "BLOCKED";
-    case TaskState::kReady:
-      return "READY";
-    case TaskState::kLeased:
-      return "LEASED";
-    case TaskState::kSucceeded:
-      return "SUCCEEDED";
-    case TaskState::kFailed:
-      return "FAILED";
-    case TaskState::kCancelled:
-      return "CANCELLED";
-  }
-  return "INVALID";
+  return NameOf(kTaskStates, state);
 }
 
 std::string_view ToString(AttemptOutcome outcome) {
-  switch (outcome) {
-    case AttemptOutcome::kActive:
-      return "ACTIVE";
-    case AttemptOutcome::kSucceeded:
-      return "SUCCEEDED";
-    case AttemptOutcome::kFailed:
-      return "FAILED";
-    case AttemptOutcome::kReleased:
-      return "RELEASED";
-    case AttemptOutcome::kExpired:
-      return "EXPIRED";
-    case AttemptOutcome::kReplaced:
-      return "REPLACED";
-    case AttemptOutcome::kCancelled:
-      return "CANCELLED";
-    case AttemptOutcome::kRestored:
-      return "RESTORED";
-    case AttemptOutcome::kRolledBack:
-      return "ROLLED_BACK";
-  }
-  return "INVALID";
+  return NameOf(kOutcomes, outcome);
 }
 
 bool IsFinal(JobState state) {

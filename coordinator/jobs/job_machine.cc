@@ -43,10 +43,9 @@ void Move(Task& task, TaskState to, Effect& effect) {
   effect.changed_tasks.insert(task.task_id);
 }
 
-void Move(Job& job, JobState to, Effect& effect) {
+void Move(Job& job, JobState to) {
   if (!MayBecome(job.state, to)) std::abort();
   job.state = to;
-  effect.job_changed = true;
 }
 
 absl::Status NotAllowed(std::string_view reason, std::string_view message) {
@@ -86,7 +85,7 @@ void CloseJob(JobRecord& record, JobState state, std::string_view message, absl:
     }
     Move(task, TaskState::kCancelled, effect);
   }
-  Move(record.job, state, effect);
+  Move(record.job, state);
   record.job.message = message;
   record.job.end_time = now;
 }
@@ -177,7 +176,7 @@ absl::StatusOr<Effect> Grant(JobRecord& record, std::string_view task_id, int64_
   task->island_id = island_id;
   task->attempt_committed = false;
   task->move = {};
-  if (record.job.state == JobState::kPending) Move(record.job, JobState::kRunning, effect);
+  if (record.job.state == JobState::kPending) Move(record.job, JobState::kRunning);
   effect.reason = fmt::format("attempt {} of task {} granted to island {}", attempt, task_id, island_id);
   return effect;
 }
@@ -206,7 +205,7 @@ absl::StatusOr<Effect> Succeed(JobRecord& record, std::string_view task_id, std:
   effect.ended_attempts.push_back({task->task_id, task->attempt, AttemptOutcome::kSucceeded, ""});
   UnblockDependents(record, effect);
   if (task->kind == spec::TaskKind::kPublish) {
-    Move(record.job, JobState::kSucceeded, effect);
+    Move(record.job, JobState::kSucceeded);
     record.job.model_version = record.job.job_id;
     record.job.end_time = now;
   }

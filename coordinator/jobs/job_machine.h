@@ -17,7 +17,6 @@ namespace atl::jobs {
 
 struct Effect {
   std::set<std::string> changed_tasks;
-  bool job_changed = false;
   std::vector<EndedAttempt> ended_attempts;
   // One line for the log and for tests.
   std::string reason;

@@ -43,7 +43,7 @@ std::vector<RetainedCheckpoint> SupersededCheckpoints(std::vector<RetainedCheckp
   std::vector<RetainedCheckpoint> superseded;
   const size_t newest = static_cast<size_t>(std::max(1, keep));
   for (size_t i = newest; i < committed.size(); ++i) {
-    if (!committed[i].milestone && !committed[i].pinned) superseded.push_back(committed[i]);
+    if (!committed[i].milestone) superseded.push_back(committed[i]);
   }
   std::reverse(superseded.begin(), superseded.end());
   return superseded;

@@ -15,12 +15,10 @@ struct RetainedCheckpoint {
   int64_t step = 0;
   std::string manifest_uri;
   bool milestone = false;
-  // An output of the task or something else refers to it.
-  bool pinned = false;
 };
 
 // The committed checkpoints of one task that are neither among the newest `keep` (at least 1: a run resumes from it),
-// nor a milestone, nor pinned. In step order.
+// nor a milestone. In step order. No row may refer to one that is returned.
 std::vector<RetainedCheckpoint> SupersededCheckpoints(std::vector<RetainedCheckpoint> committed, int32_t keep);
 
 // What the coordinator knows of the attempt folder "jobs/<task>/<epoch>-<attempt>/" that a file lies in.

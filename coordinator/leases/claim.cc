@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <string_view>
+#include <utility>
 
 #include "coordinator/jobs/task_graph.h"
 #include "fmt/format.h"
@@ -10,32 +11,44 @@
 namespace atl::leases {
 namespace {
 
-// The first thing for which the island does not get the task.
-struct Lack {
-  enum class Kind : uint8_t { kNothing, kKept, kMovedAway, kFailedHere, kFormat, kLabel, kRanks, kDevice, kMemory };
-  Kind kind = Kind::kNothing;
-  std::string_view label;  // its key
-};
-
-// Apart from its text: that costs more than all else of a claim that nothing fits.
-Lack FirstLack(const Island& island, const Candidate& candidate) {
-  if (!candidate.wanted_island.empty() && candidate.wanted_island != island.island_id) return {Lack::Kind::kKept, ""};
-  if (!candidate.avoided_island.empty() && candidate.avoided_island == island.island_id) {
-    return {Lack::Kind::kMovedAway, ""};
-  }
-  if (candidate.failed_islands.contains(island.island_id)) return {Lack::Kind::kFailedHere, ""};
+// Whether the island can run the task and is to. Says why not in `why`, unless that is null: making the text costs more
+// than all else of a claim that nothing fits.
+bool Fits(const Island& island, const Candidate& candidate, std::string* why) {
+  const auto no = [why](std::string_view text, const auto&... args) {
+    if (why != nullptr) *why = fmt::format(fmt::runtime(text), args...);
+    return false;
+  };
   const Capabilities& has = island.capabilities;
   const spec::Requirements& needs = candidate.requirements;
-  if (!Overlap(has.format, candidate.format)) return {Lack::Kind::kFormat, ""};
+  const std::string& task = candidate.task_id;
+  if (!candidate.wanted_island.empty() && candidate.wanted_island != island.island_id) {
+    return no("{} is kept for island {}", task, candidate.wanted_island);
+  }
+  if (!candidate.avoided_island.empty() && candidate.avoided_island == island.island_id) {
+    return no("{} was moved away from this island", task);
+  }
+  if (candidate.failed_islands.contains(island.island_id)) {
+    return no("{} failed on this island, and another can run it", task);
+  }
+  if (!Overlap(has.format, candidate.format)) {
+    return no("{} needs a format version in [{}, {}], the island has [{}, {}]", task, candidate.format.min,
+              candidate.format.max, has.format.min, has.format.max);
+  }
   for (const auto& [key, value] : needs.labels) {
     const auto it = has.labels.find(key);
-    if (it == has.labels.end() || it->second != value) return {Lack::Kind::kLabel, key};
+    if (it == has.labels.end()) return no("{} needs label {}={}, the island has none", task, key, value);
+    if (it->second != value) return no("{} needs label {}={}, the island has {}={}", task, key, value, key, it->second);
   }
-  if (!jobs::IsTraining(candidate.kind)) return {};
-  if (has.ranks < needs.min_ranks) return {Lack::Kind::kRanks, ""};
-  if (!needs.device_kind.empty() && has.device_kind != needs.device_kind) return {Lack::Kind::kDevice, ""};
-  if (has.memory_bytes_per_rank < needs.min_memory_bytes) return {Lack::Kind::kMemory, ""};
-  return {};
+  if (!jobs::IsTraining(candidate.kind)) return true;
+  if (has.ranks < needs.min_ranks) return no("{} needs {} ranks, the island has {}", task, needs.min_ranks, has.ranks);
+  if (!needs.device_kind.empty() && has.device_kind != needs.device_kind) {
+    return no("{} needs device '{}', the island has '{}'", task, needs.device_kind, has.device_kind);
+  }
+  if (has.memory_bytes_per_rank < needs.min_memory_bytes) {
+    return no("{} needs {} bytes of memory per rank, the island has {}", task, needs.min_memory_bytes,
+              has.memory_bytes_per_rank);
+  }
+  return true;
 }
 
 bool HoldsInput(const Candidate& candidate, const std::set<std::string>& cached_uris) {
@@ -55,37 +68,9 @@ struct Rank {
 }  // namespace
 
 std::string UnmetRequirement(const Island& island, const Candidate& candidate) {
-  const Capabilities& has = island.capabilities;
-  const spec::Requirements& needs = candidate.requirements;
-  const std::string& task = candidate.task_id;
-  const Lack lack = FirstLack(island, candidate);
-  switch (lack.kind) {
-    case Lack::Kind::kNothing:
-      return "";
-    case Lack::Kind::kKept:
-      return fmt::format("{} is kept for island {}", task, candidate.wanted_island);
-    case Lack::Kind::kMovedAway:
-      return fmt::format("{} was moved away from this island", task);
-    case Lack::Kind::kFailedHere:
-      return fmt::format("{} failed on this island, and another can run it", task);
-    case Lack::Kind::kFormat:
-      return fmt::format("{} needs a format version in [{}, {}], the island has [{}, {}]", task, candidate.format.min,
-                         candidate.format.max, has.format.min, has.format.max);
-    case Lack::Kind::kLabel: {
-      const std::string key(lack.label);
-      const auto it = has.labels.find(key);
-      const std::string found = it == has.labels.end() ? "none" : fmt::format("{}={}", key, it->second);
-      return fmt::format("{} needs label {}={}, the island has {}", task, key, needs.labels.at(key), found);
-    }
-    case Lack::Kind::kRanks:
-      return fmt::format("{} needs {} ranks, the island has {}", task, needs.min_ranks, has.ranks);
-    case Lack::Kind::kDevice:
-      return fmt::format("{} needs device '{}', the island has '{}'", task, needs.device_kind, has.device_kind);
-    case Lack::Kind::kMemory:
-      return fmt::format("{} needs {} bytes of memory per rank, the island has {}", task, needs.min_memory_bytes,
-                         has.memory_bytes_per_rank);
-  }
-  return "";
+  std::string why;
+  Fits(island, candidate, &why);
+  return why;
 }
 
 bool CandidateIndex::Put(int64_t age, std::vector<Candidate> candidates) {
@@ -123,8 +108,9 @@ ClaimDecision CandidateIndex::Decide(const Island& island, const std::set<std::s
       const Rank rank{!candidate.wanted_island.empty(), candidate.priority, HoldsInput(candidate, cached_uris),
                       -place.age};
       if (decision.candidate && rank <= best) continue;
-      if (FirstLack(island, candidate).kind != Lack::Kind::kNothing) {
-        if (++unmet_count <= kMaxUnmet) decision.unmet.push_back(UnmetRequirement(island, candidate));
+      std::string why;
+      if (!Fits(island, candidate, unmet_count < kMaxUnmet ? &why : nullptr)) {
+        if (++unmet_count <= kMaxUnmet) decision.unmet.push_back(std::move(why));
         continue;
       }
       decision.candidate = &candidate;

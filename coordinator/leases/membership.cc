@@ -11,10 +11,9 @@
 namespace atl::leases {
 namespace {
 
+// The versions that this coordinator speaks.
+constexpr VersionRange kProtocol{1, 1};
 constexpr size_t kMaxIslandIdLength = 128;
-constexpr size_t kMaxLabels = 64;
-// Bytes of all names and values together.
-constexpr size_t kMaxLabelBytes = 4096;
 
 bool IsIslandId(std::string_view text) {
   return !text.empty() && text.size() <= kMaxIslandIdLength && std::all_of(text.begin(), text.end(), [](char c) {
@@ -22,51 +21,37 @@ bool IsIslandId(std::string_view text) {
   });
 }
 
-absl::Status CheckRange(std::string_view path, const VersionRange& range) {
-  if (range.min >= 1 && range.min <= range.max) return absl::OkStatus();
-  return FieldError(path, "INVALID_CAPABILITIES",
-                    fmt::format("expected 1 <= min <= max, found min {} and max {}", range.min, range.max));
+bool IsRange(const VersionRange& range) {
+  return range.min >= 1 && range.min <= range.max;
 }
 
-absl::Status CheckTexts(const Capabilities& capabilities) {
-  struct Limit {
+absl::Status CheckCapabilities(const Capabilities& c) {
+  size_t label_bytes = 0;
+  for (const auto& [name, value] : c.labels) label_bytes += name.size() + value.size();
+  const auto text = [](const VersionRange& range) { return fmt::format("min {} and max {}", range.min, range.max); };
+  struct Rule {
     const char* field;
-    const std::string& text;
-    size_t most;
+    bool good;
+    std::string expected;
+    std::string found;
   };
-  for (const Limit& limit : {Limit{"capabilities.build", capabilities.build, 128},
-                             Limit{"capabilities.device_name", capabilities.device_name, 256}}) {
-    if (limit.text.size() <= limit.most) continue;
-    return FieldError(limit.field, "INVALID_CAPABILITIES",
-                      fmt::format("expected at most {} bytes, found {}", limit.most, limit.text.size()));
+  const Rule rules[] = {
+      {"protocol", IsRange(c.protocol), "1 <= min <= max", text(c.protocol)},
+      {"format", IsRange(c.format), "1 <= min <= max", text(c.format)},
+      {"ranks", c.ranks >= 1, "at least 1", fmt::to_string(c.ranks)},
+      {"memory_bytes_per_rank", c.memory_bytes_per_rank >= 0, "at least 0", fmt::to_string(c.memory_bytes_per_rank)},
+      {"device_kind", c.device_kind == "cpu" || c.device_kind == "cuda", "'cpu' or 'cuda'", Quoted(c.device_kind)},
+      {"build", c.build.size() <= 128, "at most 128 bytes", fmt::to_string(c.build.size())},
+      {"device_name", c.device_name.size() <= 256, "at most 256 bytes", fmt::to_string(c.device_name.size())},
+      {"labels", c.labels.size() <= 64, "at most 64", fmt::to_string(c.labels.size())},
+      {"labels", label_bytes <= 4096, "at most 4096 bytes of names and values", fmt::to_string(label_bytes)},
+  };
+  for (const Rule& rule : rules) {
+    if (rule.good) continue;
+    return FieldError(fmt::format("capabilities.{}", rule.field), "INVALID_CAPABILITIES",
+                      fmt::format("expected {}, found {}", rule.expected, rule.found));
   }
-  size_t bytes = 0;
-  for (const auto& [name, value] : capabilities.labels) bytes += name.size() + value.size();
-  if (bytes <= kMaxLabelBytes) return absl::OkStatus();
-  return FieldError("capabilities.labels", "INVALID_CAPABILITIES",
-                    fmt::format("expected at most {} bytes of names and values, found {}", kMaxLabelBytes, bytes));
-}
-
-absl::Status CheckCapabilities(const Capabilities& capabilities) {
-  ATOLL_RETURN_IF_ERROR(CheckRange("capabilities.protocol", capabilities.protocol));
-  ATOLL_RETURN_IF_ERROR(CheckRange("capabilities.format", capabilities.format));
-  if (capabilities.ranks < 1) {
-    return FieldError("capabilities.ranks", "INVALID_CAPABILITIES",
-                      fmt::format("expected at least 1, found {}", capabilities.ranks));
-  }
-  if (capabilities.memory_bytes_per_rank < 0) {
-    return FieldError("capabilities.memory_bytes_per_rank", "INVALID_CAPABILITIES",
-                      fmt::format("expected at least 0, found {}", capabilities.memory_bytes_per_rank));
-  }
-  if (capabilities.device_kind != "cpu" && capabilities.device_kind != "cuda") {
-    return FieldError("capabilities.device_kind", "INVALID_CAPABILITIES",
-                      fmt::format("expected 'cpu' or 'cuda', found {}", Quoted(capabilities.device_kind)));
-  }
-  if (capabilities.labels.size() > kMaxLabels) {
-    return FieldError("capabilities.labels", "INVALID_CAPABILITIES",
-                      fmt::format("expected at most {}, found {}", kMaxLabels, capabilities.labels.size()));
-  }
-  return CheckTexts(capabilities);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -91,22 +76,21 @@ IslandActivity ActivityOf(const Island& island, bool holds_lease, absl::Duration
 
 absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string_view island_id,
                                                 std::string_view request_id, const Capabilities& capabilities,
-                                                absl::Duration now, const MembershipOptions& options) {
+                                                absl::Duration now) {
   if (!IsIslandId(island_id)) {
     return FieldError("island_id", "INVALID_ISLAND_ID",
                       fmt::format("expected 1 to {} letters, digits, '-', '_' or '.', found {}", kMaxIslandIdLength,
                                   Quoted(island_id)));
   }
   if (request_id.empty()) {
-    return FieldError("request_id", "REQUEST_ID_REQUIRED", "expected an id of this process's start, found none");
+    return FieldError("request_id", "INVALID_REQUEST_ID", "expected an id of this process's start, found none");
   }
   ATOLL_RETURN_IF_ERROR(CheckRequestId(request_id));
   ATOLL_RETURN_IF_ERROR(CheckCapabilities(capabilities));
-  if (!Overlap(capabilities.protocol, options.protocol)) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, "PROTOCOL_UNSUPPORTED",
-        fmt::format("island {}: expected a protocol version in [{}, {}], found [{}, {}]", island_id,
-                    options.protocol.min, options.protocol.max, capabilities.protocol.min, capabilities.protocol.max));
+  if (!Overlap(capabilities.protocol, kProtocol)) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "PROTOCOL_UNSUPPORTED",
+                     fmt::format("island {}: expected a protocol version in [{}, {}], found [{}, {}]", island_id,
+                                 kProtocol.min, kProtocol.max, capabilities.protocol.min, capabilities.protocol.max));
   }
   RegisterDecision decision;
   decision.island = Island{std::string(island_id), 1, std::string(request_id), capabilities, now, 0, ""};

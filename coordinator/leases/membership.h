@@ -67,18 +67,6 @@ IslandActivity ActivityOf(const Island& island, bool holds_lease, absl::Duration
 // OK for what a caller may give as request_id, also nothing; INVALID_ARGUMENT (INVALID_REQUEST_ID).
 absl::Status CheckRequestId(std::string_view request_id);
 
-struct MembershipOptions {
-  // What this coordinator speaks and what its tasks' files need.
-  VersionRange protocol{1, 1};
-  VersionRange format{1, 1};
-  // Islands that a caller may have registered, where its quota says nothing else.
-  int64_t max_islands = 4'000;
-  // An island that was not heard for so long, holds nothing and is not drained is forgotten.
-  absl::Duration memory = absl::Hours(24 * 7);
-  // Where a caller has as many as it may, such islands make room after this.
-  absl::Duration crowded_memory = absl::Hours(24);
-};
-
 struct RegisterDecision {
   Island island;
   // The leases of the incarnation before end at once.
@@ -89,12 +77,12 @@ struct RegisterDecision {
 };
 
 // `known` is null for an island never seen. The same request_id gets the same incarnation; any other one the next.
-// INVALID_ARGUMENT (INVALID_ISLAND_ID, INVALID_CAPABILITIES, REQUEST_ID_REQUIRED, INVALID_REQUEST_ID) for a request
+// INVALID_ARGUMENT (INVALID_ISLAND_ID, INVALID_CAPABILITIES, INVALID_REQUEST_ID) for a request
 // that can never be served (texts are bounded, each: the store keeps them), FAILED_PRECONDITION (PROTOCOL_UNSUPPORTED)
 // when island and coordinator share no protocol version.
 absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string_view island_id,
                                                 std::string_view request_id, const Capabilities& capabilities,
-                                                absl::Duration now, const MembershipOptions& options);
+                                                absl::Duration now);
 
 // How long the island was not heard, as far as is known: by its last call since the coordinator started at `start`,
 // else by its registration, and not at all before islands had an hour for their first call. `wall` is the time at

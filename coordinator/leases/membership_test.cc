@@ -32,7 +32,7 @@ TEST(MembershipTest, RegistrationDecidesTheIncarnation) {
       {&kKnown, "start-2", 4, true, true, "incarnation 4 replaces 3"},
   };
   for (const Case& c : cases) {
-    const auto decision = DecideRegister(c.known, "a", c.request_id, Capabilities{}, absl::Seconds(7), {});
+    const auto decision = DecideRegister(c.known, "a", c.request_id, Capabilities{}, absl::Seconds(7));
     ASSERT_TRUE(decision.ok()) << decision.status();
     EXPECT_EQ(decision->island.incarnation, c.incarnation);
     EXPECT_EQ(decision->releases_leases, c.releases);
@@ -54,7 +54,7 @@ TEST(MembershipTest, ARegistrationThatCanNeverWorkNamesItsField) {
       {"", "r", {}, "INVALID_ISLAND_ID", "island_id"},
       {"a/b", "r", {}, "INVALID_ISLAND_ID", "island_id"},
       {std::string(129, 'a'), "r", {}, "INVALID_ISLAND_ID", "island_id"},
-      {"a", "", {}, "REQUEST_ID_REQUIRED", "request_id"},
+      {"a", "", {}, "INVALID_REQUEST_ID", "request_id"},
       {"a", "r", {.ranks = 0}, "INVALID_CAPABILITIES", "capabilities.ranks"},
       {"a", "r", {.protocol = {2, 1}}, "INVALID_CAPABILITIES", "capabilities.protocol"},
       {"a", "r", {.device_kind = "tpu"}, "INVALID_CAPABILITIES", "capabilities.device_kind"},
@@ -67,7 +67,7 @@ TEST(MembershipTest, ARegistrationThatCanNeverWorkNamesItsField) {
       {"a", "r", {.protocol = {5, 6}}, "PROTOCOL_UNSUPPORTED", ""},
   };
   for (const Case& c : cases) {
-    const auto decision = DecideRegister(nullptr, c.island_id, c.request_id, c.capabilities, absl::Seconds(1), {});
+    const auto decision = DecideRegister(nullptr, c.island_id, c.request_id, c.capabilities, absl::Seconds(1));
     EXPECT_EQ(ErrorReason(decision.status()), c.reason) << decision.status();
     EXPECT_EQ(ErrorField(decision.status()), c.field);
   }
@@ -77,9 +77,8 @@ TEST(MembershipTest, ARegistrationMayBeAsLongAsTheLimitsSay) {
   const Capabilities capabilities{
       .build = std::string(128, 'b'), .device_name = std::string(256, 'd'), .labels = ManyLabels(64)};
   EXPECT_TRUE(
-      DecideRegister(nullptr, std::string(128, 'a'), std::string(64, 'r'), capabilities, absl::Seconds(1), {}).ok());
-  EXPECT_TRUE(
-      DecideRegister(nullptr, "a", "r", {.labels = {{"k", std::string(4095, 'v')}}}, absl::Seconds(1), {}).ok());
+      DecideRegister(nullptr, std::string(128, 'a'), std::string(64, 'r'), capabilities, absl::Seconds(1)).ok());
+  EXPECT_TRUE(DecideRegister(nullptr, "a", "r", {.labels = {{"k", std::string(4095, 'v')}}}, absl::Seconds(1)).ok());
 }
 
 TEST(MembershipTest, HowLongAnIslandIsSilent) {
@@ -138,7 +137,7 @@ TEST(MembershipTest, ADrainedIslandStaysDrainedWhenItStartsAgain) {
   Island known = kKnown;
   known.drain_reason = "disk";
   for (const char* start : {"again", known.request_id.c_str()}) {
-    const auto decision = DecideRegister(&known, "a", start, known.capabilities, absl::Seconds(1), {});
+    const auto decision = DecideRegister(&known, "a", start, known.capabilities, absl::Seconds(1));
     ASSERT_TRUE(decision.ok()) << decision.status();
     EXPECT_EQ(decision->island.drain_reason, "disk") << start;
   }

@@ -8,6 +8,10 @@
 namespace atl::leases {
 namespace {
 
+// A slow island takes more than kRatio times the median of the others, and has for kPatience.
+constexpr double kRatio = 2;
+constexpr absl::Duration kPatience = absl::Minutes(1);
+
 // Of sorted `times` without the one at `left_out`; there is at least one other.
 absl::Duration MedianOfOthers(const std::vector<absl::Duration>& times, size_t left_out) {
   const auto at = [&](size_t i) { return times[i < left_out ? i : i + 1]; };
@@ -17,8 +21,7 @@ absl::Duration MedianOfOthers(const std::vector<absl::Duration>& times, size_t l
 
 }  // namespace
 
-std::vector<StepJudgement> JudgeStepTimes(const std::vector<StepReport>& reports, absl::Duration now,
-                                          const SlowIslandOptions& options) {
+std::vector<StepJudgement> JudgeStepTimes(const std::vector<StepReport>& reports, absl::Duration now) {
   std::map<std::string_view, std::vector<size_t>> groups;
   for (size_t i = 0; i < reports.size(); ++i) {
     if (reports[i].step_time > absl::ZeroDuration()) groups[reports[i].group].push_back(i);
@@ -34,9 +37,9 @@ std::vector<StepJudgement> JudgeStepTimes(const std::vector<StepReport>& reports
       const StepReport& report = reports[members[place]];
       StepJudgement& judgement = judgements[members[place]];
       judgement.slowdown = absl::FDivDuration(report.step_time, MedianOfOthers(times, place));
-      if (judgement.slowdown <= options.ratio) continue;
+      if (judgement.slowdown <= kRatio) continue;
       judgement.slower_since = std::min(report.slower_since, now);
-      judgement.slow = now - judgement.slower_since >= options.patience;
+      judgement.slow = now - judgement.slower_since >= kPatience;
     }
   }
   return judgements;

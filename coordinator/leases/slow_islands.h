@@ -18,21 +18,14 @@ struct StepReport {
   absl::Duration slower_since = absl::InfiniteDuration();
 };
 
-struct SlowIslandOptions {
-  // Slower than the median of the others by more than this, for so long.
-  double ratio = 2;
-  absl::Duration patience = absl::Minutes(1);
-};
-
 struct StepJudgement {
   // Its step time over the median of the others in its group; 0 without others.
   double slowdown = 0;
   absl::Duration slower_since = absl::InfiniteDuration();
-  bool slow = false;
+  bool slow = false;  // for a minute, at least twice as slow
 };
 
 // One for each report, in their order.
-std::vector<StepJudgement> JudgeStepTimes(const std::vector<StepReport>& reports, absl::Duration now,
-                                          const SlowIslandOptions& options);
+std::vector<StepJudgement> JudgeStepTimes(const std::vector<StepReport>& reports, absl::Duration now);
 
 }  // namespace atl::leases

@@ -31,7 +31,7 @@ TEST(SlowIslandsTest, EachIsComparedWithTheMedianOfTheOthers) {
   };
   for (const Case& test : cases) {
     SCOPED_TRACE(test.name);
-    const auto judgements = JudgeStepTimes(test.reports, kNow, {});
+    const auto judgements = JudgeStepTimes(test.reports, kNow);
     ASSERT_EQ(judgements.size(), test.slowdowns.size());
     for (size_t i = 0; i < judgements.size(); ++i) EXPECT_DOUBLE_EQ(judgements[i].slowdown, test.slowdowns[i]) << i;
   }
@@ -57,7 +57,7 @@ TEST(SlowIslandsTest, SlowIsWhoIsSlowerForAMinute) {
   for (const Case& test : cases) {
     SCOPED_TRACE(test.name);
     const auto found =
-        JudgeStepTimes({Report("a", 1), Report("b", test.seconds, "job train_expert", test.slower_since)}, kNow, {});
+        JudgeStepTimes({Report("a", 1), Report("b", test.seconds, "job train_expert", test.slower_since)}, kNow);
     EXPECT_EQ(found[1].slower_since, test.since);
     EXPECT_EQ(found[1].slow, test.slow);
     EXPECT_FALSE(found[0].slow);

@@ -96,8 +96,8 @@ TEST_F(AdminServiceTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(ErrorReason(Drain("a", "why").status()), "ISLAND_UNKNOWN");
   ASSERT_TRUE(Register("a").ok());
   EXPECT_EQ(ErrorReason(Drain("a", "").status()), "FIELD_REQUIRED");
-  EXPECT_EQ(ErrorReason(Drain("", "why").status()), "FIELD_REQUIRED");
-  EXPECT_EQ(ErrorReason(Move("", "a", "r").status()), "FIELD_REQUIRED");
+  EXPECT_EQ(ErrorReason(Drain("", "why").status()), "ISLAND_UNKNOWN");
+  EXPECT_EQ(ErrorReason(Move("", "a", "r").status()), "JOB_UNKNOWN");
   EXPECT_EQ(ErrorReason(Move("none/task", "a", "r").status()), "JOB_UNKNOWN");
 }
 

@@ -1,7 +1,6 @@
 #include "coordinator/service/audit.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,31 +15,6 @@
 #include "spdlog/spdlog.h"
 
 namespace atl::coordinator {
-namespace {
-
-absl::StatusOr<int> OpenFile(const std::string& path) {
-  // Others than its owner and group learn nothing of who does what.
-  // A pipe is waited for neither here, until somebody reads it, nor by a call, when it is full.
-  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
-  if (file >= 0) return file;
-  const int error = errno;
-  return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",
-                   fmt::format("--audit-log {}: cannot open it for writing: {}", path,
-                               error == ENXIO ? "expected a file, found a pipe that nobody reads, or a socket"
-                                              : std::strerror(error)));
-}
-
-bool IsSameFile(int one, int other) {
-  struct stat a {};
-  struct stat b {};
-  return fstat(one, &a) == 0 && fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-void Shorten(std::string* text) {
-  text->resize(CutText(*text, kMostText).size());
-}
-
-}  // namespace
 
 std::string AuditLine(const AuditEntry& entry, int64_t left_out) {
   nlohmann::ordered_json line = {{"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", entry.time, absl::UTCTimeZone())},
@@ -72,48 +46,36 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path
 
 AuditLog::~AuditLog() {
   absl::MutexLock lock(&mutex_);
-  // No line comes after these, to count them.
-  if (left_out_-- > 0) Append(last_left_out_);
   if (file_ >= 0) close(file_);
 }
 
 void AuditLog::Write(AuditEntry entry) {
-  Shorten(&entry.resource);
   absl::MutexLock lock(&mutex_);
-  Append(entry);
+  Append(std::move(entry));
 }
 
 void AuditLog::WriteRefused(AuditEntry entry, absl::Duration now) {
-  for (std::string* const text : {&entry.subject, &entry.method, &entry.resource}) Shorten(text);
   absl::MutexLock lock(&mutex_);
-  if (RefusedOf(entry, now).Take(kRefusedLines, now, 1) == absl::ZeroDuration()) return Append(entry);
+  TokenBucket& bucket = absl::IsUnauthenticated(entry.status) ? unknown_ : let_in_;
+  if (bucket.Take(kRefusedLines, now, 1) == absl::ZeroDuration()) return Append(std::move(entry));
   all_left_out_.Increment();
   ++left_out_;
-  last_left_out_ = std::move(entry);
 }
 
-TokenBucket& AuditLog::RefusedOf(const AuditEntry& entry, absl::Duration now) {
-  // A subject whose credential is no good may be any name that is written in a certificate.
-  const std::string subject = absl::IsUnauthenticated(entry.status) ? "" : entry.subject;
-  if (const auto known = refused_.find(subject); known != refused_.end()) return known->second;
-  if (refused_.size() >= kMostSubjects) {
-    std::erase_if(refused_, [now](const auto& known) { return known.second.IsFull(now); });
+void AuditLog::Append(AuditEntry entry) {
+  for (std::string* const text : {&entry.subject, &entry.method, &entry.resource}) {
+    text->resize(CutText(*text, kMostText).size());
   }
-  return refused_[refused_.size() < kMostSubjects ? subject : ""];
-}
-
-void AuditLog::Append(const AuditEntry& entry) {
   const std::string line = AuditLine(entry, left_out_);
-  // In one piece: other processes may append to the same file.
-  const std::string bytes = torn_ ? "\n" + line : line;
+  // In one piece: other processes may append to the same file. A line that was torn gets its end first.
+  const std::string bytes = failing_ ? "\n" + line : line;
   const ssize_t written = write(file_, bytes.data(), bytes.size());
   const int error = errno;
   if (written == static_cast<ssize_t>(bytes.size())) {
-    torn_ = failing_ = false;
+    failing_ = false;
     left_out_ = 0;
     return;
   }
-  torn_ |= written > 0;
   failures_.Increment();
   if (std::exchange(failing_, true)) return;
   spdlog::error("the audit log {} lacks lines from now on: {}", path_,
@@ -121,10 +83,13 @@ void AuditLog::Append(const AuditEntry& entry) {
 }
 
 absl::Status AuditLog::Reopen() {
-  ATOLL_ASSIGN_OR_RETURN(const int file, OpenFile(path_));
+  // Others than its owner and group learn nothing of who does what. A pipe that nobody reads is not waited for.
+  const int file = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
+  if (file < 0) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",
+                     fmt::format("--audit-log {}: cannot open it for writing: {}", path_, std::strerror(errno)));
+  }
   absl::MutexLock lock(&mutex_);
-  // Not moved away: what it lacks an end of is still its last line.
-  torn_ = torn_ && IsSameFile(file_, file);
   if (file_ >= 0) close(file_);
   file_ = file;
   return absl::OkStatus();

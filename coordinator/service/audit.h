@@ -2,10 +2,8 @@
 // it ended; and one for every call that was refused or would have changed something, at a bounded rate.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -17,11 +15,8 @@
 
 namespace atl::coordinator {
 
-// Of calls of one subject that changed nothing, and of calls of all who were not let in together. Whoever reaches the
-// port can make them.
+// Rate of the lines for calls that changed nothing: one bucket for callers who were let in, one for all others.
 inline constexpr BucketRate kRefusedLines{.per_second = 10, .burst = 100};
-// That have such lines of their own within a few seconds. Those beyond share the lines of those who were not let in.
-inline constexpr size_t kMostSubjects = 1000;
 // Bytes of a text that a caller chose. No job, task, model or island has a name of so many.
 inline constexpr size_t kMostText = 200;
 
@@ -48,39 +43,34 @@ bool IsRefusal(const absl::Status& status);
 // No call waits for a pipe that is full: its line is one that cannot be written. Thread-safe.
 class AuditLog {
  public:
-  // FAILED_PRECONDITION, reason AUDIT_LOG_UNWRITABLE, when it cannot be opened for writing, as a pipe that nobody
-  // reads.
+  // FAILED_PRECONDITION, reason AUDIT_LOG_UNWRITABLE, when it cannot be opened for writing.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path, metrics::Registry* registry);
   ~AuditLog();
 
-  // A call that changed something, or may have. A long resource is cut: a call may name anything.
+  // A call that changed something, or may have. Long texts are cut: a call may name anything.
   void Write(AuditEntry entry);
 
-  // A call that changed nothing, at `now` of a monotonic clock: a line while kRefusedLines allows its caller one.
-  // Others are counted (atoll_coordinator_audit_left_out_total), and the next line of any call says how many there were
-  // before it. All long texts are cut.
+  // A call that changed nothing, at `now` of a monotonic clock: a line while kRefusedLines allows one. Others are
+  // counted (atoll_coordinator_audit_left_out_total), and the next line of any call says how many there were before it.
   void WriteRefused(AuditEntry entry, absl::Duration now);
 
-  // Opens the path again, for whoever has moved the file away (log rotation). On an error, as of Open, the old file
-  // stays.
+  // Opens the path again after the file was moved away (log rotation). On an error, as of Open, the old file stays.
   absl::Status Reopen();
 
  private:
   AuditLog(std::string path, metrics::Counter* failures, metrics::Counter* all_left_out)
       : path_(std::move(path)), failures_(*failures), all_left_out_(*all_left_out) {}
-  void Append(const AuditEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  TokenBucket& RefusedOf(const AuditEntry& entry, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Append(AuditEntry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   metrics::Counter& failures_;
   metrics::Counter& all_left_out_;
   absl::Mutex mutex_;
   int file_ ABSL_GUARDED_BY(mutex_) = -1;
-  bool torn_ ABSL_GUARDED_BY(mutex_) = false;                           // the last line has no end
-  bool failing_ ABSL_GUARDED_BY(mutex_) = false;                        // the last line could not be written
-  std::map<std::string, TokenBucket> refused_ ABSL_GUARDED_BY(mutex_);  // by subject; "": not let in
-  int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;                        // since the last line
-  AuditEntry last_left_out_ ABSL_GUARDED_BY(mutex_);
+  bool failing_ ABSL_GUARDED_BY(mutex_) = false;  // the last line could not be written, or not as a whole
+  TokenBucket let_in_ ABSL_GUARDED_BY(mutex_);    // refused calls of callers with a good credential
+  TokenBucket unknown_ ABSL_GUARDED_BY(mutex_);   // of all others
+  int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last line
 };
 
 }  // namespace atl::coordinator

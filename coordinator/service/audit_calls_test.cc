@@ -66,7 +66,7 @@ TEST_F(AuditCallsTest, EveryCallThatChangesSomethingLeavesALine) {
   ASSERT_TRUE(Cancel(job->job_id()).ok());
   // The task of a job that is over is not handed out again.
   ASSERT_TRUE(Claim("a").ok());
-  EXPECT_THAT(Audited(), ElementsAre("SubmitJob " + job->job_id() + " OK", "SubmitJob  NOT_FOUND",
+  EXPECT_THAT(Audited(), ElementsAre("SubmitJob " + job->job_id() + " OK", "SubmitJob digits NOT_FOUND",
                                      "RegisterIsland a OK", "ClaimTask " + claim->grant().token().task_id() + " OK",
                                      "CancelJob nothing NOT_FOUND", "CancelJob " + job->job_id() + " OK"));
 }
@@ -117,7 +117,7 @@ TEST_F(RefusedCallsTest, CallsThatTheGuardRefusesLeaveALineWithoutTheirCredentia
   ASSERT_TRUE(security.ok()) << security.status();
   coordinator_.reset();
   StartCoordinator(/*restored=*/false, /*adopt=*/false, *security);
-  EXPECT_EQ(ErrorReason(Get(ann.token)), "FIELD_REQUIRED") << "let in, and nothing to audit";
+  EXPECT_EQ(ErrorReason(Get(ann.token)), "JOB_UNKNOWN") << "let in, and nothing to audit";
   EXPECT_EQ(ErrorReason(Get("")), "CREDENTIAL_REQUIRED");
   EXPECT_EQ(ErrorReason(Get(nobody.token)), "TOKEN_UNKNOWN");
   EXPECT_EQ(ErrorReason(Get(sam.token)), "ROLE_REQUIRED");
@@ -334,7 +334,7 @@ TEST_F(AuditCallsTest, WatchesOfOneCallerAreCounted) {
   };
   atlpb::job::v1::WatchJobResponse response;
   std::vector<std::unique_ptr<Open>> watches;
-  for (int i = 0; i < WatchLimits().per_caller; ++i) {
+  for (int i = 0; i < kMostWatchesOfCaller; ++i) {
     watches.push_back(open());
     ASSERT_TRUE(watches.back()->reader->Read(&response)) << i;
   }

@@ -115,7 +115,6 @@ TEST_F(AuditLogTest, APipeThatNobodyReadsIsAnErrorAndIsNotWaitedFor) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   const auto log = AuditLog::Open(path_, registry_.get());
   EXPECT_EQ(ErrorReason(log.status()), "AUDIT_LOG_UNWRITABLE");
-  EXPECT_THAT(std::string(log.status().message()), HasSubstr("a pipe that nobody reads"));
 }
 
 TEST_F(AuditLogTest, APipeThatIsFullHoldsNoCallUp) {
@@ -170,12 +169,10 @@ AuditEntry RefusalOf(const std::string& subject) {
   return entry;
 }
 
-TEST_F(AuditLogTest, WhoFloodsTheLogTakesNoLinesOfOthers) {
+TEST_F(AuditLogTest, CallersWhoAreNotLetInTakeNoLinesOfOthers) {
   auto log = Open();
   const auto burst = static_cast<size_t>(kRefusedLines.burst);
-  for (size_t i = 0; i < burst + 50; ++i) log->WriteRefused(RefusalOf("alice"), absl::ZeroDuration());
-  log->WriteRefused(RefusalOf("bob"), absl::ZeroDuration());
-  // Nor do those who were not let in, whatever they are called: they are one caller.
+  // Whatever they are called.
   for (size_t i = 0; i < burst + 50; ++i) {
     AuditEntry entry = Refusal("GetJob");
     entry.subject = "name-" + std::to_string(i);
@@ -183,37 +180,9 @@ TEST_F(AuditLogTest, WhoFloodsTheLogTakesNoLinesOfOthers) {
   }
   log->WriteRefused(RefusalOf("bob"), absl::ZeroDuration());
   const std::vector<std::string> lines = Lines(path_);
-  ASSERT_EQ(lines.size(), 2 * burst + 2);
-  EXPECT_EQ(json::parse(lines[burst])["subject"], "bob");
-  EXPECT_EQ(json::parse(lines[burst])["left_out"], 50);
+  ASSERT_EQ(lines.size(), burst + 1);
   EXPECT_EQ(json::parse(lines.back())["subject"], "bob");
   EXPECT_EQ(json::parse(lines.back())["left_out"], 50);
-}
-
-TEST_F(AuditLogTest, SubjectsBeyondTheMostShareTheirLines) {
-  auto log = Open();
-  const auto burst = static_cast<size_t>(kRefusedLines.burst);
-  const auto subject = [](size_t i) { return "subject-" + std::to_string(i); };
-  for (size_t i = 0; i < kMostSubjects + burst + 50; ++i) {
-    log->WriteRefused(RefusalOf(subject(i)), absl::ZeroDuration());
-  }
-  EXPECT_EQ(Lines(path_).size(), kMostSubjects + burst);
-  // Those of a second ago are as good as new, but for the ones that share.
-  log->WriteRefused(RefusalOf("later"), absl::Seconds(1));
-  const std::vector<std::string> lines = Lines(path_);
-  ASSERT_EQ(lines.size(), kMostSubjects + burst + 1);
-  EXPECT_EQ(json::parse(lines.back())["subject"], "later");
-  EXPECT_EQ(json::parse(lines.back())["left_out"], 50);
-}
-
-TEST_F(AuditLogTest, WhatWasLeftOutLastIsToldWhenTheLogIsClosed) {
-  auto log = Open();
-  const auto burst = static_cast<size_t>(kRefusedLines.burst);
-  for (size_t i = 0; i < burst + 5; ++i) log->WriteRefused(Refusal("GetJob"), absl::ZeroDuration());
-  EXPECT_EQ(Lines(path_).size(), burst);
-  log.reset();
-  ASSERT_EQ(Lines(path_).size(), burst + 1);
-  EXPECT_EQ(json::parse(Lines(path_).back())["left_out"], 4);
 }
 
 TEST_F(AuditLogTest, LongTextsAreCut) {

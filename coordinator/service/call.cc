@@ -5,6 +5,7 @@
 #include "common/base/errors.h"
 #include "common/base/quoted.h"
 #include "common/base/status_macros.h"
+#include "coordinator/service/messages.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -51,6 +52,23 @@ void CallTimer::End(const absl::Status& status) const {
 absl::Status Busy() {
   return MakeError(absl::StatusCode::kUnavailable, "COORDINATOR_BUSY",
                    "the coordinator is overloaded or stopping; try again");
+}
+
+absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                              std::string_view method, const std::string& request_id,
+                              const google::protobuf::Message& request) {
+  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
+  CallKey key{caller.subject, std::string(method), request_id, ""};
+  if (!request_id.empty()) key.payload_hash = PayloadHash(request);
+  key.may_change_all_jobs = caller.roles.Has(rpc::Role::kAdmin);
+  key.max_open_jobs = caller.quota.open_jobs;
+  return key;
+}
+
+absl::Status Decode(const absl::StatusOr<std::string>& bytes, google::protobuf::Message* response) {
+  ATOLL_RETURN_IF_ERROR(bytes.status());
+  if (response->ParseFromString(*bytes)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
 }
 
 grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,

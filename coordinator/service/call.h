@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -19,6 +20,7 @@
 #include "coordinator/service/executor.h"
 #include "coordinator/service/open_watches.h"
 #include "coordinator/service/storage_grants.h"
+#include "google/protobuf/message.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
@@ -77,10 +79,36 @@ class CallTimer {
 // UNAVAILABLE (COORDINATOR_BUSY): the queue is full or the coordinator is stopping.
 absl::Status Busy();
 
+// Returns the key that a repeated call must have, and with it what its caller may do. Errors as of CallerOf.
+absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                              std::string_view method, const std::string& request_id,
+                              const google::protobuf::Message& request);
+template <typename Request>
+absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
+                              std::string_view method, const Request& request) {
+  return KeyOf(context, call, method, request.request_id(), request);
+}
+
+// Fills in the response that `bytes` are of. DATA_LOSS (STORE_CORRUPT) for other bytes.
+absl::Status Decode(const absl::StatusOr<std::string>& bytes, google::protobuf::Message* response);
+
 // Runs `body` on the core's thread and finishes the call with its status. The request and response that it captures
 // live until then.
 grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
                                 std::function<absl::Status(Core&)> body);
+
+// Serve for a call that changes something and that its caller may repeat by its request_id: `body` returns the encoded
+// response.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* ServeChange(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
+                                      const Request* request, Response* response,
+                                      std::function<absl::StatusOr<std::string>(Core&, const CallKey&)> body) {
+  absl::StatusOr<CallKey> key = KeyOf(context, *call, name.method, *request);
+  return Serve(context, call, std::move(name),
+               [key = std::move(key), response, body = std::move(body)](Core& core) -> absl::Status {
+                 return key.ok() ? Decode(body(core, *key), response) : key.status();
+               });
+}
 
 // Who calls; errors as in rpc::Guard::Who.
 absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grpc::CallbackServerContext& call);

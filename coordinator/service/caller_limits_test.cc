@@ -93,7 +93,7 @@ TEST_F(CallerLimitsTest, IslandsAreCountedForThoseWhoMayActForThem) {
   const absl::Status third = RegisterAs("eu", "eu-3");
   EXPECT_EQ(ErrorReason(third), "QUOTA_EXCEEDED") << third;
   EXPECT_EQ(third.message(),
-            "island eu-3: 'eu' may have 2 islands registered, found 2: those that are silent for a day make room "
+            "island eu-3: 'eu' may have 2 islands registered, found 2, without those that are silent for a day "
             "(quota: {islands: N} in the principals file)");
   EXPECT_TRUE(RegisterAs("eu", "eu-2").ok()) << "it is registered";
   EXPECT_TRUE(RegisterAs("us", "us-2").ok()) << "others are not concerned";
@@ -191,7 +191,7 @@ TEST_F(CallerLimitsTest, WhatAJobShowsOfItsTasksAndItsEndHasLimits) {
     return ErrorReason(As("us", *islands_, &IslandService::Stub::ReportProgress, request, &response));
   };
   EXPECT_EQ(report(128, 1), "");
-  EXPECT_EQ(report(129, 2), "INVALID_METRIC_NAME");
+  EXPECT_EQ(report(129, 2), "INVALID_METRICS");
   atlpb::job::v1::CancelJobRequest cancel;
   cancel.set_job_id(submitted.job().job_id());
   cancel.set_reason(std::string(1 << 20, 'r'));

@@ -70,26 +70,27 @@ absl::Status Collector::CollectOnce() {
   // Listed first and judged afterwards, in one turn of the core: a file that gets its row in between is then needed.
   Listing listing;
   ATOLL_RETURN_IF_ERROR(List(&listing));
-  absl::StatusOr<Core::CollectionFacts> facts = Stopped();
+  Core::CollectionFacts facts;
   std::vector<jobs::AttemptFacts> attempts;
-  const bool ran = with_core_([&](Core& core) {
-    facts = core.GatherCollectionFacts();
+  ATOLL_RETURN_IF_ERROR(InCore([&](Core& core) -> absl::Status {
+    ATOLL_ASSIGN_OR_RETURN(facts, core.GatherCollectionFacts());
     attempts = core.FactsOf(listing.folders);
-  });
-  if (!ran) return Stopped();
-  ATOLL_RETURN_IF_ERROR(facts.status());
+    return absl::OkStatus();
+  }));
   for (size_t i = 0; i < listing.files.size(); ++i) listing.files[i].attempt = attempts[i];
-  ATOLL_RETURN_IF_ERROR(DeleteCheckpoints(facts->deleting));
-  ATOLL_RETURN_IF_ERROR(DeleteFiles(listing.files, *facts));
-  ATOLL_RETURN_IF_ERROR(ForgetEmptyJobs(facts->deleted_jobs));
-  absl::Status forgotten = Stopped();
-  const bool done = with_core_([&](Core& core) {
-    forgotten = core.ForgetOldAnswers();
-    forgotten.Update(core.ForgetSilentIslands());
-  });
-  if (!done) return Stopped();
+  ATOLL_RETURN_IF_ERROR(DeleteCheckpoints(facts.deleting));
+  ATOLL_RETURN_IF_ERROR(DeleteFiles(listing.files, facts));
+  ATOLL_RETURN_IF_ERROR(ForgetEmptyJobs(facts.deleted_jobs));
+  ATOLL_RETURN_IF_ERROR(InCore([](Core& core) { return core.ForgetOldAnswers(); }));
+  ATOLL_RETURN_IF_ERROR(InCore([](Core& core) { return core.ForgetSilentIslands(); }));
   metrics_.last_collection_time->Set(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
-  return forgotten;
+  return absl::OkStatus();
+}
+
+absl::Status Collector::InCore(const std::function<absl::Status(Core&)>& body) {
+  absl::Status status = Stopped();
+  with_core_([&](Core& core) { status = body(core); });
+  return status;
 }
 
 absl::Status Collector::CheckAllowed() {
@@ -98,12 +99,12 @@ absl::Status Collector::CheckAllowed() {
     return MakeError(absl::StatusCode::kFailedPrecondition, "STORE_SUPERSEDED",
                      fmt::format("store {} took epoch {} and this one's place", newest.store_id, newest.epoch));
   }
-  bool held = false;
-  if (!with_core_([&](Core& core) { held = core.collection_held(); })) return Stopped();
-  if (!held) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kFailedPrecondition, "COLLECTION_HELD",
-                   "the store was restored and may not know the newest checkpoints: nothing is deleted until the "
-                   "coordinator is started once with --adopt");
+  return InCore([](Core& core) {
+    if (!core.collection_held()) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kFailedPrecondition, "COLLECTION_HELD",
+                     "the store was restored and may not know the newest checkpoints: nothing is deleted until the "
+                     "coordinator is started once with --adopt");
+  });
 }
 
 absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows) {
@@ -116,9 +117,7 @@ absl::Status Collector::DeleteCheckpoints(const std::vector<store::CheckpointRow
     ATOLL_RETURN_IF_ERROR(blobs_.Delete(manifest));
     ATOLL_RETURN_IF_ERROR(blobs_.DeleteTree(jobs::FolderOf(manifest)));
     ATOLL_RETURN_IF_ERROR(Failpoint("collector.after_files"));
-    absl::Status forgotten = Stopped();
-    if (!with_core_([&](Core& core) { forgotten = core.ForgetCheckpoint(manifest); })) return Stopped();
-    ATOLL_RETURN_IF_ERROR(forgotten);
+    ATOLL_RETURN_IF_ERROR(InCore([&](Core& core) { return core.ForgetCheckpoint(manifest); }));
     metrics_.collected_files->Increment();
     spdlog::info("collected checkpoint {}: no longer kept", manifest);
   }
@@ -154,9 +153,7 @@ absl::Status Collector::ForgetEmptyJobs(const std::vector<store::DeletedJob>& de
     ATOLL_ASSIGN_OR_RETURN(const std::vector<storage::FileInfo> left,
                            blobs_.List(blobs_.UriOf(fmt::format("jobs/{}/", job.job_id))));
     if (!left.empty()) continue;
-    absl::Status forgotten = Stopped();
-    if (!with_core_([&](Core& core) { forgotten = core.ForgetDeletedJob(job.job_id); })) return Stopped();
-    ATOLL_RETURN_IF_ERROR(forgotten);
+    ATOLL_RETURN_IF_ERROR(InCore([&](Core& core) { return core.ForgetDeletedJob(job.job_id); }));
   }
   return absl::OkStatus();
 }

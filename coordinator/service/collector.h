@@ -54,6 +54,8 @@ class Collector {
   void Run();
   absl::Status CheckRunning();
   absl::Status CheckAllowed();
+  // Runs `body` with the core; UNAVAILABLE (COORDINATOR_STOPPING) where that has stopped.
+  absl::Status InCore(const std::function<absl::Status(Core&)>& body);
   absl::Status List(Listing* listing);
   absl::Status DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows);
   absl::Status DeleteFiles(const std::vector<jobs::StoredFile>& files, const Core::CollectionFacts& facts);

@@ -63,13 +63,13 @@ void AuditRefused(const rpc::RefusedCall& call, AuditLog* audit, Clock* clock) {
                       clock->Monotonic());
 }
 
+}  // namespace
+
 absl::Status CheckListen(const CoordinatorOptions& options) {
   ATOLL_RETURN_IF_ERROR(rpc::ServerCredentialsOf(options.security.get(), options.listen).status());
   if (!options.metrics_listen.empty()) ATOLL_RETURN_IF_ERROR(rpc::CheckListenAddress(options.metrics_listen));
   return rpc::ProbeListen(options.listen);
 }
-
-}  // namespace
 
 absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
   if (options.storage_grants.command.empty()) return absl::OkStatus();
@@ -87,16 +87,8 @@ absl::Status CheckStorageGrants(const CoordinatorOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBeforeRestore(const CoordinatorOptions& options) {
-  ATOLL_RETURN_IF_ERROR(CheckListen(options));
-  if (!options.audit_log.empty()) {
-    const std::unique_ptr<metrics::Registry> unused = metrics::Registry::Create("coordinator");
-    ATOLL_RETURN_IF_ERROR(AuditLog::Open(options.audit_log, unused.get()).status());
-  }
-  return storage::BlobStore::Open(options.blob_store).status();
-}
-
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options, Clock* clock) {
+  if (!options.on_store_lost) options.on_store_lost = EndProcess;
   // First: a second coordinator on a port that is taken must leave no store behind.
   ATOLL_RETURN_IF_ERROR(CheckListen(options));
   std::unique_ptr<Coordinator> coordinator(new Coordinator);
@@ -116,8 +108,6 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
     }
   }
   ATOLL_RETURN_IF_ERROR(OpenStore(options));
-  // A standby may have waited for days, in which the file was moved away.
-  if (audit_ != nullptr) ATOLL_RETURN_IF_ERROR(audit_->Reopen());
   ATOLL_ASSIGN_OR_RETURN(blobs_, storage::BlobStore::Open(options.blob_store));
   if (options.adopt) ATOLL_RETURN_IF_ERROR(CheckRanHere(*blobs_, *store_));
   ATOLL_RETURN_IF_ERROR(EstablishEpoch(*blobs_, *store_, options.restored));
@@ -128,28 +118,29 @@ absl::Status Coordinator::Open(const CoordinatorOptions& options, Clock* clock) 
   core.random_bytes = RandomBytes;
   ATOLL_ASSIGN_OR_RETURN(core_, Core::Load(store_.get(), clock, std::move(core), metrics_.get()));
   if (options.adopt) {
-    const auto go_on = [&] { return !options.keep_waiting || KeepWaiting(options, absl::ZeroDuration()); };
+    const auto go_on = [&] { return !options.keep_waiting || options.keep_waiting(absl::ZeroDuration()); };
     ATOLL_RETURN_IF_ERROR(AdoptCheckpoints(*blobs_, *core_, clock, go_on).status());
   }
+  // All this may have taken days, in which the file was moved away.
+  ATOLL_RETURN_IF_ERROR(ReopenAuditLog());
   return OpenExperts(options, clock);
 }
 
 absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
-  const store::OnStoreLost on_lost = options.on_store_lost ? options.on_store_lost : EndProcess;
   if (!store::IsPgUri(options.store)) {
-    ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store, .on_lost = on_lost}));
+    ATOLL_ASSIGN_OR_RETURN(store_, store::SqliteStore::Open({.path = options.store, .on_lost = options.on_store_lost}));
     return absl::OkStatus();
   }
   store::PgStoreOptions store;
   store.uri = options.store;
   store.holder = HolderName(options.listen);
   store.lease_duration = options.store_lease;
-  store.on_lost = on_lost;
+  store.on_lost = options.on_store_lost;
   absl::Status standby;
   if (options.keep_waiting) {
     store.keep_waiting = [&](const std::string& holder) {
       standby = StandBy(options, holder);
-      return standby.ok() && KeepWaiting(options, std::min(options.store_lease / 5, absl::Seconds(1)));
+      return standby.ok() && options.keep_waiting(std::min(options.store_lease / 5, absl::Seconds(1)));
     };
   }
   absl::StatusOr<std::unique_ptr<store::PgStore>> opened = store::PgStore::Open(std::move(store));
@@ -157,14 +148,6 @@ absl::Status Coordinator::OpenStore(const CoordinatorOptions& options) {
   ATOLL_RETURN_IF_ERROR(opened.status());
   store_ = *std::move(opened);
   return absl::OkStatus();
-}
-
-bool Coordinator::KeepWaiting(const CoordinatorOptions& options, absl::Duration poll) {
-  if (!options.keep_waiting(poll)) return false;
-  const absl::Status reopened = ReopenAuditLog();
-  if (!reopened.ok() && audit_complaint_ != reopened.message()) spdlog::error("{}", std::string(reopened.message()));
-  audit_complaint_ = std::string(reopened.message());
-  return true;
 }
 
 absl::Status Coordinator::StandBy(const CoordinatorOptions& options, const std::string& holder) {
@@ -219,18 +202,14 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   Core* const core = core_.get();
   Executor::Options core_thread;
   ExpertRegistry* const experts = experts_.get();
-  watches_ = std::make_unique<OpenWatches>(options.watch_limits);
-  OpenWatches* const watches = watches_.get();
-  core_thread.after_each = [core, experts, watches, clock] {
+  watches_ = std::make_unique<OpenWatches>();
+  core_thread.after_each = [core, experts] {
     core->Deliver();
     core->Tick();
     core->Deliver();
     experts->Tick();
-    watches->CutUnread(clock->Monotonic());
   };
-  core_thread.next_wake = [core, experts, watches, clock] {
-    return std::min({core->NextWake(), experts->NextWake(), watches->NextLook(clock->Monotonic())});
-  };
+  core_thread.next_wake = [core, experts] { return std::min(core->NextWake(), experts->NextWake()); };
   metrics::Histogram* const wait = registry_->AddHistogram("atoll_coordinator_core_wait_seconds",
                                                            "Time that calls wait for the thread that answers them all.",
                                                            metrics::CallSecondsBounds());
@@ -266,7 +245,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
   ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server));
   CollectorOptions collector = options.collector;
   // What it grants and publishes from now on, the other one does not know.
-  if (!collector.superseded) collector.superseded = options.on_store_lost ? options.on_store_lost : EndProcess;
+  collector.superseded = options.on_store_lost;
   collector_ = std::make_unique<Collector>(
       blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },
       store_->store_id(), metrics_.get(), std::move(collector));

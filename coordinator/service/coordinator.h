@@ -52,7 +52,6 @@ struct CoordinatorOptions {
   leases::LeaseOptions lease;
   CollectorOptions collector;
   absl::Duration watch_interval = absl::Milliseconds(100);
-  WatchLimits watch_limits;
   // Empty: no audit log.
   std::string audit_log;
   // Its limit is kept below the lease, and its blob_root is that of `blob_store`.
@@ -75,9 +74,8 @@ inline constexpr int kExitStoreLost = 3;
 // would leave the machine in the clear (STORAGE_GRANT_NEEDS_TLS).
 absl::Status CheckStorageGrants(const CoordinatorOptions& options);
 
-// Before a restore makes a store: whether the addresses can be served at, and the audit log and the blob store opened,
-// which makes both where they are not there. Errors as in Coordinator::Start. Blocks on the network.
-absl::Status CheckBeforeRestore(const CoordinatorOptions& options);
+// Whether the addresses can be served at: before anything is made.
+absl::Status CheckListen(const CoordinatorOptions& options);
 
 // Thread-safe.
 class Coordinator {
@@ -110,8 +108,6 @@ class Coordinator {
   absl::Status Open(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenStore(const CoordinatorOptions& options);
   absl::Status StandBy(const CoordinatorOptions& options, const std::string& holder);
-  // options.keep_waiting, which takes a SIGHUP that was meant for the audit log: that is opened again after it.
-  bool KeepWaiting(const CoordinatorOptions& options, absl::Duration poll);
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
   absl::Status StartStorageGrants(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
@@ -128,7 +124,6 @@ class Coordinator {
   std::unique_ptr<ExpertRegistryMetrics> experts_metrics_;
   std::unique_ptr<ExpertRegistry> experts_;
   std::unique_ptr<AuditLog> audit_;
-  std::string audit_complaint_;  // why it could not be opened again; empty: it could
   std::unique_ptr<OpenWatches> watches_;
   std::unique_ptr<Executor> core_thread_;
   std::unique_ptr<Executor> blob_thread_;

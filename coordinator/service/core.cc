@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/escaping.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/jobs/task_graph.h"
@@ -101,9 +102,7 @@ absl::Status Core::RestoreAttempts() {
 }
 
 std::string Core::RandomHex(size_t bytes) const {
-  std::string hex;
-  for (const char c : options_.random_bytes(bytes)) hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return hex;
+  return absl::BytesToHexString(options_.random_bytes(bytes));
 }
 
 const jobs::JobRecord* Core::Active(std::string_view job_id) const {
@@ -220,16 +219,7 @@ void Core::Tick() {
   for (const auto& [ticket, claim] : claims_) {
     if (claim.deadline <= now) over.push_back(ticket);
   }
-  for (const int64_t ticket : over) {
-    WaitingClaim& claim = claims_[ticket];
-    std::vector<std::string> unmet;
-    absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(claim.request, &unmet);
-    if (!answer.ok()) {
-      AnswerClaim(ticket, answer.status());
-    } else {
-      AnswerClaim(ticket, *answer ? **std::move(answer) : ClaimAnswer{std::nullopt, std::move(unmet)});
-    }
-  }
+  for (const int64_t ticket : over) TryAnswer(ticket);
   SendDueWatches();
   if (now >= gauges_due_) UpdateGauges();
 }

@@ -37,21 +37,10 @@ namespace atl::coordinator {
 
 struct CoreOptions {
   leases::LeaseOptions lease;
-  leases::MembershipOptions membership;
-  leases::SlowIslandOptions slow_islands;
-  // How long a task that was moved is kept for others than the island it was moved from.
-  absl::Duration move_preference = absl::Minutes(10);
-  // How long a task that failed on an island, or was lost there twice, is kept for others, while some other can run it.
-  // Else an island that fails all of its tasks, and so is always free, would use up the failure budget of every job.
-  absl::Duration failure_memory = absl::Hours(1);
   // Root of the blob store, without a trailing '/'.
   std::string blob_root;
-  // How long answers to creating calls are kept for their repetition.
-  absl::Duration answer_retention = absl::Hours(24 * 7);
   // Least time between two messages of one watch.
   absl::Duration watch_interval = absl::Milliseconds(100);
-  // Longest that a claim may wait, whatever it asks for.
-  absl::Duration max_claim_wait = absl::Minutes(1);
   // Unguessable bytes, for secrets and ids.
   std::function<std::string(size_t bytes)> random_bytes;
 };
@@ -108,7 +97,7 @@ struct Registration {
 // How many islands whoever registers one may have.
 struct IslandQuota {
   std::string caller;
-  std::optional<int64_t> most;                             // unset: MembershipOptions::max_islands
+  std::optional<int64_t> most;                             // unset: 4,000
   std::function<bool(std::string_view island_id)> counts;  // whether one is its; empty: all are
 
   bool Counts(std::string_view island_id) const { return !counts || counts(island_id); }
@@ -173,7 +162,7 @@ class Core {
   // of leases::DecideRegister.
   absl::StatusOr<Registration> RegisterIsland(std::string_view island_id, std::string_view request_id,
                                               const leases::Capabilities& capabilities, const IslandQuota& quota = {});
-  // Forgets islands that hold nothing and were silent for so long (leases::MembershipOptions::memory).
+  // Forgets islands that hold nothing, are not drained and were silent for a week.
   absl::Status ForgetSilentIslands();
   // Another island's leases are revoked for the caller and not renewed. `step_time`: of the task that it holds; zero
   // when it does not say.
@@ -322,7 +311,9 @@ class Core {
 
   // The record of an unfinished job; null when there is none.
   const jobs::JobRecord* Active(std::string_view job_id) const;
-  // The record of the token's task when its attempt is the active one; ABORTED (STALE_ATTEMPT) otherwise.
+  // OK when the token's attempt is the active one of its task; ABORTED (STALE_ATTEMPT) otherwise, which is counted.
+  absl::Status CheckLease(const spec::LeaseToken& token) const;
+  // The record of the token's task; errors of CheckLease.
   absl::StatusOr<jobs::JobRecord> ActiveRecord(const spec::LeaseToken& token) const;
   // Whether the token's attempt already ended with `outcome`: a repeated call, to be answered as the first one was.
   absl::StatusOr<bool> EndedAs(const spec::LeaseToken& token, jobs::AttemptOutcome outcome);
@@ -336,9 +327,11 @@ class Core {
   absl::Status RecordAnswer(store::Transaction& transaction, const CallKey& key, std::string response);
 
   // Claims (core_claims.cc).
-  // `ages` limits the choice to those jobs.
-  absl::StatusOr<std::optional<ClaimAnswer>> TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet,
-                                                      const std::set<int64_t>* ages = nullptr);
+  //
+  // Answers a claim where something fits or it fails, and without `ages` also where its wait is over. `ages` limits the
+  // choice to those jobs.
+  void TryAnswer(int64_t ticket, const std::set<int64_t>* ages = nullptr);
+  absl::StatusOr<ClaimAnswer> TryClaim(const ClaimRequest& request, const std::set<int64_t>* ages);
   absl::StatusOr<std::optional<spec::TaskGrant>> GrantTask(const leases::Island& island, std::string_view task_id);
   // For an attempt that was granted before a restart, whose secret only its island knows, if anybody.
   absl::Status ReplaceSecret(const leases::Lease& lease);
@@ -363,9 +356,8 @@ class Core {
                        const std::vector<spec::Artifact>& outputs);
   std::string VerdictOf(const spec::LeaseToken& token) const;
 
-  absl::Status CheckIslandQuota(const IslandQuota& quota, std::string_view island_id);
-  // Of the islands that `quota` counts.
-  absl::Status ForgetIslandsSilentFor(absl::Duration silence, const IslandQuota& quota);
+  absl::Status CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) const;
+  absl::Duration SilenceOf(const leases::Island& island) const;
 
   // Whether an operator wants the island to give the task back.
   bool IsAskedFor(const jobs::Task& task) const;

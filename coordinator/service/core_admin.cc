@@ -11,6 +11,9 @@
 namespace atl::coordinator {
 namespace {
 
+// How long a task that was moved is kept for others than the island it was moved from.
+constexpr absl::Duration kMovePreference = absl::Minutes(10);
+
 absl::Status UnknownIsland(std::string_view island_id) {
   return MakeError(absl::StatusCode::kNotFound, "ISLAND_UNKNOWN",
                    fmt::format("no island '{}' has registered with this coordinator", island_id));
@@ -86,7 +89,7 @@ absl::StatusOr<std::string> Core::MoveTask(const CallKey& key, std::string_view 
   ATOLL_ASSIGN_OR_RETURN(std::optional<std::string> before, FindAnswer(key));
   if (before) return *std::move(before);
   ATOLL_ASSIGN_OR_RETURN(JobView view, GetJob(jobs::JobIdOf(task_id)));
-  const absl::Time until = clock_.Now() + options_.move_preference;
+  const absl::Time until = clock_.Now() + kMovePreference;
   ATOLL_ASSIGN_OR_RETURN(const jobs::Effect effect, jobs::MoveTask(view.record, task_id, to, until));
   const jobs::Task& task = *jobs::FindTask(view.record, task_id);
   if (!to.empty()) ATOLL_RETURN_IF_ERROR(CheckTarget(view.record, task, to));
@@ -140,7 +143,7 @@ void Core::JudgeIslands() {
     judged.push_back(&steps);
     ++it;
   }
-  const std::vector<leases::StepJudgement> judgements = leases::JudgeStepTimes(reports, Now(), options_.slow_islands);
+  const std::vector<leases::StepJudgement> judgements = leases::JudgeStepTimes(reports, Now());
   size_t slow = 0;
   for (size_t i = 0; i < judgements.size(); ++i) {
     if (judgements[i].slow && !judged[i]->judgement.slow) {

@@ -42,8 +42,7 @@ absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transa
     if (row.state != store::CheckpointState::kCommitted) continue;
     newest = std::max(newest, row.checkpoint.step);
     // Nothing refers to a checkpoint of a task that goes on: only its last one becomes an output, at the end.
-    committed.push_back(
-        {row.attempt, row.checkpoint.step, row.checkpoint.manifest_uri, row.checkpoint.milestone, false});
+    committed.push_back({row.attempt, row.checkpoint.step, row.checkpoint.manifest_uri, row.checkpoint.milestone});
   }
   std::vector<int64_t> steps;
   for (const jobs::RetainedCheckpoint& old : jobs::SupersededCheckpoints(std::move(committed), keep)) {
@@ -59,16 +58,12 @@ absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transa
 
 // Metrics are kept with the task, and sent to all who watch its job.
 absl::Status CheckMetrics(const spec::Progress& progress) {
-  if (progress.metrics.size() > kMaxMetrics) {
-    return FieldError("progress.metrics", "TOO_MANY_METRICS",
-                      fmt::format("expected at most {}, found {}", kMaxMetrics, progress.metrics.size()));
-  }
-  for (const auto& [name, value] : progress.metrics) {
-    if (name.size() <= kMaxMetricName) continue;
-    return FieldError("progress.metrics", "INVALID_METRIC_NAME",
-                      fmt::format("expected names of at most {} bytes, found one of {}", kMaxMetricName, name.size()));
-  }
-  return absl::OkStatus();
+  const bool named =
+      std::ranges::all_of(progress.metrics, [](const auto& metric) { return metric.first.size() <= kMaxMetricName; });
+  if (named && progress.metrics.size() <= kMaxMetrics) return absl::OkStatus();
+  return FieldError("progress.metrics", "INVALID_METRICS",
+                    fmt::format("expected at most {} with names of at most {} bytes, found {}", kMaxMetrics,
+                                kMaxMetricName, named ? fmt::format("{}", progress.metrics.size()) : "a longer name"));
 }
 
 const spec::Artifact* FindArtifact(const std::vector<spec::Artifact>& artifacts, std::string_view name) {
@@ -87,11 +82,14 @@ absl::StatusOr<std::string> Core::HolderOf(const spec::LeaseToken& token) {
   return row ? row->island_id : "";
 }
 
+absl::Status Core::CheckLease(const spec::LeaseToken& token) const {
+  absl::Status status = leases_.Check(token, store_.epoch());
+  if (!status.ok()) metrics_.stale_attempts->Increment();
+  return status;
+}
+
 absl::StatusOr<jobs::JobRecord> Core::ActiveRecord(const spec::LeaseToken& token) const {
-  if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
-    metrics_.stale_attempts->Increment();
-    return status;
-  }
+  ATOLL_RETURN_IF_ERROR(CheckLease(token));
   return *Active(leases_.Find(token.task_id)->job_id);
 }
 
@@ -103,10 +101,7 @@ absl::StatusOr<bool> Core::EndedAs(const spec::LeaseToken& token, jobs::AttemptO
 }
 
 absl::Status Core::ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress) {
-  if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
-    metrics_.stale_attempts->Increment();
-    return status;
-  }
+  ATOLL_RETURN_IF_ERROR(CheckLease(token));
   ATOLL_RETURN_IF_ERROR(CheckMetrics(progress));
   TaskProgress& known = progress_[token.task_id];
   if (known.attempt == token.attempt && sequence <= known.sequence) return absl::OkStatus();

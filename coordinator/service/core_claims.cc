@@ -18,6 +18,11 @@ namespace {
 constexpr size_t kSecretBytes = 16;
 // A process that ended once may have been preempted, and its island is the next to have room for the task.
 constexpr int32_t kLossesThatTell = 2;
+// How long a task that failed on an island, or was lost there twice, is kept for others, while some other can run it.
+// Else an island that fails all of its tasks, and so is always free, would use up the failure budget of every job.
+constexpr absl::Duration kFailureMemory = absl::Hours(1);
+// Longest that a claim may wait, whatever it asks for.
+constexpr absl::Duration kMaxClaimWait = absl::Minutes(1);
 
 absl::Status StillLetIn(const ClaimRequest& request) {
   return request.still_let_in ? request.still_let_in() : absl::OkStatus();
@@ -35,7 +40,7 @@ std::set<std::string> Core::FailedIslands(const leases::Candidate& candidate) co
   std::set<std::string> failed;
   for (const auto& [island_id, island] : failures->second) {
     const bool fails = island.errors > 0 || island.losses >= kLossesThatTell;
-    if (fails && clock_.Now() - island.last < options_.failure_memory) failed.insert(island_id);
+    if (fails && clock_.Now() - island.last < kFailureMemory) failed.insert(island_id);
   }
   const auto can_run = [&](const auto& entry) {
     const leases::Island& island = entry.second;
@@ -82,7 +87,6 @@ leases::Candidate Core::CandidateOf(const jobs::JobRecord& record, const jobs::T
   candidate.priority = record.job.spec.priority;
   candidate.requirements = record.job.spec.requirements;
   candidate.requirements.min_ranks = spec::LeastRanks(record.job.spec);
-  candidate.format = options_.membership.format;
   return candidate;
 }
 
@@ -122,10 +126,7 @@ void Core::RenewLease(std::string_view task_id) {
 }
 
 absl::StatusOr<spec::TaskGrant> Core::KeepLease(const spec::LeaseToken& token) {
-  if (absl::Status status = leases_.Check(token, store_.epoch()); !status.ok()) {
-    metrics_.stale_attempts->Increment();
-    return status;
-  }
+  ATOLL_RETURN_IF_ERROR(CheckLease(token));
   RenewLease(token.task_id);
   ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*leases_.Find(token.task_id)));
   // A lease from before a restart does not know its secret.
@@ -135,11 +136,7 @@ absl::StatusOr<spec::TaskGrant> Core::KeepLease(const spec::LeaseToken& token) {
 
 absl::StatusOr<spec::TaskGrant> Core::GrantOf(const leases::Lease& lease) {
   const jobs::JobRecord* record = Active(lease.job_id);
-  const jobs::Task* task = record == nullptr ? nullptr : jobs::FindTask(*record, lease.task_id);
-  if (task == nullptr) {
-    return MakeError(absl::StatusCode::kInternal, "LEASE_WITHOUT_TASK",
-                     fmt::format("a lease names task {}, which no job has", lease.task_id));
-  }
+  const jobs::Task* task = jobs::FindTask(*record, lease.task_id);
   spec::TaskGrant grant;
   grant.token = {lease.task_id, store_.epoch(), lease.attempt, lease.secret};
   grant.job_id = lease.job_id;
@@ -187,7 +184,6 @@ absl::StatusOr<std::optional<spec::TaskGrant>> Core::GrantTask(const leases::Isl
   const int64_t attempt = task->attempt + 1;
   ATOLL_ASSIGN_OR_RETURN(jobs::Effect granted, jobs::Grant(record, task_id, attempt, island.island_id));
   effect.changed_tasks.insert(granted.changed_tasks.begin(), granted.changed_tasks.end());
-  effect.job_changed |= granted.job_changed;
   effect.reason = granted.reason;
 
   store::AttemptRow row;
@@ -208,8 +204,7 @@ absl::StatusOr<std::optional<spec::TaskGrant>> Core::GrantTask(const leases::Isl
   return std::optional<spec::TaskGrant>(std::move(grant));
 }
 
-absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& request, std::vector<std::string>* unmet,
-                                                          const std::set<int64_t>* ages) {
+absl::StatusOr<ClaimAnswer> Core::TryClaim(const ClaimRequest& request, const std::set<int64_t>* ages) {
   const auto it = islands_.find(request.island_id);
   ATOLL_RETURN_IF_ERROR(
       leases::CheckIncarnation(it == islands_.end() ? nullptr : &it->second, request.island_id, request.incarnation));
@@ -219,26 +214,30 @@ absl::StatusOr<std::optional<ClaimAnswer>> Core::TryClaim(const ClaimRequest& re
     RenewLease(held->task_id);
     if (held->secret.empty()) ATOLL_RETURN_IF_ERROR(ReplaceSecret(*held));
     ATOLL_ASSIGN_OR_RETURN(spec::TaskGrant grant, GrantOf(*held));
-    return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
+    return ClaimAnswer{std::move(grant), {}};
   }
   if (!it->second.drain_reason.empty()) {
-    *unmet = {fmt::format("island {} is drained: {}", request.island_id, it->second.drain_reason)};
-    return std::optional<ClaimAnswer>();
+    return ClaimAnswer{std::nullopt,
+                       {fmt::format("island {} is drained: {}", request.island_id, it->second.drain_reason)}};
   }
   // Each turn either grants, finds nothing that fits, or takes a task out of the candidates for good.
   while (true) {
     UpdateCandidates();
     const leases::ClaimDecision decision = candidates_.Decide(it->second, request.cached_uris, ages);
-    if (decision.candidate == nullptr) {
-      *unmet = decision.unmet;
-      return std::optional<ClaimAnswer>();
-    }
+    if (decision.candidate == nullptr) return ClaimAnswer{std::nullopt, decision.unmet};
     ATOLL_RETURN_IF_ERROR(StillLetIn(request));
     const std::string task_id = decision.candidate->task_id;
     spdlog::debug("claim of island {}: {}", request.island_id, decision.reason);
     ATOLL_ASSIGN_OR_RETURN(std::optional<spec::TaskGrant> grant, GrantTask(it->second, task_id));
-    if (grant) return std::optional<ClaimAnswer>(ClaimAnswer{std::move(grant), {}});
+    if (grant) return ClaimAnswer{std::move(grant), {}};
   }
+}
+
+void Core::TryAnswer(int64_t ticket, const std::set<int64_t>* ages) {
+  const WaitingClaim& claim = claims_.find(ticket)->second;
+  absl::StatusOr<ClaimAnswer> answer = TryClaim(claim.request, ages);
+  const bool over = ages == nullptr && claim.deadline <= Now();
+  if (!answer.ok() || answer->grant || over) AnswerClaim(ticket, std::move(answer));
 }
 
 int64_t Core::ClaimTask(const ClaimRequest& request, ClaimCallback done) {
@@ -251,17 +250,9 @@ int64_t Core::ClaimTask(const ClaimRequest& request, ClaimCallback done) {
   WaitingClaim& claim = claims_[ticket];
   claim.request = request;
   claim.done = std::move(done);
-  claim.deadline = Now() + std::clamp(request.wait, absl::ZeroDuration(), options_.max_claim_wait);
+  claim.deadline = Now() + std::clamp(request.wait, absl::ZeroDuration(), kMaxClaimWait);
   claim_of_island_[request.island_id] = ticket;
-  std::vector<std::string> unmet;
-  absl::StatusOr<std::optional<ClaimAnswer>> answer = TryClaim(request, &unmet);
-  if (!answer.ok()) {
-    AnswerClaim(ticket, answer.status());
-  } else if (*answer) {
-    AnswerClaim(ticket, **std::move(answer));
-  } else if (claim.deadline <= Now()) {
-    AnswerClaim(ticket, ClaimAnswer{std::nullopt, std::move(unmet)});
-  }
+  TryAnswer(ticket);
   return ticket;
 }
 
@@ -307,17 +298,7 @@ void Core::ServeWaitingClaims() {
     for (const auto& [ticket, claim] : claims_) tickets.push_back(ticket);
     for (const int64_t ticket : tickets) {
       // First come, first served; a ticket may be gone when an earlier answer ended it.
-      const auto it = claims_.find(ticket);
-      if (it == claims_.end()) continue;
-      // What does not fit is said when the wait is over.
-      std::vector<std::string> unmet;
-      absl::StatusOr<std::optional<ClaimAnswer>> answer =
-          TryClaim(it->second.request, &unmet, everything ? nullptr : &ages);
-      if (!answer.ok()) {
-        AnswerClaim(ticket, answer.status());
-      } else if (*answer) {
-        AnswerClaim(ticket, **std::move(answer));
-      }
+      if (claims_.contains(ticket)) TryAnswer(ticket, everything ? nullptr : &ages);
     }
     UpdateCandidates();
   }

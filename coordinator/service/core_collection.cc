@@ -8,6 +8,12 @@
 #include "coordinator/service/core.h"
 
 namespace atl::coordinator {
+namespace {
+
+// How long answers to creating calls are kept for their repetition.
+constexpr absl::Duration kAnswerRetention = absl::Hours(24 * 7);
+
+}  // namespace
 
 absl::StatusOr<Core::CollectionFacts> Core::GatherCollectionFacts() {
   CollectionFacts facts;
@@ -72,7 +78,7 @@ absl::Status Core::ForgetDeletedJob(std::string_view job_id) {
 }
 
 absl::Status Core::ForgetOldAnswers() {
-  const absl::Time oldest = clock_.Now() - options_.answer_retention;
+  const absl::Time oldest = clock_.Now() - kAnswerRetention;
   return Write("forget_answers", [&](store::Transaction& t) { return t.DeleteAnswersBefore(oldest); });
 }
 

@@ -10,13 +10,23 @@
 #include "spdlog/spdlog.h"
 
 namespace atl::coordinator {
+namespace {
+
+// Islands that a caller may have registered, where its quota says nothing else.
+constexpr int64_t kMaxIslands = 4'000;
+// An island that is silent for so long does not count.
+constexpr absl::Duration kCountedSilence = absl::Hours(24);
+// An island that is silent for so long, holds nothing and is not drained is forgotten.
+constexpr absl::Duration kMemory = absl::Hours(24 * 7);
+
+}  // namespace
 
 absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, std::string_view request_id,
                                                   const leases::Capabilities& capabilities, const IslandQuota& quota) {
   const auto known = islands_.find(island_id);
   ATOLL_ASSIGN_OR_RETURN(leases::RegisterDecision decision,
                          leases::DecideRegister(known == islands_.end() ? nullptr : &known->second, island_id,
-                                                request_id, capabilities, Now(), options_.membership));
+                                                request_id, capabilities, Now()));
   if (known == islands_.end()) ATOLL_RETURN_IF_ERROR(CheckIslandQuota(quota, island_id));
   if (decision.durable_change) decision.island.register_time = clock_.Now();
   const auto put_island = [&](store::Transaction& transaction) {
@@ -44,30 +54,27 @@ absl::StatusOr<Registration> Core::RegisterIsland(std::string_view island_id, st
                       EpochUri(options_.blob_root, store_.epoch())};
 }
 
-absl::Status Core::CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) {
-  const int64_t most = quota.most.value_or(options_.membership.max_islands);
-  const auto count = [&] {
-    return std::ranges::count_if(islands_, [&](const auto& entry) { return quota.Counts(entry.first); });
-  };
-  if (count() < most) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(ForgetIslandsSilentFor(options_.membership.crowded_memory, quota));
-  const int64_t found = count();
+absl::Duration Core::SilenceOf(const leases::Island& island) const {
+  return leases::SilenceOf(island, start_, Now(), clock_.Now());
+}
+
+absl::Status Core::CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) const {
+  const int64_t most = quota.most.value_or(kMaxIslands);
+  const int64_t found = std::ranges::count_if(islands_, [&](const auto& entry) {
+    return quota.Counts(entry.first) && SilenceOf(entry.second) < kCountedSilence;
+  });
   if (found < most) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
-                   fmt::format("island {}: '{}' may have {} islands registered, found {}: those that are silent for a "
-                               "day make room (quota: {{islands: N}} in the principals file)",
-                               island_id, quota.caller, most, found));
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
+      fmt::format("island {}: '{}' may have {} islands registered, found {}, without those that are silent "
+                  "for a day (quota: {{islands: N}} in the principals file)",
+                  island_id, quota.caller, most, found));
 }
 
 absl::Status Core::ForgetSilentIslands() {
-  return ForgetIslandsSilentFor(options_.membership.memory, {});
-}
-
-absl::Status Core::ForgetIslandsSilentFor(absl::Duration silence, const IslandQuota& quota) {
   std::vector<std::string> forgotten;
   for (const auto& [island_id, island] : islands_) {
-    if (!quota.Counts(island_id)) continue;
-    const bool silent = leases::SilenceOf(island, start_, Now(), clock_.Now()) >= silence;
+    const bool silent = SilenceOf(island) >= kMemory;
     if (silent && island.drain_reason.empty() && leases_.HeldBy(island_id) == nullptr) forgotten.push_back(island_id);
   }
   if (forgotten.empty()) return absl::OkStatus();
@@ -80,7 +87,7 @@ absl::Status Core::ForgetIslandsSilentFor(absl::Duration silence, const IslandQu
     step_times_.erase(island_id);
   }
   spdlog::info("{} islands are forgotten, the first of them {}: they were silent for {}", forgotten.size(),
-               forgotten.front(), absl::FormatDuration(silence));
+               forgotten.front(), absl::FormatDuration(kMemory));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,6 @@
 // Watches of jobs and models.
+#include <limits>
+
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/service/core.h"
@@ -56,22 +58,11 @@ void Core::SendJob(WatchList::Watch& watch) {
 }
 
 absl::StatusOr<std::vector<store::Model>> Core::WatchedModels(const std::string& name) {
-  std::vector<store::Model> models;
-  if (!name.empty()) {
-    absl::StatusOr<store::Model> model = store_.GetModel(name);
-    if (absl::IsNotFound(model.status())) return models;
-    ATOLL_RETURN_IF_ERROR(model.status());
-    models.push_back(*std::move(model));
-    return models;
-  }
-  constexpr int32_t kPage = 100;
-  std::string after;
-  while (true) {
-    ATOLL_ASSIGN_OR_RETURN(std::vector<store::Model> page, store_.ListModels(after, kPage));
-    if (page.empty()) return models;
-    after = page.back().name;
-    for (store::Model& model : page) models.push_back(std::move(model));
-  }
+  if (name.empty()) return store_.ListModels("", std::numeric_limits<int32_t>::max());
+  absl::StatusOr<store::Model> model = store_.GetModel(name);
+  if (absl::IsNotFound(model.status())) return std::vector<store::Model>();
+  ATOLL_RETURN_IF_ERROR(model.status());
+  return std::vector<store::Model>{*std::move(model)};
 }
 
 void Core::SendModel(WatchList::Watch& watch) {

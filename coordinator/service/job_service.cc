@@ -1,10 +1,10 @@
 #include "coordinator/service/job_service.h"
 
-#include <charconv>
 #include <functional>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "common/base/cut_text.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -23,27 +23,11 @@ namespace pb = atlpb::job::v1;
 
 constexpr size_t kLongestReason = 1024;
 
-template <typename Request>
-CallKey KeyOf(const rpc::Principal& caller, std::string_view method, const Request& request) {
-  CallKey key{caller.subject, std::string(method), request.request_id(), ""};
-  if (!key.request_id.empty()) key.payload_hash = PayloadHash(request);
-  key.may_change_all_jobs = caller.roles.Has(rpc::Role::kAdmin);
-  key.max_open_jobs = caller.quota.open_jobs;
-  return key;
-}
-
-template <typename Request>
-absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                              std::string_view method, const Request& request) {
-  ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
-  return KeyOf(caller, method, request);
-}
-
 absl::StatusOr<CallKey> KeyOfSubmission(const ServiceContext& context, const grpc::CallbackServerContext& call,
                                         const pb::SubmitJobRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
   ATOLL_RETURN_IF_ERROR(rpc::CheckModel(caller, request.spec().model_name()));
-  return KeyOf(caller, "SubmitJob", request);
+  return KeyOf(context, call, "SubmitJob", request);
 }
 
 template <typename Response>
@@ -51,18 +35,6 @@ std::string EncodeJobAs(const JobView& view) {
   Response response;
   *response.mutable_job() = JobToProto(view);
   return response.SerializeAsString();
-}
-
-template <typename Response>
-absl::Status Decode(const absl::StatusOr<std::string>& bytes, Response* response) {
-  ATOLL_RETURN_IF_ERROR(bytes.status());
-  if (response->ParseFromString(*bytes)) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
-}
-
-absl::Status RequireField(std::string_view path, const std::string& value) {
-  if (!value.empty()) return absl::OkStatus();
-  return FieldError(path, "FIELD_REQUIRED", "expected a value, found none");
 }
 
 // What the blob store has to say of a job: its dataset, and the hashes of the files that it names, which are filled in.
@@ -80,11 +52,8 @@ absl::StatusOr<DatasetInfo> LookUpInputs(storage::BlobStore& blobs, const std::f
 
 // The position in a list of jobs that a token stands for.
 absl::StatusOr<int64_t> JobsBefore(const std::string& token) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string position, PagePosition("jobs", token));
   int64_t before = 0;
-  if (position.empty()) return before;
-  const auto [end, error] = std::from_chars(position.data(), position.data() + position.size(), before);
-  if (error == std::errc() && end == position.data() + position.size()) return before;
+  if (token.empty() || absl::SimpleAtoi(token, &before)) return before;
   return FieldError("page_token", "INVALID_PAGE_TOKEN", "expected a next_page_token of ListJobs");
 }
 
@@ -96,20 +65,18 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   auto timer = std::make_shared<CallTimer>(context_, *call, "SubmitJob");
   const auto finish = [reactor, timer, request, response](const absl::Status& status) {
-    if (!request->validate_only()) timer->Changes(response->job().job_id());
+    // Where there is no job, its caller may not have the model, or cannot.
+    const std::string& job_id = response->job().job_id();
+    if (!request->validate_only()) timer->Changes(job_id.empty() ? request->spec().model_name() : job_id);
     timer->End(status);
     reactor->Finish(rpc::ToGrpc(status));
   };
-  const absl::StatusOr<CallKey> keyed = KeyOfSubmission(context_, *call, *request);
-  if (!keyed.ok()) {
-    // There is no job: what its caller may not have is the model.
-    if (!request->validate_only()) timer->Changes(request->spec().model_name());
-    timer->End(keyed.status());
-    reactor->Finish(rpc::ToGrpc(keyed.status()));
+  const absl::StatusOr<CallKey> key = KeyOfSubmission(context_, *call, *request);
+  if (!key.ok()) {
+    finish(key.status());
     return reactor;
   }
-  const CallKey key = *keyed;
-  const bool posted = blob_thread_.Post([this, call, finish, key, request, response] {
+  const bool posted = blob_thread_.Post([this, call, finish, key = *key, request, response] {
     const auto go_on = [call] { return !call->IsCancelled(); };
     spec::JobSpec spec = wire::FromProto(request->spec());
     const absl::StatusOr<DatasetInfo> dataset = LookUpInputs(blobs_, go_on, &spec);
@@ -128,7 +95,6 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* call, const pb::GetJobRequest* request,
                                                  pb::GetJobResponse* response) {
   return Serve(context_, call, "GetJob", [request, response](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
     ATOLL_ASSIGN_OR_RETURN(const JobView view, core.GetJob(request->job_id()));
     *response->mutable_job() = JobToProto(view);
     return absl::OkStatus();
@@ -142,7 +108,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
     ATOLL_ASSIGN_OR_RETURN(const int64_t before, JobsBefore(request->page_token()));
     ATOLL_ASSIGN_OR_RETURN(const store::Store::JobPage page, core.ListJobs(before, size));
     for (const jobs::Job& job : page.jobs) *response->add_jobs() = JobToProto(job);
-    if (page.next != 0) response->set_next_page_token(PageToken("jobs", std::to_string(page.next)));
+    if (page.next != 0) response->set_next_page_token(std::to_string(page.next));
     return absl::OkStatus();
   });
 }
@@ -150,24 +116,21 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext* call,
                                                     const pb::CancelJobRequest* request,
                                                     pb::CancelJobResponse* response) {
-  const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "CancelJob", *request);
-  return Serve(context_, call, {"CancelJob", request->job_id()}, [key, request, response](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(key.status());
-    ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
-    return Decode(core.CancelJob(*key, request->job_id(), CutText(request->reason(), kLongestReason),
-                                 EncodeJobAs<pb::CancelJobResponse>),
-                  response);
-  });
+  return ServeChange(context_, call, {"CancelJob", request->job_id()}, request, response,
+                     [request](Core& core, const CallKey& key) {
+                       return core.CancelJob(key, request->job_id(), CutText(request->reason(), kLongestReason),
+                                             EncodeJobAs<pb::CancelJobResponse>);
+                     });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext* call,
-                                                    const pb::DeleteJobRequest* request, pb::DeleteJobResponse*) {
-  const absl::StatusOr<CallKey> key = KeyOf(context_, *call, "DeleteJob", *request);
-  return Serve(context_, call, {"DeleteJob", request->job_id()}, [key, request](Core& core) -> absl::Status {
-    ATOLL_RETURN_IF_ERROR(key.status());
-    ATOLL_RETURN_IF_ERROR(RequireField("job_id", request->job_id()));
-    return core.DeleteJob(*key, request->job_id());
-  });
+                                                    const pb::DeleteJobRequest* request,
+                                                    pb::DeleteJobResponse* response) {
+  return ServeChange(context_, call, {"DeleteJob", request->job_id()}, request, response,
+                     [request](Core& core, const CallKey& key) -> absl::StatusOr<std::string> {
+                       ATOLL_RETURN_IF_ERROR(core.DeleteJob(key, request->job_id()));
+                       return "";
+                     });
 }
 
 grpc::ServerWriteReactor<pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext* call,

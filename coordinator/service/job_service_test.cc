@@ -351,7 +351,7 @@ TEST_F(JobServiceTest, ProgressReachesTheWatch) {
 TEST_F(JobServiceTest, CallsAboutUnknownThingsSayWhat) {
   atlpb::job::v1::GetJobRequest get;
   atlpb::job::v1::GetJobResponse got;
-  EXPECT_EQ(ErrorReason(Call(*jobs_, &JobService::Stub::GetJob, get, &got)), "FIELD_REQUIRED");
+  EXPECT_EQ(ErrorReason(Call(*jobs_, &JobService::Stub::GetJob, get, &got)), "JOB_UNKNOWN");
   get.set_job_id("nope");
   const absl::Status status = Call(*jobs_, &JobService::Stub::GetJob, get, &got);
   EXPECT_EQ(ErrorReason(status), "JOB_UNKNOWN");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "absl/strings/escaping.h"
 #include "common/base/errors.h"
 #include "common/storage/blob_store.h"
 #include "common/wire/spec_wire.h"
@@ -161,21 +160,6 @@ absl::StatusOr<int32_t> PageSize(int32_t requested) {
     return FieldError("page_size", "INVALID_PAGE_SIZE", fmt::format("expected at least 0, found {}", requested));
   }
   return requested == 0 ? kDefaultPage : std::min(requested, kLargestPage);
-}
-
-std::string PageToken(std::string_view kind, std::string_view position) {
-  return absl::WebSafeBase64Escape(fmt::format("{}:{}", kind, position));
-}
-
-absl::StatusOr<std::string> PagePosition(std::string_view kind, std::string_view token) {
-  if (token.empty()) return std::string();
-  std::string text;
-  const std::string prefix = fmt::format("{}:", kind);
-  if (absl::WebSafeBase64Unescape(absl::string_view(token.data(), token.size()), &text) && text.rfind(prefix, 0) == 0) {
-    return text.substr(prefix.size());
-  }
-  return FieldError("page_token", "INVALID_PAGE_TOKEN",
-                    fmt::format("expected a next_page_token of the same list, found '{}'", token));
 }
 
 std::string PayloadHash(const google::protobuf::Message& request) {

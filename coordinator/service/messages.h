@@ -27,10 +27,6 @@ leases::Capabilities CapabilitiesFromProto(const atlpb::island::v1::Capabilities
 
 // 0 gives the default (50), more than 1000 gives 1000; negative is INVALID_ARGUMENT (INVALID_PAGE_SIZE).
 absl::StatusOr<int32_t> PageSize(int32_t requested);
-// Opaque tokens: `kind` keeps one list's token from another's. An empty token gives an empty position;
-// INVALID_ARGUMENT (INVALID_PAGE_TOKEN) for a token that PageToken did not make.
-std::string PageToken(std::string_view kind, std::string_view position);
-absl::StatusOr<std::string> PagePosition(std::string_view kind, std::string_view token);
 
 // SHA-256 of the request without its request_id: what a repeated call must equal.
 std::string PayloadHash(const google::protobuf::Message& request);

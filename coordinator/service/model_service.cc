@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "coordinator/service/messages.h"
 #include "coordinator/service/watch.h"
@@ -27,13 +26,12 @@ grpc::ServerUnaryReactor* ModelServiceImpl::ListModels(grpc::CallbackServerConte
                                                        pb::ListModelsResponse* response) {
   return Serve(context_, call, "ListModels", [request, response](Core& core) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const int32_t size, PageSize(request->page_size()));
-    ATOLL_ASSIGN_OR_RETURN(const std::string after, PagePosition("models", request->page_token()));
     // One more than asked for tells whether there is a next page.
-    ATOLL_ASSIGN_OR_RETURN(std::vector<store::Model> models, core.ListModels(after, size + 1));
+    ATOLL_ASSIGN_OR_RETURN(std::vector<store::Model> models, core.ListModels(request->page_token(), size + 1));
     const bool more = models.size() > static_cast<size_t>(size);
     if (more) models.pop_back();
     for (const store::Model& model : models) *response->add_models() = ModelToProto(model);
-    if (more) response->set_next_page_token(PageToken("models", models.back().name));
+    if (more) response->set_next_page_token(models.back().name);
     return absl::OkStatus();
   });
 }
@@ -52,18 +50,13 @@ grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServ
                                                               const pb::SetServingVersionRequest* request,
                                                               pb::SetServingVersionResponse* response) {
   const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
-  return Serve(context_, call, {"SetServingVersion", request->name()},
-               [caller, request, response](Core& core) -> absl::Status {
-                 ATOLL_RETURN_IF_ERROR(caller.status());
-                 ATOLL_RETURN_IF_ERROR(rpc::CheckModel(*caller, request->name()));
-                 CallKey key{caller->subject, "SetServingVersion", request->request_id(), ""};
-                 if (!key.request_id.empty()) key.payload_hash = PayloadHash(*request);
-                 ATOLL_ASSIGN_OR_RETURN(const std::string bytes,
-                                        core.SetServingVersion(key, request->name(), request->version(),
-                                                               request->expected_generation(), EncodeServing));
-                 if (response->ParseFromString(bytes)) return absl::OkStatus();
-                 return MakeError(absl::StatusCode::kDataLoss, "STORE_CORRUPT", "a stored answer is no message");
-               });
+  return ServeChange(context_, call, {"SetServingVersion", request->name()}, request, response,
+                     [caller, request](Core& core, const CallKey& key) -> absl::StatusOr<std::string> {
+                       ATOLL_RETURN_IF_ERROR(caller.status());
+                       ATOLL_RETURN_IF_ERROR(rpc::CheckModel(*caller, request->name()));
+                       return core.SetServingVersion(key, request->name(), request->version(),
+                                                     request->expected_generation(), EncodeServing);
+                     });
 }
 
 grpc::ServerWriteReactor<pb::WatchModelResponse>* ModelServiceImpl::WatchModel(grpc::CallbackServerContext* call,

@@ -11,12 +11,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
-#include "common/base/clock.h"
-#include "common/base/errors.h"
-#include "common/rpc/status.h"
-#include "coordinator/service/open_watches.h"
-#include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 
 namespace atl::coordinator {
@@ -25,14 +19,11 @@ namespace atl::coordinator {
 // that must not replace each other (models of one stream).
 template <typename Message>
 class StreamWriter : public grpc::ServerWriteReactor<Message>,
-                     public WatchStream,
                      public std::enable_shared_from_this<StreamWriter<Message>> {
  public:
-  // `ended` runs once, on a gRPC thread, after the last message, with how the stream ended; it must not block. `clock`
-  // outlives the stream.
-  static std::shared_ptr<StreamWriter> Create(grpc::CallbackServerContext* call, Clock* clock,
-                                              std::function<void(grpc::Status)> ended) {
-    auto writer = std::shared_ptr<StreamWriter>(new StreamWriter(call, clock, std::move(ended)));
+  // `ended` runs once, on a gRPC thread, after the last message, with how the stream ended; it must not block.
+  static std::shared_ptr<StreamWriter> Create(std::function<void(grpc::Status)> ended) {
+    auto writer = std::shared_ptr<StreamWriter>(new StreamWriter(std::move(ended)));
     writer->self_ = writer;
     return writer;
   }
@@ -69,26 +60,10 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
     Advance();
   }
 
-  absl::Duration unread_since() override {
-    absl::MutexLock lock(&mutex_);
-    return writing_ ? write_began_ : absl::InfiniteDuration();
-  }
-
-  void Cut() override {
-    absl::MutexLock lock(&mutex_);
-    if (call_ == nullptr || !writing_) return;
-    waiting_.clear();
-    finish_ = rpc::ToGrpc(MakeError(absl::StatusCode::kResourceExhausted, "WATCH_NOT_READ",
-                                    "the stream was not read for too long and is cut off"));
-    // The write under way fails by it; then the stream ends.
-    call_->TryCancel();
-  }
-
   void OnDone() override {
     grpc::Status status;
     {
       absl::MutexLock lock(&mutex_);
-      call_ = nullptr;
       status = finish_.value_or(grpc::Status::OK);
     }
     ended_(status);
@@ -97,8 +72,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
   }
 
  private:
-  StreamWriter(grpc::CallbackServerContext* call, Clock* clock, std::function<void(grpc::Status)> ended)
-      : clock_(clock), ended_(std::move(ended)), call_(call) {}
+  explicit StreamWriter(std::function<void(grpc::Status)> ended) : ended_(std::move(ended)) {}
 
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || finished_) return;
@@ -106,7 +80,6 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
       current_ = std::move(waiting_.begin()->second);
       waiting_.erase(waiting_.begin());
       writing_ = true;
-      write_began_ = clock_->Monotonic();
       this->StartWrite(&current_);
     } else if (finish_) {
       finished_ = true;
@@ -114,15 +87,12 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
     }
   }
 
-  Clock* const clock_;
   const std::function<void(grpc::Status)> ended_;
   std::shared_ptr<StreamWriter> self_;
   absl::Mutex mutex_;
-  grpc::CallbackServerContext* call_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   std::map<std::string, Message> waiting_ ABSL_GUARDED_BY(mutex_);
   Message current_;  // of the write under way
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Duration write_began_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> finish_ ABSL_GUARDED_BY(mutex_);
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "coordinator/service/call.h"
 #include "coordinator/service/stream_writer.h"
 
@@ -20,9 +20,9 @@ inline std::string WatcherOf(const ServiceContext& context, const grpc::Callback
   return SubjectOf(context, call) + " at " + peer.substr(0, peer.rfind(':'));
 }
 
-// Serves a watch: timed, and cut off when nobody reads it. Where the caller has too many it ends by itself with that
-// error. `begin` makes the watch, which sends by the writer, and returns its ticket; `end` gets that once the stream is
-// over. Both run on the core's thread, `end` not without `begin`.
+// Serves a watch, timed. Where the caller has too many it ends by itself with that error. `begin` makes the watch,
+// which sends by the writer, and returns its ticket; `end` gets that once the stream is over. Both run on the core's
+// thread, `end` not without `begin`.
 template <typename Message>
 grpc::ServerWriteReactor<Message>* ServeWatch(
     const ServiceContext& context, grpc::CallbackServerContext* call, const char* method,
@@ -32,21 +32,19 @@ grpc::ServerWriteReactor<Message>* ServeWatch(
     int64_t ticket = 0;  // used on the core's thread only
   };
   const auto begun = std::make_shared<Begun>();
-  const absl::StatusOr<int64_t> place = context.watches->Admit(WatcherOf(context, *call));
+  const std::string watcher = WatcherOf(context, *call);
+  const absl::Status opened = context.watches->Open(watcher);
   auto timer = std::make_shared<CallTimer>(context, *call, method);
   const auto writer = StreamWriter<Message>::Create(
-      call, context.clock,
-      [timer, watches = context.watches, core_thread = context.core_thread, place = place.value_or(0), begun,
-       end = std::move(end)](const grpc::Status& status) {
-        watches->Close(place);
+      [timer, context, watcher, counted = opened.ok(), begun, end = std::move(end)](const grpc::Status& status) {
+        if (counted) context.watches->Close(watcher);
         timer->End(rpc::FromGrpc(status));
-        if (begun->posted) core_thread->PostEnd([begun, end] { end(begun->ticket); });
+        if (begun->posted) context.core_thread->PostEnd([begun, end] { end(begun->ticket); });
       });
-  if (!place.ok()) {
-    writer->End(rpc::ToGrpc(place.status()));
+  if (!opened.ok()) {
+    writer->End(rpc::ToGrpc(opened));
     return writer.get();
   }
-  context.watches->Open(*place, writer);
   // Said before it is: once it runs the stream may end.
   begun->posted = true;
   if (!context.core_thread->Post([begun, writer, begin = std::move(begin)] { begun->ticket = begin(writer); })) {
