@@ -29,11 +29,8 @@ struct Flags {
   std::string port_file;
   std::string log_level = "info";
   std::string lease = "10s";
-  std::string heartbeat = "2s";
-  std::string restart_grace = "1m";
   std::string collect_every = "10m";
   std::string collect_age = "24h";
-  std::string stop_grace = "2s";
   std::string store_lease = "10s";
   std::string storage_grant_lifetime = "1h";
   std::string backup;
@@ -87,9 +84,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--storage-grant-lifetime", flags.storage_grant_lifetime,
                  "How long the keys of a task are to be good; they are renewed before")
       ->capture_default_str();
-  app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat")->capture_default_str();
-  app.add_option("--heartbeat", flags.heartbeat, "How often islands send heartbeats")->capture_default_str();
-  app.add_option("--restart-grace", flags.restart_grace, "How long leases live on after a restart")
+  app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat; islands send five in it")
       ->capture_default_str();
   app.add_option("--expert-replicas", flags.options.experts.placement.replicas,
                  "Expert servers that each expert lies on, where their memory allows; hot experts lie on more")
@@ -97,13 +92,14 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--collect-every", flags.collect_every, "How often unneeded files are deleted")->capture_default_str();
   app.add_option("--collect-age", flags.collect_age, "How old a file without a row must be")->capture_default_str();
-  app.add_option("--stop-grace", flags.stop_grace, "How long running calls get after SIGTERM")->capture_default_str();
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->envname("ATOLL_LOG_LEVEL")
       ->capture_default_str();
 }
 
+// How long running calls get after SIGTERM.
+constexpr absl::Duration kStopGrace = absl::Seconds(2);
 // Beyond it, and with "inf", deadlines would not fit the clocks that they are kept by.
 constexpr absl::Duration kLongest = absl::Hours(876'000);
 
@@ -114,22 +110,16 @@ bool Parse(const char* flag, const std::string& text, absl::Duration* duration) 
   return false;
 }
 
-bool ParseDurations(Flags& flags, absl::Duration* stop_grace) {
+bool ParseDurations(Flags& flags) {
   auto& lease = flags.options.lease;
-  if (!Parse("--lease", flags.lease, &lease.lease_duration) ||
-      !Parse("--heartbeat", flags.heartbeat, &lease.heartbeat_interval) ||
-      !Parse("--restart-grace", flags.restart_grace, &lease.restart_grace) ||
-      !Parse("--collect-every", flags.collect_every, &flags.options.collector.interval) ||
-      !Parse("--collect-age", flags.collect_age, &flags.options.collector.min_age) ||
-      !Parse("--storage-grant-lifetime", flags.storage_grant_lifetime, &flags.options.storage_grants.lifetime) ||
-      !Parse("--store-lease", flags.store_lease, &flags.options.store_lease) ||
-      !Parse("--stop-grace", flags.stop_grace, stop_grace)) {
-    return false;
-  }
-  if (lease.heartbeat_interval * 2 <= lease.lease_duration) return true;
-  std::fprintf(stderr, "--lease: expected at least twice --heartbeat (%s), found %s\n", flags.heartbeat.c_str(),
-               flags.lease.c_str());
-  return false;
+  const bool good =
+      Parse("--lease", flags.lease, &lease.lease_duration) &&
+      Parse("--collect-every", flags.collect_every, &flags.options.collector.interval) &&
+      Parse("--collect-age", flags.collect_age, &flags.options.collector.min_age) &&
+      Parse("--storage-grant-lifetime", flags.storage_grant_lifetime, &flags.options.storage_grants.lifetime) &&
+      Parse("--store-lease", flags.store_lease, &flags.options.store_lease);
+  lease.heartbeat_interval = lease.lease_duration / 5;
+  return good;
 }
 
 int Fail(const absl::Status& status) {
@@ -178,20 +168,13 @@ void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
 absl::Status Restore(const Flags& flags, const sigset_t& stop_signals) {
   // Both may take long, and nobody waits for a signal yet: one ends the process.
   pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
-  const absl::Status good = atl::coordinator::CheckBeforeRestore(flags.options);
+  const absl::Status good = atl::coordinator::CheckListen(flags.options);
   if (!good.ok()) return good;
   const auto facts = atl::store::RestoreStore(flags.restore, flags.options.store);
   pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
   if (!facts.ok()) return facts.status();
   Say("restored", flags.restore, flags.options.store, *facts);
   return absl::OkStatus();
-}
-
-// Whether --backup or --restore was given "", as by a variable that is not set; says so.
-bool GivenEmpty(const CLI::App& app, const char* flag, const std::string& path) {
-  if (app.count(flag) == 0 || !path.empty()) return false;
-  std::fprintf(stderr, "%s: expected the path of a backup, found an empty text\n", flag);
-  return true;
 }
 
 int RefuseCopies(const Flags& flags) {
@@ -211,9 +194,7 @@ int main(int argc, char** argv) {
   Flags flags;
   AddFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
-  absl::Duration stop_grace;
-  if (!ParseDurations(flags, &stop_grace)) return 2;
-  if (GivenEmpty(app, "--backup", flags.backup) || GivenEmpty(app, "--restore", flags.restore)) return 2;
+  if (!ParseDurations(flags)) return 2;
   const bool copies = !flags.backup.empty() || !flags.restore.empty();
   if (copies && atl::store::IsPgUri(flags.options.store)) return RefuseCopies(flags);
   if (!flags.backup.empty()) {
@@ -261,6 +242,6 @@ int main(int argc, char** argv) {
     if (!reopened.ok()) spdlog::error("{}", std::string(reopened.message()));
   }
   spdlog::info("{}: stopping", signal_number == SIGTERM ? "SIGTERM" : "SIGINT");
-  (*coordinator)->Stop(stop_grace);
+  (*coordinator)->Stop(kStopGrace);
   return 0;
 }

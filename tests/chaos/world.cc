@@ -100,8 +100,8 @@ std::vector<std::string> World::CommandOf(const std::string& node) const {
   };
   if (node == "coordinator") {
     add({options_.programs + "/atoll-coordinator", "--listen", at(address, kCoordinatorPort), "--store", store_path()});
-    add({"--blob-store", blobs_->root(), "--lease", absl::FormatDuration(options_.lease), "--heartbeat",
-         absl::FormatDuration(options_.lease / 3), "--collect-every", "5s", "--collect-age", "20s"});
+    add({"--blob-store", blobs_->root(), "--lease", absl::FormatDuration(options_.lease), "--collect-every", "5s",
+         "--collect-age", "20s"});
     add(network_flags_.at("atoll-coordinator"));
     return command;
   }

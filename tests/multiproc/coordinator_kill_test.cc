@@ -220,7 +220,7 @@ TEST_F(CoordinatorKillTest, KilledAgainAndAgain) {
 }
 
 TEST_F(CoordinatorKillTest, DownForSeveralLeasesDuringTraining) {
-  const std::vector<std::string> flags = {"--lease", "400ms", "--heartbeat", "100ms", "--restart-grace", "20s"};
+  const std::vector<std::string> flags = {"--lease", "400ms"};
   process_->Start("", flags);
   Submit();
   StartIsland();

@@ -35,10 +35,9 @@ CoordinatorProcess::~CoordinatorProcess() {
 }
 
 void CoordinatorProcess::Start(const std::string& failpoint, const std::vector<std::string>& more_flags) {
-  std::vector<std::string> arguments = {BinaryPath(),         "--store",      folder_ + "/store.db",
-                                        "--blob-store",       blob_root(),    "--port-file",
-                                        folder_ + "/address", "--stop-grace", "2s",
-                                        "--log-level",        "warn"};
+  std::vector<std::string> arguments = {BinaryPath(),         "--store",     folder_ + "/store.db",
+                                        "--blob-store",       blob_root(),   "--port-file",
+                                        folder_ + "/address", "--log-level", "warn"};
   arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
   pid_ = *StartSubprocess({.command = std::move(arguments),
                            .environment = {"ATOLL_FAILPOINTS=" + failpoint},

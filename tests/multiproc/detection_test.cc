@@ -90,7 +90,7 @@ class Detection : public testing::Test {
     cluster_ = std::make_unique<Cluster>(ClusterOptions{
         .islands = islands,
         .ranks = 2,
-        .coordinator_flags = {"--lease", absl::FormatDuration(kLease), "--heartbeat", "1s"},
+        .coordinator_flags = {"--lease", absl::FormatDuration(kLease)},
         .worker_flags = {"--rejoin-seconds", "30"},
         .coordinator_of = [this](int island,
                                  const std::string& address) { return coordinator_.Route(island, address); },

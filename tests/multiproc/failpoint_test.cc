@@ -273,8 +273,7 @@ class FaultyCluster {
   explicit FaultyCluster(FaultList* faults)
       : cluster_({.islands = 1,
                   .ranks = 2,
-                  .coordinator_flags = {"--lease", "3s", "--heartbeat", "500ms", "--collect-every", "300ms",
-                                        "--collect-age", "1s"},
+                  .coordinator_flags = {"--lease", "3s", "--collect-every", "300ms", "--collect-age", "1s"},
                   .worker_flags = {"--rejoin-seconds", "5"}}),
         run_(&cluster_, faults) {
     cluster_.WriteDataset(1);

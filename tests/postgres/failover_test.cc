@@ -65,7 +65,7 @@ class FailoverTest : public testing::Test {
     auto process = std::make_unique<Process>(
         std::vector<std::string>{std::string(std::getenv("ATOLL_BINARY_DIR")) + "/bin/atoll-coordinator", "--listen",
                                  listen, "--port-file", PortFile(name), "--store", uri_, "--store-lease", store_lease_,
-                                 "--blob-store", blob_root(), "--stop-grace", "30s"},
+                                 "--blob-store", blob_root()},
         folder_.path() + "/" + name + ".log");
     EXPECT_TRUE(Await(kPatience, [&] { return !FirstWordOf(PortFile(name)).empty() || !process->Running(); }));
     EXPECT_TRUE(process->Running()) << process->Log();

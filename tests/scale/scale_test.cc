@@ -67,7 +67,7 @@ TEST_F(Scale, AHundredIslandsOutliveTheirCoordinator) {
   const StoreShape shape{.jobs = 25, .experts_per_job = 4, .leases = 100};
   const auto tokens = FillStore(folder_, shape);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  CoordinatorUnderLoad coordinator(folder_, {"--lease", "3s", "--heartbeat", "500ms"});
+  CoordinatorUnderLoad coordinator(folder_, {"--lease", "3s"});
   ASSERT_TRUE(coordinator.Start().ok());
   SimulatedIslands islands(*tokens, {.coordinator = coordinator.address(),
                                      .heartbeat_interval = absl::Milliseconds(500),
