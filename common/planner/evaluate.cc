@@ -262,13 +262,13 @@ absl::Status Evaluator::Adapt(double memory_share, Outline* outline) {
         std::min(limits[r], limit_bytes_ - costs.fixed_bytes[r] - transient - FrozenBytes(plan, request_.profile));
     if (limits[r] <= 0) return MakeError(absl::StatusCode::kFailedPrecondition, "MEMORY_LIMIT", "no room to activate");
   }
-  absl::StatusOr<schedule::AdaptiveSchedule> found =
+  absl::StatusOr<schedule::Schedule> found =
       schedule::FindAdaptive(plan.micro_batches, costs, limits, AdaptiveEffort(plan));
   if (!found.ok() && ErrorReason(found.status()) == "SCHEDULE_MEMORY_LIMIT") {
     return MakeError(absl::StatusCode::kFailedPrecondition, "MEMORY_LIMIT", std::string(found.status().message()));
   }
   ATOLL_RETURN_IF_ERROR(found.status());
-  plan.schedule = std::move(found->schedule);
+  plan.schedule = *std::move(found);
   if (plan.replicas > 1) AddReductions(&plan.schedule);
   ATOLL_RETURN_IF_ERROR(Predict(outline));
   // The search knows nothing of what reductions hold.

@@ -68,11 +68,11 @@ Order ToOrder(const Schedule& schedule) {
 }
 
 // The fixed schedules of the same placement, so that none of them can be shorter than the result.
-absl::StatusOr<std::vector<adaptive::NamedOrder>> FixedSchedules(int32_t rank_count, int32_t micro_batches) {
-  std::vector<adaptive::NamedOrder> known;
+absl::StatusOr<std::vector<Order>> FixedSchedules(int32_t rank_count, int32_t micro_batches) {
+  std::vector<Order> known;
   for (const std::string_view name : {"zbv", "v-half", "v-min"}) {
     ATOLL_ASSIGN_OR_RETURN(const Schedule schedule, Generate(name, rank_count, micro_batches));
-    known.push_back({std::string(name), ToOrder(schedule)});
+    known.push_back(ToOrder(schedule));
   }
   return known;
 }
@@ -145,7 +145,7 @@ bool BackwardIsShorter(const adaptive::Problem& problem) {
 
 // With split backwards; where splitting costs time, also with whole ones, whichever is shorter.
 adaptive::Found SearchBoth(const adaptive::Problem& problem, const AdaptiveOptions& options,
-                           const std::vector<adaptive::NamedOrder>& known) {
+                           const std::vector<Order>& known) {
   adaptive::Found split = adaptive::Search(problem, options, known);
   MergeBackward(problem, options.goal, split.order);
   if (!BackwardIsShorter(problem)) return split;
@@ -154,50 +154,7 @@ adaptive::Found SearchBoth(const adaptive::Problem& problem, const AdaptiveOptio
   adaptive::Found whole = adaptive::Search(WholeBackwards(problem), options, known);
   MergeAll(whole.order);
   whole.score = timer.Time(whole.order, options.goal);
-  whole.reason += "; backwards whole";
   return adaptive::Better(whole.score, split.score) ? whole : split;
-}
-
-double BackwardSeconds(const StageCost& cost) {
-  return cost.backward_seconds >= 0 ? cost.backward_seconds
-                                    : cost.input_gradient_seconds + cost.weight_gradient_seconds;
-}
-
-// Work and activations of both chunks of each rank as one stage.
-SimulationCosts FuseChunks(const SimulationCosts& costs, int32_t rank_count) {
-  SimulationCosts fused{.transfer_seconds = costs.transfer_seconds};
-  for (int32_t r = 0; r < rank_count; ++r) {
-    StageCost cost = costs.stages[r];
-    const StageCost& other = costs.stages[2 * rank_count - 1 - r];
-    cost.backward_seconds = BackwardSeconds(cost) + BackwardSeconds(other);
-    cost.forward_seconds += other.forward_seconds;
-    cost.input_gradient_seconds += other.input_gradient_seconds;
-    cost.weight_gradient_seconds += other.weight_gradient_seconds;
-    cost.activation_bytes += other.activation_bytes;
-    cost.weight_gradient_bytes += other.weight_gradient_bytes;
-    cost.forward_transient_bytes = std::max(cost.forward_transient_bytes, other.forward_transient_bytes);
-    cost.backward_transient_bytes = std::max(cost.backward_transient_bytes, other.backward_transient_bytes);
-    fused.stages.push_back(cost);
-  }
-  if (!costs.boundary_transfer_seconds.empty()) {
-    // Between the same two ranks, of the mean of what crosses there.
-    for (int32_t r = 0; r + 1 < rank_count; ++r) {
-      fused.boundary_transfer_seconds.push_back(
-          (costs.boundary_transfer_seconds[r] + costs.boundary_transfer_seconds[2 * rank_count - 2 - r]) / 2);
-    }
-  }
-  return fused;
-}
-
-absl::StatusOr<std::optional<double>> OneFOneBSeconds(int32_t micro_batches, const SimulationCosts& costs,
-                                                      const std::vector<double>& limit_bytes) {
-  const auto rank_count = static_cast<int32_t>(limit_bytes.size());
-  ATOLL_ASSIGN_OR_RETURN(const Schedule schedule, Generate1F1B(rank_count, micro_batches));
-  ATOLL_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(schedule, FuseChunks(costs, rank_count)));
-  for (int32_t r = 0; r < rank_count; ++r) {
-    if (simulation.peak_activation_bytes[r] > limit_bytes[r] * (1 + 1e-9)) return std::nullopt;
-  }
-  return simulation.makespan_seconds;
 }
 
 absl::Status CheckLimits(const adaptive::Problem& problem, const std::vector<double>& limit_bytes) {
@@ -219,17 +176,10 @@ absl::Status CheckCosts(const SimulationCosts& costs, int32_t rank_count) {
   return Simulate(ToSchedule(order, 1), costs).status();
 }
 
-std::string Compare(double seconds, const AdaptiveSchedule& result) {
-  if (!result.one_f_one_b_seconds.has_value()) return "1F1B does not fit the limit";
-  if (result.one_f_one_b_wins)
-    return fmt::format("1F1B is shorter: {:.6g} s against {:.6g} s", *result.one_f_one_b_seconds, seconds);
-  return fmt::format("1F1B takes {:.6g} s, this {:.6g} s", *result.one_f_one_b_seconds, seconds);
-}
-
 }  // namespace
 
-absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const SimulationCosts& all_costs,
-                                              const std::vector<double>& limit_bytes, const AdaptiveOptions& options) {
+absl::StatusOr<Schedule> FindAdaptive(int32_t micro_batches, const SimulationCosts& all_costs,
+                                      const std::vector<double>& limit_bytes, const AdaptiveOptions& options) {
   const auto rank_count = static_cast<int32_t>(std::min<size_t>(limit_bytes.size(), 1 << 20));
   ATOLL_RETURN_IF_ERROR(CheckCounts(rank_count, 2, micro_batches));
   SimulationCosts costs = all_costs;
@@ -238,18 +188,8 @@ absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const Simul
   ATOLL_RETURN_IF_ERROR(CheckCosts(costs, rank_count));
   const adaptive::Problem problem = adaptive::MakeProblem(micro_batches, costs, limit_bytes);
   ATOLL_RETURN_IF_ERROR(CheckLimits(problem, limit_bytes));
-  ATOLL_ASSIGN_OR_RETURN(const std::vector<adaptive::NamedOrder> known, FixedSchedules(rank_count, micro_batches));
-  const adaptive::Found found = SearchBoth(problem, options, known);
-
-  AdaptiveSchedule result;
-  result.schedule = ToSchedule(found.order, micro_batches);
-  ATOLL_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(result.schedule, costs));
-  result.makespan_seconds = simulation.makespan_seconds;
-  ATOLL_ASSIGN_OR_RETURN(result.one_f_one_b_seconds, OneFOneBSeconds(micro_batches, costs, limit_bytes));
-  result.one_f_one_b_wins =
-      result.one_f_one_b_seconds.value_or(adaptive::kNever) < result.makespan_seconds * (1 - 1e-9);
-  result.reason = fmt::format("{}; {}", found.reason, Compare(result.makespan_seconds, result));
-  return result;
+  ATOLL_ASSIGN_OR_RETURN(const std::vector<Order> known, FixedSchedules(rank_count, micro_batches));
+  return ToSchedule(SearchBoth(problem, options, known).order, micro_batches);
 }
 
 }  // namespace atl::schedule

@@ -8,8 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,23 +29,12 @@ struct AdaptiveOptions {
   int64_t nodes = 400'000;    // of the branch and bound that settles small problems; 0: the heuristic alone
 };
 
-struct AdaptiveSchedule {
-  // Split backward; an I directly followed by its W is a B where that delays nothing.
-  Schedule schedule;
-  double makespan_seconds = 0;
-  // Makespan of 1F1B over the same ranks, each with the work of its two chunks as one stage. None where 1F1B does not
-  // fit the limits.
-  std::optional<double> one_f_one_b_seconds;
-  bool one_f_one_b_wins = false;  // it is shorter than `schedule`: take it instead
-  std::string reason;             // what was found, from how many candidates, and what it beat
-};
-
-// `costs` holds two stages per rank; frozen pieces and fixed bytes in it do not count. `limit_bytes` is what each rank
-// may hold of activations and transients. INVALID_ARGUMENT when there are no ranks or micro-batches, or for costs that
-// Simulate refuses. FAILED_PRECONDITION (SCHEDULE_MEMORY_LIMIT) when a
-// limit is below the least that any schedule needs there: one micro-batch on both chunks; the message names it.
-absl::StatusOr<AdaptiveSchedule> FindAdaptive(int32_t micro_batches, const SimulationCosts& costs,
-                                              const std::vector<double>& limit_bytes,
-                                              const AdaptiveOptions& options = {});
+// Returns the schedule with a split backward; an I directly followed by its W is a B where that delays nothing. `costs`
+// holds two stages per rank; frozen pieces and fixed bytes in it do not count. `limit_bytes` is what each rank may hold
+// of activations and transients. INVALID_ARGUMENT when there are no ranks or micro-batches, or for costs that Simulate
+// refuses. FAILED_PRECONDITION (SCHEDULE_MEMORY_LIMIT) when a limit is below the least that any schedule needs there:
+// one micro-batch on both chunks; the message names it.
+absl::StatusOr<Schedule> FindAdaptive(int32_t micro_batches, const SimulationCosts& costs,
+                                      const std::vector<double>& limit_bytes, const AdaptiveOptions& options = {});
 
 }  // namespace atl::schedule

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 namespace atl::schedule::adaptive {
 namespace {
 
@@ -19,14 +16,6 @@ struct Pattern {
   int32_t later_step = 1;                  // … and from switch_rank on
   int32_t switch_rank = 0;
 };
-
-std::string Name(const Pattern& pattern) {
-  std::string text = fmt::format("pattern {}, offsets ({},-1)", fmt::join(pattern.slots, " "), pattern.step);
-  if (pattern.later_step != pattern.step) {
-    text += fmt::format(" to rank {}, then ({},-1)", pattern.switch_rank, pattern.later_step);
-  }
-  return text;
-}
 
 // W takes the next free slot after its I. False when two kinds share a slot.
 bool FillWeightGradients(Residues& residues) {
@@ -77,7 +66,7 @@ std::optional<Block> MakeBlock(int32_t rank_count, const Pattern& pattern) {
     }
     if (!FillWeightGradients(residues[r])) return std::nullopt;
   }
-  Block block{.name = Name(pattern)};
+  Block block;
   PlaceSlots(residues, block);
   return block;
 }

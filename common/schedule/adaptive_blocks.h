@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "common/schedule/adaptive_problem.h"
@@ -12,7 +11,6 @@
 namespace atl::schedule::adaptive {
 
 struct Block {
-  std::string name;
   int32_t period = kKinds;
   std::vector<std::array<int32_t, kKinds>> slots;  // [rank][kind]: when micro-batch 0 does it
 };

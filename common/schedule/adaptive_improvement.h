@@ -34,7 +34,6 @@ class Improvement {
   Timer timer_;
   std::vector<Move> moves_;
   Order best_;
-  std::vector<int32_t> positions_;
 };
 
 }  // namespace atl::schedule::adaptive

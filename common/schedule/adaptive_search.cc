@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "common/schedule/adaptive_blocks.h"
 #include "common/schedule/adaptive_compaction.h"
 #include "common/schedule/adaptive_improvement.h"
@@ -30,8 +28,6 @@ struct Rewrite {
 };
 
 struct Candidate {
-  size_t start = 0;
-  Rewrite rewrite;
   Score score;
   Order order;
 };
@@ -51,19 +47,18 @@ class Searcher {
         compaction_(problem),
         improvement_(problem) {}
 
-  Found Run(const std::vector<NamedOrder>& known);
+  Found Run(const std::vector<Order>& known);
 
  private:
   bool AtFloor() const { return best_.score.objective <= floor_ * (1 + 1e-9); }
   void CollectStarts();
   bool AddStart(const Block& block);
   void TryStarts();
-  void Consider(size_t start, Rewrite rewrite, const Order& order);
+  void Consider(size_t start, const Order& order);
   void Try(size_t start, Rewrite rewrite, const CompactionRule& rule);
   void TryAllRules(size_t start);
   void Improve();
   void Settle();
-  std::string Reason(const Score& before) const;
 
   const Problem& problem_;
   const Goal goal_;
@@ -72,12 +67,11 @@ class Searcher {
   Timer timer_;
   Compaction compaction_;
   Improvement improvement_;
-  std::vector<NamedOrder> starts_;
+  std::vector<Order> starts_;
   std::set<Order> seen_;
   std::vector<Candidate> candidates_;  // the best of each start
   Candidate best_;
   int32_t compactions_ = 0;
-  bool settled_ = false;  // nothing shorter is possible
   Order rewritten_;
   Order compacted_;
 };
@@ -86,7 +80,7 @@ bool Searcher::AddStart(const Block& block) {
   Order order;
   Repeat(block, problem_.micro_batches, order);
   if (!Fits(problem_, order)) return false;
-  if (seen_.insert(order).second) starts_.push_back({block.name, std::move(order)});
+  if (seen_.insert(order).second) starts_.push_back(std::move(order));
   return true;
 }
 
@@ -97,10 +91,8 @@ void Searcher::CollectStarts() {
     if (starts_.size() >= static_cast<size_t>(std::max(options_.candidates, 1))) return;
     if (AddStart(block) || block.slots.back()[kF1] > kLean * problem_.rank_count()) continue;
     const int32_t longest = block.slots[0][kI0] + kKinds + 1;
-    const std::string name = block.name;
     int32_t added = 0;
     for (block.period = kKinds + 1; block.period <= longest && added < kStretchedStarts; ++block.period) {
-      block.name = fmt::format("{} every {} slots", name, block.period);
       if (AddStart(block)) ++added;
     }
   }
@@ -109,7 +101,7 @@ void Searcher::CollectStarts() {
 void Searcher::Try(size_t start, Rewrite rewrite, const CompactionRule& rule) {
   ++compactions_;
   const int32_t most_halves = 2 * problem_.rank_count();
-  const Order* order = &starts_[start].order;
+  const Order* order = &starts_[start];
   if (rewrite.warm_up || rewrite.cool_down) {
     rewritten_ = *order;
     if (rewrite.warm_up) RewriteWarmUp(problem_, most_halves, rewritten_);
@@ -117,14 +109,14 @@ void Searcher::Try(size_t start, Rewrite rewrite, const CompactionRule& rule) {
     if (!Fits(problem_, rewritten_)) return;
     order = &rewritten_;
   }
-  if (compaction_.Run(*order, rule, compacted_)) Consider(start, rewrite, compacted_);
+  if (compaction_.Run(*order, rule, compacted_)) Consider(start, compacted_);
 }
 
-void Searcher::Consider(size_t start, Rewrite rewrite, const Order& order) {
+void Searcher::Consider(size_t start, const Order& order) {
   Candidate& candidate = candidates_[start];
   const Score score = timer_.Time(order, goal_);
   if (!Better(score, candidate.score)) return;
-  candidate = {start, rewrite, score, order};
+  candidate = {score, order};
   if (Better(score, best_.score)) best_ = candidate;
 }
 
@@ -169,22 +161,9 @@ void Searcher::Settle() {
   const int32_t actions = kKinds * problem_.rank_count() * problem_.micro_batches;
   if (goal_ != Goal::kMakespan || actions > kSmall) return;
   Optimum optimum = FindOptimum(problem_, best_.score.objective, options_.nodes);
-  settled_ = optimum.proven;
   if (optimum.order.empty()) return;
   best_.order = std::move(optimum.order);
   best_.score = timer_.Time(best_.order, goal_);
-}
-
-std::string Searcher::Reason(const Score& before) const {
-  std::string text = starts_[best_.start].name;
-  if (best_.rewrite.warm_up) text += ", warm-up rewritten";
-  if (best_.rewrite.cool_down) text += ", cool-down rewritten";
-  text += fmt::format("; best of {} starts and {} candidates", starts_.size(), compactions_);
-  if (best_.score.objective < before.objective * (1 - 1e-9)) {
-    text += fmt::format(", improved from {:.6g} s to {:.6g} s", before.objective, best_.score.objective);
-  }
-  if (settled_ || AtFloor()) text += "; no schedule of this placement is shorter";
-  return text;
 }
 
 void Searcher::TryStarts() {
@@ -195,12 +174,12 @@ void Searcher::TryStarts() {
   }
 }
 
-Found Searcher::Run(const std::vector<NamedOrder>& known) {
-  for (const NamedOrder& start : known) {
-    if (Fits(problem_, start.order) && seen_.insert(start.order).second) starts_.push_back(start);
+Found Searcher::Run(const std::vector<Order>& known) {
+  for (const Order& start : known) {
+    if (Fits(problem_, start) && seen_.insert(start).second) starts_.push_back(start);
   }
   candidates_.resize(starts_.size());
-  for (size_t start = 0; start < starts_.size(); ++start) Consider(start, {}, starts_[start].order);
+  for (size_t start = 0; start < starts_.size(); ++start) Consider(start, starts_[start]);
   if (!AtFloor()) CollectStarts();
   candidates_.resize(starts_.size());
   TryStarts();
@@ -209,15 +188,14 @@ Found Searcher::Run(const std::vector<NamedOrder>& known) {
   std::stable_sort(by_score.begin(), by_score.end(),
                    [this](size_t a, size_t b) { return Before(candidates_[a], candidates_[b]); });
   for (size_t i = 0; i < std::min(kTried, by_score.size()); ++i) TryAllRules(by_score[i]);
-  const Score before = best_.score;
   if (!AtFloor()) Improve();
   if (!AtFloor()) Settle();
-  return {best_.order, best_.score, Reason(before)};
+  return {best_.order, best_.score, starts_.size(), compactions_};
 }
 
 }  // namespace
 
-Found Search(const Problem& problem, const AdaptiveOptions& options, const std::vector<NamedOrder>& known) {
+Found Search(const Problem& problem, const AdaptiveOptions& options, const std::vector<Order>& known) {
   return Searcher(problem, options).Run(known);
 }
 

@@ -2,26 +2,23 @@
 // local search. Pure and deterministic. For the files adaptive*.cc.
 #pragma once
 
-#include <string>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "common/schedule/adaptive_problem.h"
 
 namespace atl::schedule::adaptive {
 
-struct NamedOrder {
-  std::string name;
-  Order order;
-};
-
 struct Found {
   Order order;  // of kinds F0 to W0
   Score score;
-  std::string reason;
+  size_t starts = 0;       // orders that candidates were made from
+  int32_t candidates = 0;  // that were compacted and timed
 };
 
 // Every rank's limit must hold one micro-batch; then there is always a result. It is never longer than one of `known`
 // that fits.
-Found Search(const Problem& problem, const AdaptiveOptions& options, const std::vector<NamedOrder>& known);
+Found Search(const Problem& problem, const AdaptiveOptions& options, const std::vector<Order>& known);
 
 }  // namespace atl::schedule::adaptive

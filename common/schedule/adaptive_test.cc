@@ -18,6 +18,7 @@
 #include "common/schedule/adaptive_blocks.h"
 #include "common/schedule/adaptive_compaction.h"
 #include "common/schedule/adaptive_optimum.h"
+#include "common/schedule/adaptive_search.h"
 #include "common/schedule/adaptive_testing.h"
 #include "common/schedule/generators.h"
 
@@ -28,30 +29,52 @@ using ::testing::HasSubstr;
 
 constexpr double kTolerance = 1e-6;
 
-// What every result must be: valid, within the limits in the public simulator, as long as it says.
-void ExpectSound(const AdaptiveSchedule& found, const SimulationCosts& costs, const std::vector<double>& limits) {
-  ASSERT_TRUE(Validate(found.schedule).ok()) << Validate(found.schedule);
-  EXPECT_TRUE(AccumulatesInOrder(found.schedule).ok()) << AccumulatesInOrder(found.schedule);
-  const auto simulation = Simulate(found.schedule, costs);
-  ASSERT_TRUE(simulation.ok()) << simulation.status();
-  EXPECT_DOUBLE_EQ(simulation->makespan_seconds, found.makespan_seconds);
-  for (size_t r = 0; r < limits.size(); ++r) {
-    EXPECT_LE(simulation->peak_activation_bytes[r], limits[r] * (1 + kTolerance)) << "rank " << r;
-    EXPECT_EQ(found.schedule.rank_of_stage[r], static_cast<int32_t>(r));
-    EXPECT_EQ(found.schedule.rank_of_stage[2 * limits.size() - 1 - r], static_cast<int32_t>(r));
-  }
-  EXPECT_FALSE(found.reason.empty());
-  if (found.one_f_one_b_seconds.has_value()) {
-    EXPECT_EQ(found.one_f_one_b_wins, *found.one_f_one_b_seconds < found.makespan_seconds * (1 - 1e-9));
-  }
-}
+struct Found {
+  Schedule schedule;
+  double makespan_seconds = 0;
+};
 
-AdaptiveSchedule Find(int32_t micro_batches, const SimulationCosts& costs, const std::vector<double>& limits,
-                      const AdaptiveOptions& options = {}) {
+// What every result must be: valid, and within the limits in the public simulator.
+Found Find(int32_t micro_batches, const SimulationCosts& costs, const std::vector<double>& limits,
+           const AdaptiveOptions& options = {}) {
   auto found = FindAdaptive(micro_batches, costs, limits, options);
   EXPECT_TRUE(found.ok()) << found.status();
-  ExpectSound(*found, costs, limits);
-  return *std::move(found);
+  EXPECT_TRUE(Validate(*found).ok()) << Validate(*found);
+  EXPECT_TRUE(AccumulatesInOrder(*found).ok()) << AccumulatesInOrder(*found);
+  const auto simulation = Simulate(*found, costs);
+  EXPECT_TRUE(simulation.ok()) << simulation.status();
+  for (size_t r = 0; r < limits.size(); ++r) {
+    EXPECT_LE(simulation->peak_activation_bytes[r], limits[r] * (1 + kTolerance)) << "rank " << r;
+    EXPECT_EQ(found->rank_of_stage[r], static_cast<int32_t>(r));
+    EXPECT_EQ(found->rank_of_stage[2 * limits.size() - 1 - r], static_cast<int32_t>(r));
+  }
+  return {*std::move(found), simulation->makespan_seconds};
+}
+
+// `split`: a B becomes I and W.
+adaptive::Order ToOrder(const Schedule& schedule, bool split) {
+  adaptive::Order order(schedule.ranks.size());
+  for (size_t r = 0; r < order.size(); ++r) {
+    for (const Action& action : schedule.ranks[r]) {
+      const bool chunk0 = action.stage == static_cast<int32_t>(r);
+      switch (action.kind) {
+        case ActionKind::kForward:
+          order[r].push_back(chunk0 ? adaptive::kF0 : adaptive::kF1);
+          break;
+        case ActionKind::kInputGradient:
+          order[r].push_back(chunk0 ? adaptive::kI0 : adaptive::kI1);
+          break;
+        case ActionKind::kWeightGradient:
+          order[r].push_back(chunk0 ? adaptive::kW0 : adaptive::kW1);
+          break;
+        default:
+          order[r].push_back(split ? (chunk0 ? adaptive::kI0 : adaptive::kI1)
+                                   : (chunk0 ? adaptive::kB0 : adaptive::kB1));
+          if (split) order[r].push_back(chunk0 ? adaptive::kW0 : adaptive::kW1);
+      }
+    }
+  }
+  return order;
 }
 
 struct CostRow {
@@ -69,10 +92,10 @@ TEST(Adaptive, UnequalPassesCostLittleMoreThanTheFloor) {
                                                  {1, .9, 1.3, 8, 24, .044}}) {
     SCOPED_TRACE(fmt::format("{} ranks, {}:{}:{}", row.ranks, row.forward, row.input, row.weight));
     const SimulationCosts costs = EqualStages(row.ranks, row.forward, row.input, row.weight);
-    const AdaptiveSchedule found = Find(row.micro_batches, costs, std::vector<double>(row.ranks, 2.0 * row.ranks));
+    const Found found = Find(row.micro_batches, costs, std::vector<double>(row.ranks, 2.0 * row.ranks));
     const double work = 2 * row.micro_batches * (row.forward + row.input + row.weight);
     EXPECT_LE(1 - work / found.makespan_seconds, row.bubble + 0.01);
-    EXPECT_FALSE(found.one_f_one_b_wins);
+    EXPECT_LE(found.makespan_seconds, OneFOneBSeconds(row.micro_batches, costs) * (1 + 1e-9));
   }
 }
 
@@ -90,7 +113,7 @@ TEST(Adaptive, OneSlowHopIsHiddenWhereTheOthersAreFast) {
   SimulationCosts costs = EqualStages(4, 1, 1, 1);
   costs.boundary_transfer_seconds.assign(7, 0);
   costs.boundary_transfer_seconds[1] = costs.boundary_transfer_seconds[5] = 0.5;  // between the ranks 1 and 2
-  const AdaptiveSchedule found = Find(12, costs, std::vector<double>(4, 8));
+  const Found found = Find(12, costs, std::vector<double>(4, 8));
   EXPECT_LE(found.makespan_seconds, 72 + 3 + 3 * 0.5 + kTolerance);
 }
 
@@ -100,8 +123,8 @@ TEST(Adaptive, ASlowRankIsKeptBusy) {
     for (const int32_t stage : {ranks / 2, 2 * ranks - 1 - ranks / 2}) {
       costs.stages[stage] = {1.3, 1.3, 1.3, 1, 1};
     }
-    const AdaptiveSchedule found = Find(micro_batches, costs, std::vector<double>(ranks, 2.0 * ranks));
-    EXPECT_FALSE(found.one_f_one_b_wins);
+    const Found found = Find(micro_batches, costs, std::vector<double>(ranks, 2.0 * ranks));
+    EXPECT_LE(found.makespan_seconds, OneFOneBSeconds(micro_batches, costs) * (1 + 1e-9));
     // Its own work, and the way of the first micro-batch to it.
     EXPECT_LE(found.makespan_seconds, 1.3 * 6 * micro_batches + ranks / 2 + kTolerance);
   }
@@ -153,10 +176,9 @@ TEST(Adaptive, RandomCostsAreNeverSlowerThanOneFOneBWhereItFits) {
           static_cast<double>(ranks) *
           (random_case.costs.stages[r].activation_bytes + random_case.costs.stages[2 * ranks - 1 - r].activation_bytes);
     }
-    const AdaptiveSchedule found =
+    const Found found =
         Find(random_case.micro_batches, random_case.costs, random_case.limits, {.candidates = 400, .moves = 2000});
-    ASSERT_TRUE(found.one_f_one_b_seconds.has_value());
-    EXPECT_FALSE(found.one_f_one_b_wins) << found.reason;
+    EXPECT_LE(found.makespan_seconds, OneFOneBSeconds(random_case.micro_batches, random_case.costs) * (1 + 1e-9));
   }
 }
 
@@ -166,7 +188,7 @@ TEST(Adaptive, NoFixedScheduleOfThePlacementThatFitsIsShorter) {
     const RandomCase random_case = MakeRandomCase(seed);
     const auto ranks = static_cast<int32_t>(random_case.limits.size());
     // So little effort that only what is known can be found.
-    const AdaptiveSchedule found =
+    const Found found =
         Find(random_case.micro_batches, random_case.costs, random_case.limits, {.candidates = 1, .moves = 0});
     for (const std::string_view name : {"zbv", "v-half", "v-min"}) {
       const auto simulation = Simulate(*Generate(name, ranks, random_case.micro_batches), random_case.costs);
@@ -182,27 +204,11 @@ TEST(Adaptive, NoFixedScheduleOfThePlacementThatFitsIsShorter) {
   }
 }
 
-TEST(Adaptive, OneFOneBWinsAndIsNamedWhereHopsAreLong) {
-  SimulationCosts costs = EqualStages(4, 1, 1, 0.05);
-  costs.transfer_seconds = 4;  // the V placement has twice the hops
-  const AdaptiveSchedule found = Find(4, costs, std::vector<double>(4, 8));
-  EXPECT_TRUE(found.one_f_one_b_wins);
-  EXPECT_THAT(found.reason, HasSubstr("1F1B is shorter"));
-}
-
-TEST(Adaptive, OneFOneBIsNotComparedWhereItDoesNotFit) {
-  const AdaptiveSchedule found = Find(8, EqualStages(4, 1, 1, 1), std::vector<double>(4, 7));
-  EXPECT_FALSE(found.one_f_one_b_seconds.has_value());
-  EXPECT_FALSE(found.one_f_one_b_wins);
-  EXPECT_THAT(found.reason, HasSubstr("1F1B does not fit the limit"));
-}
-
 TEST(Adaptive, ResultsRepeat) {
   const RandomCase random_case = MakeRandomCase(5);
-  const AdaptiveSchedule first = Find(random_case.micro_batches, random_case.costs, random_case.limits);
-  const AdaptiveSchedule second = Find(random_case.micro_batches, random_case.costs, random_case.limits);
+  const Found first = Find(random_case.micro_batches, random_case.costs, random_case.limits);
+  const Found second = Find(random_case.micro_batches, random_case.costs, random_case.limits);
   EXPECT_EQ(first.schedule, second.schedule);
-  EXPECT_EQ(first.reason, second.reason);
 }
 
 TEST(Adaptive, LimitsBelowTheLeastAreRefusedWithTheLeast) {
@@ -237,11 +243,17 @@ TEST(Adaptive, EveryLimitFromTheLeastUpwardsHasASchedule) {
 // cannot be beaten.
 TEST(Adaptive, StartsAreAsFewAsAreLookedAt) {
   const SimulationCosts costs = EqualStages(8, 1, 1, 1);
+  const adaptive::Problem tight = adaptive::MakeProblem(16, costs, std::vector<double>(8, 11));
+  const adaptive::Order v_half = ToOrder(*GenerateVHalf(8, 16), /*split=*/true);
   for (const int32_t candidates : {5, 20}) {
-    const AdaptiveSchedule found = Find(16, costs, std::vector<double>(8, 11), {.candidates = candidates, .moves = 0});
-    EXPECT_THAT(found.reason, HasSubstr(fmt::format("best of {} starts and {} candidates", candidates, candidates)));
+    const adaptive::Found found = adaptive::Search(tight, {.candidates = candidates, .moves = 0}, {v_half});
+    EXPECT_EQ(found.starts, static_cast<size_t>(candidates));
+    EXPECT_EQ(found.candidates, candidates);
   }
-  EXPECT_THAT(Find(16, costs, std::vector<double>(8, 16)).reason, HasSubstr("best of 3 starts and 0 candidates"));
+  const adaptive::Problem roomy = adaptive::MakeProblem(16, costs, std::vector<double>(8, 16));
+  const adaptive::Found found = adaptive::Search(roomy, {}, {ToOrder(*GenerateZbv(8, 16), /*split=*/true)});
+  EXPECT_EQ(found.starts, 1U);
+  EXPECT_EQ(found.candidates, 0);
 }
 
 TEST(Adaptive, BadCountsAndCostsAreRefused) {
@@ -255,7 +267,7 @@ TEST(Adaptive, BadCountsAndCostsAreRefused) {
 }
 
 TEST(Adaptive, AdjacentBackwardsAreMergedWhereThatCostsNothing) {
-  const AdaptiveSchedule found = Find(8, EqualStages(4, 1, 1, 1), std::vector<double>(4, 8));
+  const Found found = Find(8, EqualStages(4, 1, 1, 1), std::vector<double>(4, 8));
   int merged = 0;
   for (const auto& rank : found.schedule.ranks) {
     merged += static_cast<int>(std::count_if(
@@ -268,8 +280,8 @@ TEST(Adaptive, AdjacentBackwardsAreMergedWhereThatCostsNothing) {
 TEST(Adaptive, BackwardsAreSplitOnlyWhereThatSavesMoreThanItCosts) {
   SimulationCosts costs = EqualStages(4, 1, 1, 1);
   for (StageCost& cost : costs.stages) cost.backward_seconds = 1.5;
-  const AdaptiveSchedule found = Find(12, costs, std::vector<double>(4, 8));
-  EXPECT_FALSE(found.one_f_one_b_wins);
+  const Found found = Find(12, costs, std::vector<double>(4, 8));
+  EXPECT_LE(found.makespan_seconds, OneFOneBSeconds(12, costs) * (1 + 1e-9));
   std::ptrdiff_t whole = 0;
   for (const auto& rank : found.schedule.ranks) {
     whole += std::count_if(rank.begin(), rank.end(),
@@ -377,39 +389,16 @@ TEST(AdaptiveFloor, IsBelowEveryTimedOrder) {
   }
 }
 
-adaptive::Order ToOrder(const Schedule& schedule) {
-  adaptive::Order order(schedule.ranks.size());
-  for (size_t r = 0; r < order.size(); ++r) {
-    for (const Action& action : schedule.ranks[r]) {
-      const bool chunk0 = action.stage == static_cast<int32_t>(r);
-      switch (action.kind) {
-        case ActionKind::kForward:
-          order[r].push_back(chunk0 ? adaptive::kF0 : adaptive::kF1);
-          break;
-        case ActionKind::kInputGradient:
-          order[r].push_back(chunk0 ? adaptive::kI0 : adaptive::kI1);
-          break;
-        case ActionKind::kWeightGradient:
-          order[r].push_back(chunk0 ? adaptive::kW0 : adaptive::kW1);
-          break;
-        default:
-          order[r].push_back(chunk0 ? adaptive::kB0 : adaptive::kB1);
-      }
-    }
-  }
-  return order;
-}
-
 TEST(AdaptiveTimer, AgreesWithTheSimulator) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     RandomCase random_case = MakeRandomCase(seed);
     for (StageCost& cost : random_case.costs.stages) cost.backward_seconds = cost.forward_seconds * 1.9;
-    const AdaptiveSchedule found =
+    const Found found =
         Find(random_case.micro_batches, random_case.costs, random_case.limits, {.candidates = 20, .moves = 100});
     const adaptive::Problem problem =
         adaptive::MakeProblem(random_case.micro_batches, random_case.costs, random_case.limits);
     adaptive::Timer timer(problem);
-    const adaptive::Score score = timer.Time(ToOrder(found.schedule), adaptive::Goal::kMakespan);
+    const adaptive::Score score = timer.Time(ToOrder(found.schedule, /*split=*/false), adaptive::Goal::kMakespan);
     EXPECT_NEAR(score.objective, found.makespan_seconds, kTolerance) << "seed " << seed;
   }
 }

@@ -1,4 +1,5 @@
-// The costs and the measure of published tables, for the tests and the benchmark of the adaptive search.
+// The costs and the measure of published tables, and 1F1B over the same ranks, for the tests and the benchmark of the
+// adaptive search.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 
 namespace atl::schedule {
@@ -32,6 +34,22 @@ inline double OwnSpanIdleSeconds(const Simulation& simulation) {
     worst = std::max(worst, idle);
   }
   return worst;
+}
+
+// The makespan of 1F1B over the same ranks, each with the work of its two chunks as one stage.
+inline double OneFOneBSeconds(int32_t micro_batches, const SimulationCosts& costs) {
+  const auto ranks = static_cast<int32_t>(costs.stages.size() / 2);
+  SimulationCosts fused{.transfer_seconds = costs.transfer_seconds};
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    StageCost cost = costs.stages[rank];
+    const StageCost& other = costs.stages[2 * ranks - 1 - rank];
+    const Action down{ActionKind::kBackward, rank, 0};
+    const Action up{ActionKind::kBackward, 2 * ranks - 1 - rank, 0};
+    cost.backward_seconds = SecondsOf(down, costs) + SecondsOf(up, costs);
+    cost.forward_seconds += other.forward_seconds;
+    fused.stages.push_back(cost);
+  }
+  return Simulate(*Generate1F1B(ranks, micro_batches), fused)->makespan_seconds;
 }
 
 // A result of the public search for passes of one second and 2 ranks micro-batches.
