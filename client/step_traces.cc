@@ -204,6 +204,7 @@ std::string Lane(const TracedStep& step, size_t rank, size_t columns) {
 
 // Where and when an action's output was made.
 struct Made {
+  schedule::Action action;
   size_t rank = 0;
   double end_seconds = 0;
 };
@@ -245,7 +246,7 @@ void AddTransfers(const TracedStep& step, schedule::Drawing* drawing) {
   MadeInStep made_in_step;
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
     for (const storage::TracedAction& traced : step.ranks[rank].actions) {
-      const Made made{rank, absl::ToDoubleSeconds(step.starts[rank] + traced.end)};
+      const Made made{traced.action, rank, absl::ToDoubleSeconds(step.starts[rank] + traced.end)};
       const std::tuple key(ReplicaOf(step.ranks[rank]), traced.action.stage, traced.action.micro_batch);
       made_in_step.last_stage = std::max(made_in_step.last_stage, traced.action.stage);
       if (traced.action.kind == kForward) made_in_step.outputs[key] = made;
@@ -262,7 +263,7 @@ void AddTransfers(const TracedStep& step, schedule::Drawing* drawing) {
       const Made* made = FindInput(made_in_step, ReplicaOf(step.ranks[rank]), traced.action);
       if (made == nullptr || made->rank == rank) continue;
       const double arrived = absl::ToDoubleSeconds(step.starts[rank] + traced.ready);
-      drawing->transfers.push_back({static_cast<int32_t>(made->rank), static_cast<int32_t>(rank),
+      drawing->transfers.push_back({made->action, static_cast<int32_t>(made->rank), static_cast<int32_t>(rank),
                                     std::min(made->end_seconds, arrived), arrived});
     }
   }

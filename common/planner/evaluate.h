@@ -26,7 +26,7 @@ struct Shape {
 };
 
 // The schedule that is searched for (schedule::FindAdaptive) instead of generated, in a V as ZBV.
-inline constexpr schedule::GeneratorInfo kAdaptive{"adaptive", 2, true};
+inline constexpr schedule::GeneratorInfo kAdaptive{"adaptive", 2};
 
 // A plan without its frozen work. Bound and estimate are expected seconds: of a self-conditioned model on average.
 struct Outline {

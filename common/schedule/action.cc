@@ -15,6 +15,7 @@ namespace atl::schedule {
 namespace {
 
 constexpr int64_t kMaxActions = 10'000'000;
+constexpr std::string_view kLetters = "FIWBERC";  // in the order of ActionKind
 
 absl::Status TextError(size_t rank, size_t position, std::string_view reason) {
   return MakeError(absl::StatusCode::kInvalidArgument, "SCHEDULE_TEXT",
@@ -25,27 +26,6 @@ std::string_view Trim(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
-std::optional<ActionKind> KindOf(char letter) {
-  switch (letter) {
-    case 'F':
-      return ActionKind::kForward;
-    case 'I':
-      return ActionKind::kInputGradient;
-    case 'W':
-      return ActionKind::kWeightGradient;
-    case 'B':
-      return ActionKind::kBackward;
-    case 'E':
-      return ActionKind::kFrozen;
-    case 'R':
-      return ActionKind::kReduce;
-    case 'C':
-      return ActionKind::kSelfConditioning;
-    default:
-      return std::nullopt;
-  }
 }
 
 // A decimal number below kMaxActions without sign or leading zero, so that every schedule has one text.
@@ -185,23 +165,13 @@ absl::Status InferShape(Schedule* schedule) {
 }  // namespace
 
 char KindLetter(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return 'F';
-    case ActionKind::kInputGradient:
-      return 'I';
-    case ActionKind::kWeightGradient:
-      return 'W';
-    case ActionKind::kBackward:
-      return 'B';
-    case ActionKind::kFrozen:
-      return 'E';
-    case ActionKind::kReduce:
-      return 'R';
-    case ActionKind::kSelfConditioning:
-      return 'C';
-  }
-  return '?';
+  return kLetters[static_cast<size_t>(kind)];
+}
+
+std::optional<ActionKind> KindOf(char letter) {
+  const size_t kind = kLetters.find(letter);
+  if (kind == std::string_view::npos) return std::nullopt;
+  return static_cast<ActionKind>(kind);
 }
 
 bool HasMicroBatch(ActionKind kind) {

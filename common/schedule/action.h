@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,8 @@ enum class ActionKind : uint8_t {
 };
 
 char KindLetter(ActionKind kind);
+// None for another letter.
+std::optional<ActionKind> KindOf(char letter);
 
 // A frozen action has a piece instead: an index into the plan's list of pieces, kept in `micro_batch`; its stage is 0.
 // A reduction has only a stage; its micro-batch is 0. Neither belongs to a micro-batch: see HasMicroBatch.

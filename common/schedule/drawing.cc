@@ -6,10 +6,10 @@
 #include <iterator>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
-
-#include "common/schedule/timeline.h"
+#include <nlohmann/json.hpp>
 
 namespace atl::schedule {
 namespace {
@@ -76,15 +76,6 @@ std::string Escaped(std::string_view text) {
   return escaped;
 }
 
-std::string JsonText(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  }
-  return quoted + "\"";
-}
-
 // Two decimals where they say something: a picture has thousands of numbers.
 std::string Pixels(double value) {
   std::string text = fmt::format("{:.2f}", value);
@@ -124,7 +115,7 @@ std::string BytesText(double bytes) {
 // Stages of a rank, in order of the model.
 std::vector<int32_t> StagesOf(const DrawnRank& rank) {
   std::vector<int32_t> stages;
-  for (const DrawnAction& drawn : rank.actions) {
+  for (const SimulatedAction& drawn : rank.actions) {
     if (HasMicroBatch(drawn.action.kind)) stages.push_back(drawn.action.stage);
   }
   std::sort(stages.begin(), stages.end());
@@ -138,11 +129,11 @@ class SvgWriter {
       : drawing_(drawing), end_(std::max(drawing.end_seconds(), 1e-9)), unit_(UnitFor(end_)) {
     for (const DrawnRank& rank : drawing.ranks) {
       boxes_ += rank.actions.size();
-      for (const DrawnAction& drawn : rank.actions) {
+      for (const SimulatedAction& drawn : rank.actions) {
         size_t& digits = digits_[drawn.action.kind];
         digits = std::max(digits, fmt::format("{}", NumberOf(drawn.action)).size());
       }
-      for (const DrawnMemory& memory : rank.memory) most_bytes_ = std::max(most_bytes_, memory.bytes);
+      for (const MemoryPoint& memory : rank.memory) most_bytes_ = std::max(most_bytes_, memory.bytes);
     }
   }
 
@@ -185,7 +176,7 @@ class SvgWriter {
     double busy = 0;
     double updates = 0;
     for (const DrawnRank& rank : drawing_.ranks) {
-      for (const DrawnAction& drawn : rank.actions) {
+      for (const SimulatedAction& drawn : rank.actions) {
         const double took = drawn.end_seconds - drawn.start_seconds;
         seconds[drawn.action.kind] += took;
         busy += took;
@@ -259,7 +250,7 @@ class SvgWriter {
                          Pixels(kChart), Pixels(kBox), kIdleFill);
     const std::vector<int32_t> stages = StagesOf(rank);
     double busy = 0;
-    for (const DrawnAction& drawn : rank.actions) {
+    for (const SimulatedAction& drawn : rank.actions) {
       busy += drawn.end_seconds - drawn.start_seconds;
       Box(drawn, stages, y);
     }
@@ -272,7 +263,7 @@ class SvgWriter {
          fmt::format("font-size=\"11\" fill=\"{}\"", kMuted));
   }
 
-  void Box(const DrawnAction& drawn, const std::vector<int32_t>& stages, double y) {
+  void Box(const SimulatedAction& drawn, const std::vector<int32_t>& stages, double y) {
     const Action& action = drawn.action;
     const Kind& kind = KindOf(action);
     const auto chunk =
@@ -302,7 +293,7 @@ class SvgWriter {
   void Transfers(double top) {
     if (!ShowsTransfers()) return;
     body_ += "<g stroke=\"#27303c\" stroke-opacity=\"0.45\" stroke-width=\"0.8\">\n";
-    for (const DrawnTransfer& transfer : drawing_.transfers) {
+    for (const Transfer& transfer : drawing_.transfers) {
       const bool down = transfer.to_rank > transfer.from_rank;
       const double inset = (kRow - kBox) / 2;
       const double from = top + kRow * transfer.from_rank + (down ? kRow - inset : inset);
@@ -330,7 +321,7 @@ class SvgWriter {
          fmt::format("text-anchor=\"end\" fill=\"{}\"", kText));
     std::string line = fmt::format("M{} {}", Pixels(kLeft), Pixels(bottom));
     double peak = 0;
-    const std::vector<DrawnMemory>& all = drawing_.ranks[number].memory;
+    const std::vector<MemoryPoint>& all = drawing_.ranks[number].memory;
     for (size_t i = 0; i < all.size(); ++i) {
       peak = std::max(peak, all[i].bytes);
       // What one action gives up as the next one starts would be a notch without width.
@@ -360,7 +351,7 @@ class SvgWriter {
 double Drawing::end_seconds() const {
   double end = 0;
   for (const DrawnRank& rank : ranks) {
-    for (const DrawnAction& drawn : rank.actions) end = std::max(end, drawn.end_seconds);
+    for (const SimulatedAction& drawn : rank.actions) end = std::max(end, drawn.end_seconds);
     for (const DrawnSpan& span : rank.updates) end = std::max(end, span.end_seconds);
   }
   return end;
@@ -368,17 +359,11 @@ double Drawing::end_seconds() const {
 
 Drawing DrawSimulation(const Schedule& schedule, const SimulationCosts& costs, const Simulation& simulation) {
   Drawing drawing;
-  const auto memory = MemoryOverTime(costs, simulation);
-  for (size_t number = 0; number < simulation.ranks.size(); ++number) {
-    DrawnRank& rank = drawing.ranks.emplace_back();
-    for (const SimulatedAction& run : simulation.ranks[number]) {
-      rank.actions.push_back({run.action, run.start_seconds, run.end_seconds});
-    }
-    for (const MemoryPoint& point : memory[number]) rank.memory.push_back({point.seconds, point.bytes});
+  std::vector<std::vector<MemoryPoint>> memory = MemoryOverTime(costs, simulation);
+  for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
+    drawing.ranks.push_back({.actions = simulation.ranks[rank], .memory = std::move(memory[rank])});
   }
-  for (const Transfer& transfer : Transfers(schedule, costs, simulation)) {
-    drawing.transfers.push_back({transfer.from_rank, transfer.to_rank, transfer.start_seconds, transfer.end_seconds});
-  }
+  drawing.transfers = Transfers(schedule, costs, simulation);
   return drawing;
 }
 
@@ -387,50 +372,58 @@ std::string ToSvg(const Drawing& drawing) {
 }
 
 std::string ToChromeTrace(const Drawing& drawing) {
-  std::string events =
-      fmt::format(R"({{"name":"process_name","ph":"M","pid":0,"args":{{"name":{}}}}})", JsonText(drawing.title));
-  const auto microseconds = [](double seconds) { return fmt::format("{:.3f}", seconds * 1e6); };
-  const auto span = [&](std::string_view name, std::string_view category, size_t rank, double start, double end,
-                        std::string_view arguments) {
-    events += fmt::format(
-        ",\n"
-        R"({{"name":"{}","cat":"{}","ph":"X","pid":0,"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
-        name, category, rank, microseconds(start), microseconds(end - start), arguments);
+  using Json = nlohmann::ordered_json;
+  Json events = Json::array();
+  const auto microseconds = [](double seconds) { return std::round(seconds * 1e9) / 1e3; };
+  const auto name_of = [&](const char* what, size_t rank, const std::string& name) {
+    events.push_back({{"name", what}, {"ph", "M"}, {"pid", 0}, {"tid", rank}, {"args", {{"name", name}}}});
   };
+  const auto span = [&](const std::string& name, std::string_view category, size_t rank, double start, double end,
+                        const Json& arguments) {
+    events.push_back({{"name", name},
+                      {"cat", category},
+                      {"ph", "X"},
+                      {"pid", 0},
+                      {"tid", rank},
+                      {"ts", microseconds(start)},
+                      {"dur", microseconds(end - start)},
+                      {"args", arguments}});
+  };
+  name_of("process_name", 0, drawing.title);
   for (size_t rank = 0; rank < drawing.ranks.size(); ++rank) {
-    events += fmt::format(
-        ",\n"
-        R"({{"name":"thread_name","ph":"M","pid":0,"tid":{0},"args":{{"name":"rank {0}"}}}})",
-        rank);
-    for (const DrawnAction& drawn : drawing.ranks[rank].actions) {
-      span(ToString(drawn.action), KindOf(drawn.action).name, rank, drawn.start_seconds, drawn.end_seconds,
-           HasMicroBatch(drawn.action.kind)
-               ? fmt::format(R"("stage":{},"micro_batch":{})", drawn.action.stage, drawn.action.micro_batch)
-               : fmt::format(R"("{}":{})", drawn.action.kind == ActionKind::kFrozen ? "piece" : "stage",
-                             NumberOf(drawn.action)));
+    name_of("thread_name", rank, fmt::format("rank {}", rank));
+    for (const SimulatedAction& drawn : drawing.ranks[rank].actions) {
+      const Action& action = drawn.action;
+      const bool frozen = action.kind == ActionKind::kFrozen;
+      Json arguments{{frozen ? "piece" : "stage", frozen ? action.micro_batch : action.stage}};
+      if (HasMicroBatch(action.kind)) arguments["micro_batch"] = action.micro_batch;
+      span(ToString(action), KindOf(action).name, rank, drawn.start_seconds, drawn.end_seconds, arguments);
     }
     for (const DrawnSpan& update : drawing.ranks[rank].updates) {
-      span("norm and optimizer", "update", rank, update.start_seconds, update.end_seconds, "");
+      span("norm and optimizer", "update", rank, update.start_seconds, update.end_seconds, Json::object());
     }
-    for (const DrawnMemory& memory : drawing.ranks[rank].memory) {
-      events += fmt::format(
-          ",\n"
-          R"({{"name":"memory of rank {}","ph":"C","pid":0,"ts":{},"args":{{"bytes":{:.0f}}}}})",
-          rank, microseconds(memory.seconds), memory.bytes);
+    for (const MemoryPoint& memory : drawing.ranks[rank].memory) {
+      events.push_back({{"name", fmt::format("memory of rank {}", rank)},
+                        {"ph", "C"},
+                        {"pid", 0},
+                        {"ts", microseconds(memory.seconds)},
+                        {"args", {{"bytes", std::round(memory.bytes)}}}});
     }
   }
   for (size_t i = 0; i < drawing.transfers.size(); ++i) {
-    const DrawnTransfer& transfer = drawing.transfers[i];
-    events += fmt::format(
-        ",\n"
-        R"({{"name":"transfer","cat":"transfer","ph":"s","id":{},"pid":0,"tid":{},"ts":{}}})",
-        i, transfer.from_rank, microseconds(transfer.start_seconds));
-    events += fmt::format(
-        ",\n"
-        R"({{"name":"transfer","cat":"transfer","ph":"f","bp":"e","id":{},"pid":0,"tid":{},"ts":{}}})",
-        i, transfer.to_rank, microseconds(transfer.end_seconds));
+    const Transfer& transfer = drawing.transfers[i];
+    Json flow{{"name", "transfer"}, {"cat", "transfer"}, {"ph", "s"}, {"id", i}, {"pid", 0}};
+    flow["tid"] = transfer.from_rank;
+    flow["ts"] = microseconds(transfer.start_seconds);
+    events.push_back(flow);
+    flow["ph"] = "f";
+    flow["bp"] = "e";
+    flow["tid"] = transfer.to_rank;
+    flow["ts"] = microseconds(transfer.end_seconds);
+    events.push_back(flow);
   }
-  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" + events + "\n]}\n";
+  const Json trace{{"displayTimeUnit", "ms"}, {"traceEvents", events}};
+  return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace atl::schedule

@@ -8,46 +8,27 @@
 
 #include "common/schedule/action.h"
 #include "common/schedule/simulator.h"
+#include "common/schedule/timeline.h"
 
 namespace atl::schedule {
 
 // Seconds count from the start of the iteration, on one clock for all ranks.
-struct DrawnAction {
-  Action action;
-  double start_seconds = 0;
-  double end_seconds = 0;
-};
-
 struct DrawnSpan {
   double start_seconds = 0;
   double end_seconds = 0;
 };
 
-// From `seconds` on the rank holds `bytes`.
-struct DrawnMemory {
-  double seconds = 0;
-  double bytes = 0;
-};
-
 struct DrawnRank {
-  std::vector<DrawnAction> actions;  // in order of time
-  std::vector<DrawnSpan> updates;    // gradient norm, clipping, optimizer, EMA
-  std::vector<DrawnMemory> memory;   // in order of time; empty: not known
-};
-
-// One tensor's way from the rank that made it to one that needs it.
-struct DrawnTransfer {
-  int32_t from_rank = 0;
-  int32_t to_rank = 0;
-  double start_seconds = 0;
-  double end_seconds = 0;
+  std::vector<SimulatedAction> actions;  // in order of time; simulated or measured
+  std::vector<DrawnSpan> updates;        // gradient norm, clipping, optimizer, EMA
+  std::vector<MemoryPoint> memory;       // in order of time; empty: not known
 };
 
 struct Drawing {
   std::string title;
   std::string subtitle;
   std::vector<DrawnRank> ranks;
-  std::vector<DrawnTransfer> transfers;
+  std::vector<Transfer> transfers;
 
   double end_seconds() const;
 };

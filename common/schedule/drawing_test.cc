@@ -69,7 +69,7 @@ TEST(DrawingTest, ASimulationBecomesBoxesTransfersAndMemory) {
   EXPECT_DOUBLE_EQ(drawing.end_seconds(), simulation->makespan_seconds);
   // Two forwards down, two gradients back; each takes one hop.
   ASSERT_EQ(drawing.transfers.size(), 4u);
-  for (const DrawnTransfer& transfer : drawing.transfers) {
+  for (const Transfer& transfer : drawing.transfers) {
     EXPECT_EQ(transfer.from_rank + transfer.to_rank, 1);
     EXPECT_DOUBLE_EQ(transfer.end_seconds - transfer.start_seconds, 0.25);
   }
@@ -93,7 +93,7 @@ TEST(DrawingTest, MemoryPeaksWhereTheSimulatorSays) {
   const Drawing drawing = Draw(kOneFOneB, costs);
   for (size_t rank = 0; rank < 2; ++rank) {
     double peak = 0;
-    for (const DrawnMemory& memory : drawing.ranks[rank].memory) peak = std::max(peak, memory.bytes);
+    for (const MemoryPoint& memory : drawing.ranks[rank].memory) peak = std::max(peak, memory.bytes);
     EXPECT_DOUBLE_EQ(peak, simulation->peak_activation_bytes[rank]) << rank;
     EXPECT_DOUBLE_EQ(drawing.ranks[rank].memory.back().bytes, 0) << "all is freed in the end";
   }

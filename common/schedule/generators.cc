@@ -13,23 +13,16 @@
 namespace atl::schedule {
 namespace {
 
-using GenerateFunction = absl::StatusOr<Schedule> (*)(int32_t ranks, int32_t micro_batches);
-
 constexpr std::array<GeneratorInfo, 8> kInfos{{
-    {"1f1b", 1, false},
-    {"gpipe", 1, false},
-    {"interleaved-1f1b", 2, false},
-    {"zb-h1", 1, true},
-    {"zb-h2", 1, true},
-    {"zbv", 2, true},
-    {"v-half", 2, true},
-    {"v-min", 2, true},
+    {"1f1b", 1, &Generate1F1B},
+    {"gpipe", 1, &GenerateGPipe},
+    {"interleaved-1f1b", 2, &GenerateInterleaved1F1B},
+    {"zb-h1", 1, &GenerateZbH1},
+    {"zb-h2", 1, &GenerateZbH2},
+    {"zbv", 2, &GenerateZbv},
+    {"v-half", 2, &GenerateVHalf},
+    {"v-min", 2, &GenerateVMin},
 }};
-
-constexpr std::array<GenerateFunction, kInfos.size()> kFunctions{
-    &Generate1F1B, &GenerateGPipe, &GenerateInterleaved1F1B, &GenerateZbH1,
-    &GenerateZbH2, &GenerateZbv,   &GenerateVHalf,           &GenerateVMin,
-};
 
 }  // namespace
 
@@ -52,10 +45,8 @@ absl::StatusOr<GeneratorInfo> FindGenerator(std::string_view name) {
 }
 
 absl::StatusOr<Schedule> Generate(std::string_view name, int32_t ranks, int32_t micro_batches) {
-  for (size_t i = 0; i < kInfos.size(); ++i) {
-    if (kInfos[i].name == name) return kFunctions[i](ranks, micro_batches);
-  }
-  return FindGenerator(name).status();
+  ATOLL_ASSIGN_OR_RETURN(const GeneratorInfo info, FindGenerator(name));
+  return info.generate(ranks, micro_batches);
 }
 
 }  // namespace atl::schedule

@@ -58,7 +58,7 @@ absl::StatusOr<Schedule> GenerateVMin(int32_t ranks, int32_t micro_batches);
 struct GeneratorInfo {
   std::string_view name;
   int32_t stages_per_rank = 1;
-  bool splits_backward = false;
+  absl::StatusOr<Schedule> (*generate)(int32_t ranks, int32_t micro_batches) = nullptr;
 };
 
 // All of them, in the order in which people should see them.

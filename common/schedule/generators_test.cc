@@ -40,16 +40,11 @@ TEST(Generators, InterleavedWithMicroBatchesThatRanksDoNotDivideLeavesTheRestOut
   EXPECT_EQ(ToText(*GenerateInterleaved1F1B(2, 1)), "0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n");
 }
 
-TEST(Generators, KnowTheirStagesPerRankAndSplit) {
+TEST(Generators, KnowTheirStagesPerRank) {
   for (const GeneratorInfo& info : Generators()) {
     const Schedule schedule = *Generate(info.name, 4, 9);
     EXPECT_EQ(schedule.rank_count(), 4) << info.name;
     EXPECT_EQ(schedule.stages, 4 * info.stages_per_rank) << info.name;
-    bool splits = false;
-    for (const auto& rank : schedule.ranks) {
-      for (const Action& action : rank) splits |= action.kind == ActionKind::kWeightGradient;
-    }
-    EXPECT_EQ(splits, info.splits_backward) << info.name;
     EXPECT_EQ(FindGenerator(info.name)->stages_per_rank, info.stages_per_rank);
   }
 }

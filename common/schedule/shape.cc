@@ -1,39 +1,18 @@
 #include "common/schedule/shape.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/errors.h"
 #include "common/schedule/dependency_order.h"
+#include "common/schedule/simulator.h"
 
 namespace atl::schedule {
 namespace {
 
 constexpr int64_t kMaxStageMicroBatches = 1'000'000;
 constexpr int32_t kMaxRanks = 4096;
-
-int64_t Slots(const Action& action) {
-  return action.kind == ActionKind::kBackward ? 2 : 1;
-}
-
-// When each action starts if F, I and W take one slot of time. `order` has producers before their readers.
-std::vector<std::vector<int64_t>> StartSlots(const Schedule& schedule, const ActionIndex& index) {
-  std::vector<std::vector<int64_t>> starts(schedule.ranks.size());
-  for (size_t rank = 0; rank < starts.size(); ++rank) starts[rank].resize(schedule.ranks[rank].size());
-  for (const ActionPlace& place : OrderActions(schedule, index).order) {
-    const auto end_of = [&](ActionPlace at) {
-      return starts[at.rank][at.position] + Slots(schedule.ranks[at.rank][at.position]);
-    };
-    int64_t start = place.position == 0 ? 0 : end_of({place.rank, place.position - 1});
-    if (const auto producer = index.Producer(schedule.ranks[place.rank][place.position])) {
-      start = std::max(start, end_of(*producer));
-    }
-    starts[place.rank][place.position] = start;
-  }
-  return starts;
-}
 
 }  // namespace
 
@@ -82,12 +61,16 @@ void TrimMicroBatches(Schedule* schedule, int32_t micro_batches) {
 
 void MergeBackwards(Schedule* schedule) {
   const ActionIndex index(*schedule);
-  const auto starts = StartSlots(*schedule, index);
+  // F, I and W take one slot of time each.
+  SimulationCosts costs;
+  costs.stages.resize(schedule->stages);
+  const absl::StatusOr<Simulation> slots = SimulateValid(*schedule, costs);
+  if (!slots.ok()) return;
   // The slot in which the stage before reads an input gradient; nobody reads that of stage 0.
-  const auto free_to_wait = [&](const Action& action, int64_t weight_gradient_end) {
+  const auto free_to_wait = [&](const Action& action, double weight_gradient_end) {
     if (action.stage == 0) return true;
     const ActionPlace reader = index.InputGradient(action.stage - 1, action.micro_batch);
-    return starts[reader.rank][reader.position] > weight_gradient_end;
+    return slots->ranks[reader.rank][reader.position].start_seconds > weight_gradient_end;
   };
   for (size_t rank = 0; rank < schedule->ranks.size(); ++rank) {
     const std::vector<Action>& actions = schedule->ranks[rank];
@@ -97,7 +80,7 @@ void MergeBackwards(Schedule* schedule) {
       const Action& action = actions[i];
       const Action weight_gradient{ActionKind::kWeightGradient, action.stage, action.micro_batch};
       if (action.kind == ActionKind::kInputGradient && i + 1 < actions.size() && actions[i + 1] == weight_gradient &&
-          free_to_wait(action, starts[rank][i + 1] + 1)) {
+          free_to_wait(action, slots->ranks[rank][i + 1].end_seconds)) {
         merged.push_back({ActionKind::kBackward, action.stage, action.micro_batch});
         ++i;
       } else {

@@ -14,20 +14,9 @@
 namespace atl::storage {
 namespace {
 
-using schedule::ActionKind;
-
 constexpr std::string_view kFolder = "trace/";
 constexpr std::string_view kRank = "-rank-";
 constexpr std::string_view kSuffix = ".json";
-
-std::optional<ActionKind> KindOf(std::string_view letter) {
-  for (const ActionKind kind :
-       {ActionKind::kForward, ActionKind::kInputGradient, ActionKind::kWeightGradient, ActionKind::kBackward,
-        ActionKind::kFrozen, ActionKind::kReduce, ActionKind::kSelfConditioning}) {
-    if (letter.size() == 1 && letter[0] == schedule::KindLetter(kind)) return kind;
-  }
-  return std::nullopt;
-}
 
 void Read(JsonReader& reader, const char* name, absl::Duration* out) {
   int64_t microseconds = 0;
@@ -106,7 +95,7 @@ absl::StatusOr<StepTrace> ParseStepTrace(std::string_view text, std::string_view
   reader.ReadObjects("actions", &trace.actions, [](JsonReader& action, TracedAction* traced) {
     std::string kind;
     action.Read("kind", &kind);
-    const std::optional<ActionKind> known = KindOf(kind);
+    const auto known = kind.size() == 1 ? schedule::KindOf(kind[0]) : std::nullopt;
     if (!known.has_value()) return action.Fail("kind", "one of F, C, I, W, B, E and R", kind);
     traced->action.kind = *known;
     action.Read("stage", &traced->action.stage);
