@@ -1,14 +1,14 @@
-// YAML -> JobSpec, one visitor for every struct.
+// YAML and JSON -> JobSpec, one visitor for every struct.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <limits>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/spec/nearest_name.h"
 #include "common/spec/spec_io.h"
-#include "common/spec/spec_reader.h"
 #include "common/spec/yaml_tree.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -42,13 +42,8 @@ absl::Status ReadNumber(std::string_view path, const YamlNode& node, std::string
   return absl::OkStatus();
 }
 
-absl::Status ReadValue(std::string_view path, const YamlNode& node, int32_t& out) {
-  return ReadNumber(path, node, "a whole number", out);
-}
-absl::Status ReadValue(std::string_view path, const YamlNode& node, int64_t& out) {
-  return ReadNumber(path, node, "a whole number", out);
-}
-absl::Status ReadValue(std::string_view path, const YamlNode& node, uint64_t& out) {
+template <std::integral T>
+absl::Status ReadValue(std::string_view path, const YamlNode& node, T& out) {
   return ReadNumber(path, node, "a whole number", out);
 }
 absl::Status ReadValue(std::string_view path, const YamlNode& node, double& out) {
@@ -132,13 +127,13 @@ requires std::is_class_v<S> absl::Status ReadValue(std::string_view path, const 
   return status;
 }
 
-}  // namespace
-
 absl::StatusOr<JobSpec> ReadJobSpec(const YamlNode& root) {
   JobSpec spec;
   ATOLL_RETURN_IF_ERROR(ReadValue("", root, spec));
   return spec;
 }
+
+}  // namespace
 
 absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view file_name,
                                      const std::vector<Override>& overrides) {
@@ -154,6 +149,12 @@ absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view fil
     ATOLL_RETURN_IF_ERROR(SetAtPath(root.get(), override.path, std::move(value)));
   }
   return ReadJobSpec(*root);
+}
+
+absl::StatusOr<JobSpec> ParseStoredJobSpec(std::string_view text, std::string_view name) {
+  const std::shared_ptr<YamlNode> root = ParseJsonTree(text, name);
+  // The YAML reader says what is wrong with it.
+  return root == nullptr ? ParseJobSpec(text, name) : ReadJobSpec(*root);
 }
 
 }  // namespace atl::spec

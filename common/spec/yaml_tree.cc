@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/exceptions.h"
 #include "yaml-cpp/mark.h"
@@ -144,6 +145,47 @@ class TreeBuilder : public YAML::EventHandler {
   int nodes_ = 0;
 };
 
+// Passes JSON on as the events of the YAML that it also is.
+class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit JsonEvents(TreeBuilder* builder) : builder_(builder) {}
+
+  bool null() override { return Scalar("", "null"); }
+  bool boolean(bool value) override { return Scalar("", value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override { return Scalar("", fmt::format("{}", value)); }
+  bool number_unsigned(number_unsigned_t value) override { return Scalar("", fmt::format("{}", value)); }
+  bool number_float(number_float_t, const string_t& text) override { return Scalar("", text); }
+  bool string(string_t& text) override { return Scalar("!", text); }
+  bool key(string_t& name) override { return Scalar("!", name); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override {
+    builder_->OnMapStart(mark_, "", 0, YAML::EmitterStyle::Default);
+    return true;
+  }
+  bool end_object() override {
+    builder_->OnMapEnd();
+    return true;
+  }
+  bool start_array(size_t) override {
+    builder_->OnSequenceStart(mark_, "", 0, YAML::EmitterStyle::Default);
+    return true;
+  }
+  bool end_array() override {
+    builder_->OnSequenceEnd();
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool Scalar(const char* tag, const std::string& text) {
+    builder_->OnScalar(mark_, tag, 0, text);
+    return true;
+  }
+
+  TreeBuilder* const builder_;
+  const YAML::Mark mark_;
+};
+
 // Reads borrowed bytes as a stream, without a copy.
 class ViewBuffer : public std::streambuf {
  public:
@@ -211,6 +253,17 @@ absl::StatusOr<NodePtr> ParseYamlTree(std::string_view yaml, std::string_view fi
     return TreeStatus("INVALID_YAML", fmt::format("expected YAML: {} ({})", error.msg, place));
   } catch (const std::exception& error) {
     return TreeStatus("INVALID_YAML", fmt::format("{}: expected YAML: {}", file_name, error.what()));
+  }
+}
+
+NodePtr ParseJsonTree(std::string_view text, std::string_view where) {
+  if (text.size() > kMaxYamlBytes) return nullptr;
+  try {
+    TreeBuilder builder(where, where);
+    JsonEvents events(&builder);
+    return nlohmann::json::sax_parse(text, &events) ? builder.root() : nullptr;
+  } catch (const TreeError&) {
+    return nullptr;
   }
 }
 
