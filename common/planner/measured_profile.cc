@@ -14,23 +14,6 @@ namespace {
 // Of the sizes that halving gives: smaller ones cost more than they are worth.
 constexpr size_t kMostHalvings = 5;
 
-template <typename F>
-void VisitSeconds(LayerProfile& layer, F visit) {
-  visit(layer.forward_seconds);
-  visit(layer.input_gradient_seconds);
-  visit(layer.weight_gradient_seconds);
-  visit(layer.backward_seconds);
-}
-
-template <typename F>
-void VisitBytes(LayerProfile& layer, F visit) {
-  visit(layer.kept_bytes);
-  visit(layer.weight_gradient_bytes);
-  visit(layer.forward_transient_bytes);
-  visit(layer.backward_transient_bytes);
-  visit(layer.output_bytes);
-}
-
 // The numbers of a profile in a fixed order, so that profiles of the same shape can be taken together.
 struct Numbers {
   std::vector<double*> seconds;
@@ -43,8 +26,9 @@ Numbers NumbersOf(Profile& profile) {
   const auto add_bytes = [&](double& value) { numbers.bytes.push_back(&value); };
   for (auto& [size, layers] : profile.layers) {
     for (LayerProfile& layer : layers) {
-      VisitSeconds(layer, add_seconds);
-      VisitBytes(layer, add_bytes);
+      for (const LayerField& field : kLayerFields) {
+        (field.seconds ? numbers.seconds : numbers.bytes).push_back(&(layer.*field.value));
+      }
     }
   }
   for (FrozenComponentProfile& component : profile.frozen) {
@@ -98,10 +82,6 @@ double MicroBatchSeconds(const Profile& profile, int32_t micro_batch_size) {
   return sum;
 }
 
-void ScaleCompute(double factor, Profile* profile) {
-  for (double* seconds : NumbersOf(*profile).seconds) *seconds *= factor;
-}
-
 std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks) {
   std::set<int32_t> sizes;
   if (micro_batches > 0) {
@@ -121,7 +101,7 @@ double AdjustSpeed(const Profile& now, Profile* profile) {
   const int32_t size = profile->layers.begin()->first;
   const double then_seconds = MicroBatchSeconds(*profile, size);
   const double factor = then_seconds > 0 ? MicroBatchSeconds(now, size) / then_seconds : 1;
-  ScaleCompute(factor, profile);
+  for (double* seconds : NumbersOf(*profile).seconds) *seconds *= factor;
   profile->rank_slowdown = now.rank_slowdown;
   return factor;
 }

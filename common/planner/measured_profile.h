@@ -20,11 +20,9 @@ absl::StatusOr<Profile> MergeProfiles(const std::vector<Profile>& ranks);
 // One micro-batch through all trainable layers, forward and backward; 0 for a size that was not measured.
 double MicroBatchSeconds(const Profile& profile, int32_t micro_batch_size);
 
-// Multiplies all seconds of computation, not those of transfers: a machine that is faster or slower than it was.
-void ScaleCompute(double factor, Profile* profile);
-
-// Scales an earlier profile to the machine as it is `now`, as a short measurement of the same model found it: by the
-// time of one micro-batch of the smallest size, and by its ranks. Returns the factor.
+// Scales an earlier profile to the machine as it is `now`, as a short measurement of the same model found it: all
+// seconds of computation by the time of one micro-batch of the smallest size, and the ranks' slowdowns. Returns the
+// factor.
 double AdjustSpeed(const Profile& now, Profile* profile);
 
 }  // namespace atl::planner

@@ -82,7 +82,7 @@ TEST(MeasuredProfileTest, ProfilesOfDifferentThingsDoNotMerge) {
 
 TEST(MeasuredProfileTest, ScalingChangesComputeAlone) {
   Profile profile = TwoLayers(1);
-  ScaleCompute(2, &profile);
+  AdjustSpeed(TwoLayers(2), &profile);
   Profile expected = TwoLayers(2);
   for (auto& [size, layers] : expected.layers) {
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -101,7 +101,7 @@ TEST(MeasuredProfileTest, AShortMeasurementTellsHowFastTheMachineIsNow) {
   now.rank_slowdown = {0.9, 1.1};
   EXPECT_DOUBLE_EQ(AdjustSpeed(now, &cached), 3);
   Profile expected = TwoLayers(1);
-  ScaleCompute(3, &expected);
+  AdjustSpeed(TwoLayers(3), &expected);
   expected.rank_slowdown = now.rank_slowdown;
   EXPECT_EQ(cached, expected);
 }

@@ -41,16 +41,12 @@ absl::Status CheckLayers(const Profile& profile) {
     }
     for (size_t i = 0; i < count; ++i) {
       const LayerProfile& layer = layers[i];
-      ATOLL_RETURN_IF_ERROR(CheckNumbers(
-          fmt::format("layer {}, micro-batches of {}", i, size),
-          {profile.parameter_bytes[i], layer.forward_seconds, layer.input_gradient_seconds,
-           layer.weight_gradient_seconds, layer.backward_seconds, layer.kept_bytes, layer.weight_gradient_bytes,
-           layer.forward_transient_bytes, layer.backward_transient_bytes, layer.output_bytes}));
+      const std::string where = fmt::format("layer {}, micro-batches of {}", i, size);
+      ATOLL_RETURN_IF_ERROR(CheckNumbers(where, {profile.parameter_bytes[i]}));
+      for (const LayerField& field : kLayerFields) ATOLL_RETURN_IF_ERROR(CheckNumbers(where, {layer.*field.value}));
       if (layer.weight_gradient_bytes > layer.kept_bytes) {
-        return Invalid(
-            fmt::format("layer {}, micro-batches of {}: expected weight_gradient_bytes of at most kept_bytes "
-                        "({}), found {}",
-                        i, size, layer.kept_bytes, layer.weight_gradient_bytes));
+        return Invalid(fmt::format("{}: expected weight_gradient_bytes of at most kept_bytes ({}), found {}", where,
+                                   layer.kept_bytes, layer.weight_gradient_bytes));
       }
     }
   }
@@ -127,12 +123,8 @@ std::vector<LayerProfile> LayersAt(const Profile& profile, int32_t samples) {
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerProfile& low = (*between.low)[i];
     const LayerProfile& high = between.high == nullptr ? low : (*between.high)[i];
-    for (double LayerProfile::*field :
-         {&LayerProfile::forward_seconds, &LayerProfile::input_gradient_seconds, &LayerProfile::weight_gradient_seconds,
-          &LayerProfile::backward_seconds, &LayerProfile::kept_bytes, &LayerProfile::weight_gradient_bytes,
-          &LayerProfile::forward_transient_bytes, &LayerProfile::backward_transient_bytes,
-          &LayerProfile::output_bytes}) {
-      layers[i].*field = between(low.*field, high.*field);
+    for (const LayerField& field : kLayerFields) {
+      layers[i].*field.value = between(low.*field.value, high.*field.value);
     }
     layers[i].weight_gradient_bytes = std::min(layers[i].weight_gradient_bytes, layers[i].kept_bytes);
   }

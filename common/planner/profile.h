@@ -29,6 +29,24 @@ struct LayerProfile {
   bool operator==(const LayerProfile&) const = default;
 };
 
+// One number of a layer, and its name in files.
+struct LayerField {
+  const char* name;
+  double LayerProfile::*value;
+  bool seconds;  // else bytes
+};
+inline constexpr LayerField kLayerFields[] = {
+    {"forward_seconds", &LayerProfile::forward_seconds, true},
+    {"input_gradient_seconds", &LayerProfile::input_gradient_seconds, true},
+    {"weight_gradient_seconds", &LayerProfile::weight_gradient_seconds, true},
+    {"backward_seconds", &LayerProfile::backward_seconds, true},
+    {"kept_bytes", &LayerProfile::kept_bytes, false},
+    {"weight_gradient_bytes", &LayerProfile::weight_gradient_bytes, false},
+    {"forward_transient_bytes", &LayerProfile::forward_transient_bytes, false},
+    {"backward_transient_bytes", &LayerProfile::backward_transient_bytes, false},
+    {"output_bytes", &LayerProfile::output_bytes, false},
+};
+
 // One frozen layer: seconds and bytes by number of samples, at the sizes that were measured.
 struct FrozenLayerProfile {
   std::map<int32_t, double> seconds;

@@ -90,10 +90,8 @@ std::vector<schedule::FrozenCost> FrozenCosts(const Plan& plan, const Profile& p
 std::vector<int32_t> ReadersOf(const Plan& plan, const FrozenComponent& component) {
   std::vector<int32_t> readers;
   if (component.to_first_stage) readers.push_back(plan.schedule.rank_of_stage.front());
-  if (component.to_last_stage && plan.schedule.rank_of_stage.back() != plan.schedule.rank_of_stage.front()) {
-    readers.push_back(plan.schedule.rank_of_stage.back());
-  }
-  if (component.to_last_stage && !component.to_first_stage) readers = {plan.schedule.rank_of_stage.back()};
+  const int32_t last = plan.schedule.rank_of_stage.back();
+  if (component.to_last_stage && (readers.empty() || readers.front() != last)) readers.push_back(last);
   return readers;
 }
 

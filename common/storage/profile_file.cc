@@ -21,23 +21,9 @@ using planner::FrozenLayerProfile;
 using planner::LayerProfile;
 using planner::Profile;
 
-// One list of names for reading and writing.
-template <typename Layer, typename F>
-void VisitLayer(Layer& layer, F visit) {
-  visit("forward_seconds", layer.forward_seconds);
-  visit("input_gradient_seconds", layer.input_gradient_seconds);
-  visit("weight_gradient_seconds", layer.weight_gradient_seconds);
-  visit("backward_seconds", layer.backward_seconds);
-  visit("kept_bytes", layer.kept_bytes);
-  visit("weight_gradient_bytes", layer.weight_gradient_bytes);
-  visit("forward_transient_bytes", layer.forward_transient_bytes);
-  visit("backward_transient_bytes", layer.backward_transient_bytes);
-  visit("output_bytes", layer.output_bytes);
-}
-
 ordered_json LayerToJson(const LayerProfile& layer) {
   ordered_json json;
-  VisitLayer(layer, [&](const char* name, double value) { json[name] = value; });
+  for (const planner::LayerField& field : planner::kLayerFields) json[field.name] = layer.*field.value;
   return json;
 }
 
@@ -51,7 +37,7 @@ ordered_json FrozenLayerToJson(const FrozenLayerProfile& layer) {
 }
 
 void ReadLayer(JsonReader& reader, LayerProfile* layer) {
-  VisitLayer(*layer, [&](const char* name, double& value) { reader.Read(name, &value); });
+  for (const planner::LayerField& field : planner::kLayerFields) reader.Read(field.name, &(layer->*field.value));
 }
 
 void ReadMicroBatches(JsonReader* reader, Profile* profile) {
