@@ -297,8 +297,8 @@ absl::StatusOr<std::string> BlobStore::LocalPath(std::string_view uri, std::stri
   ATOLL_ASSIGN_OR_RETURN(const bool exists, Exists(uri));
   if (!exists) return FromErrno(ENOENT, fmt::format("cannot read {}", uri));
   if (!sha256.empty()) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string found, HashLocalFile(path));
-    if (found != sha256) return HashMismatch(uri, sha256, found);
+    ATOLL_ASSIGN_OR_RETURN(const WrittenFile found, Hash(uri));
+    if (found.sha256 != sha256) return HashMismatch(uri, sha256, found.sha256);
   }
   return path;
 }

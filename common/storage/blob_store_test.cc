@@ -18,6 +18,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/storage/local_files.h"
 #include "common/storage/testing.h"
 #include "gmock/gmock.h"
@@ -163,7 +164,7 @@ TEST_P(BlobStoreTest, AFileComesBackAsALocalPath) {
   EXPECT_EQ(written->sha256, Sha256(content));
   const auto path = store_->LocalPath(Uri("up/loaded"), written->sha256);
   ASSERT_TRUE(path.ok()) << path.status();
-  EXPECT_EQ(HashLocalFile(*path).value(), written->sha256);
+  EXPECT_EQ(ReadFile(*path).value(), content);
   EXPECT_EQ(store_->LocalPath(Uri("up/loaded"), written->sha256).value(), *path);
   EXPECT_EQ(store_->LocalPath(Uri("up/loaded"), Sha256("no")).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(store_->LocalPath(Uri("up/none")).status().code(), absl::StatusCode::kNotFound);

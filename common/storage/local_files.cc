@@ -14,17 +14,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/failpoint.h"
+#include "common/base/handles.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 
 namespace atl::storage {
 namespace {
-
-constexpr size_t kReadBytes = size_t{1} << 20;
 
 std::string ParentOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -57,12 +55,10 @@ absl::Status FromErrno(int error, std::string_view what) {
 }
 
 absl::Status SyncFolder(const std::string& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return FromErrno(errno, fmt::format("cannot open folder {}", folder));
-  const int result = fsync(descriptor);
-  const int error = errno;
-  close(descriptor);
-  return result == 0 ? absl::OkStatus() : FromErrno(error, fmt::format("cannot sync folder {}", folder));
+  const Descriptor descriptor(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.get() < 0) return FromErrno(errno, fmt::format("cannot open folder {}", folder));
+  if (fsync(descriptor.get()) == 0) return absl::OkStatus();
+  return FromErrno(errno, fmt::format("cannot sync folder {}", folder));
 }
 
 absl::Status CreateFolders(const std::string& folder) {
@@ -97,21 +93,6 @@ void RemoveStaleParts(const std::string& parts_folder, absl::Time before) {
     if (stat(entry.path().c_str(), &info) == 0 && absl::TimeFromTimespec(info.st_mtim) < before) {
       unlink(entry.path().c_str());
     }
-  }
-}
-
-absl::StatusOr<std::string> HashLocalFile(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return FromErrno(errno, fmt::format("cannot open {}", path));
-  const absl::Cleanup closer = [descriptor] { close(descriptor); };
-  Sha256Hasher hasher;
-  std::vector<char> buffer(kReadBytes);
-  for (;;) {
-    const ssize_t got = read(descriptor, buffer.data(), buffer.size());
-    if (got == 0) return hasher.FinishHex();
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FromErrno(errno, fmt::format("cannot read {}", path));
-    hasher.Update({buffer.data(), static_cast<size_t>(got)});
   }
 }
 

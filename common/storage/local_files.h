@@ -26,8 +26,6 @@ absl::Status SyncFolder(const std::string& folder);
 absl::Status DeleteLocalFile(const std::string& path);
 // Removes files of `parts_folder` last changed before `before`. Best effort.
 void RemoveStaleParts(const std::string& parts_folder, absl::Time before);
-// Lower-case hex of a file's SHA-256.
-absl::StatusOr<std::string> HashLocalFile(const std::string& path);
 
 class LocalWriter : public BlobWriter {
  public:

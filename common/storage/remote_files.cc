@@ -103,10 +103,7 @@ absl::StatusOr<std::shared_ptr<arrow::fs::FileSystem>> OpenRemote(const std::str
     ATOLL_RETURN_IF_ARROW_ERROR(arrow::fs::EnsureS3Initialized(), "cannot start the S3 client");
   }
   auto filesystem = s3 ? OpenS3(root_uri, options, path, keys) : arrow::fs::FileSystemFromUri(root_uri, path);
-  if (s3 && filesystem.ok()) {
-    static const bool ends = EndS3WithProcess();
-    (void)ends;
-  } else if (s3) {
+  if (s3) {
     static const bool ends = EndS3WithProcess();
     (void)ends;
   }

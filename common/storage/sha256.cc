@@ -2,8 +2,10 @@
 
 #include <openssl/evp.h>
 
-#include <array>
 #include <cstdlib>
+
+#include "absl/strings/escaping.h"
+#include "common/base/handles.h"
 
 namespace atl::storage {
 namespace {
@@ -18,42 +20,25 @@ void Require(int ok) {
 }  // namespace
 
 struct Sha256Hasher::State {
-  State() : context(EVP_MD_CTX_new()) {
-    Require(context != nullptr);
-    Require(EVP_DigestInit_ex(context, EVP_sha256(), nullptr));
-  }
-  ~State() { EVP_MD_CTX_free(context); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
-  std::array<uint8_t, kDigestBytes> Finish() {
-    std::array<uint8_t, kDigestBytes> digest{};
-    unsigned int size = 0;
-    Require(EVP_DigestFinal_ex(context, digest.data(), &size));
-    return digest;
-  }
-
-  EVP_MD_CTX* context;
+  Handle<EVP_MD_CTX, EVP_MD_CTX_free> context{EVP_MD_CTX_new()};
 };
 
-Sha256Hasher::Sha256Hasher() : state_(std::make_unique<State>()) {}
+Sha256Hasher::Sha256Hasher() : state_(std::make_unique<State>()) {
+  Require(state_->context != nullptr);
+  Require(EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr));
+}
 Sha256Hasher::~Sha256Hasher() = default;
 Sha256Hasher::Sha256Hasher(Sha256Hasher&&) noexcept = default;
 Sha256Hasher& Sha256Hasher::operator=(Sha256Hasher&&) noexcept = default;
 
 void Sha256Hasher::Update(std::string_view bytes) {
-  Require(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()));
+  Require(EVP_DigestUpdate(state_->context.get(), bytes.data(), bytes.size()));
 }
 
 std::string Sha256Hasher::FinishHex() {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(2 * kDigestBytes);
-  for (const uint8_t byte : state_->Finish()) {
-    hex.push_back(kDigits[byte >> 4]);
-    hex.push_back(kDigits[byte & 15]);
-  }
-  return hex;
+  std::string digest(kDigestBytes, '\0');
+  Require(EVP_DigestFinal_ex(state_->context.get(), reinterpret_cast<uint8_t*>(digest.data()), nullptr));
+  return absl::BytesToHexString(digest);
 }
 
 std::string Sha256(std::string_view bytes) {
