@@ -10,6 +10,7 @@
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
 #include "common/dataset/import.h"
+#include "common/spec/spec_io.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -50,7 +51,7 @@ void Print(const Session& session, const dataset::DatasetManifest& manifest) {
 }
 
 absl::Status Import(const Session& session, ImportFlags flags) {
-  ATOLL_RETURN_IF_ERROR(dataset::CheckDatasetName(flags.options.name));
+  ATOLL_RETURN_IF_ERROR(spec::ValidateName("dataset", flags.options.name));
   if (flags.format.empty()) {
     ATOLL_ASSIGN_OR_RETURN(flags.options.format, dataset::DetectSourceFormat(flags.options.paths.front()));
   } else {

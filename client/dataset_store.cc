@@ -2,6 +2,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/spec/spec_io.h"
 #include "common/storage/existing_store.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -31,7 +32,7 @@ absl::StatusOr<std::vector<dataset::DatasetManifest>> ListDatasets(storage::Blob
 }
 
 absl::StatusOr<dataset::DatasetManifest> ReadDataset(storage::BlobStore* store, const std::string& name) {
-  ATOLL_RETURN_IF_ERROR(dataset::CheckDatasetName(name));
+  ATOLL_RETURN_IF_ERROR(spec::ValidateName("dataset", name));
   auto manifest = dataset::ReadDatasetManifest(store, dataset::DatasetManifestUri(*store, name));
   if (!absl::IsNotFound(manifest.status())) return manifest;
   std::vector<std::string> names;

@@ -9,6 +9,7 @@
 #include "arrow/type.h"
 #include "arrow/type_traits.h"
 #include "arrow/util/float16.h"
+#include "arrow/visit_array_inline.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/storage/arrow_status.h"
@@ -27,53 +28,31 @@ absl::Status Absent(std::string_view expected) {
                    fmt::format("expected {}, found no value", expected));
 }
 
-template <typename ArrayType>
-double NumberIn(const arrow::Array& array, int64_t i) {
-  return static_cast<double>(static_cast<const ArrayType&>(array).Value(i));
-}
+// Reads element `i` of a numeric column; an error for other columns.
+struct NumberReader {
+  template <typename ArrayType>
+  arrow::Status Visit(const ArrayType& array) {
+    using Type = typename ArrayType::TypeClass;
+    if constexpr (std::is_same_v<Type, arrow::HalfFloatType>) {
+      number = arrow::util::Float16::FromBits(array.Value(i)).ToFloat();
+    } else if constexpr (arrow::is_number_type<Type>::value || arrow::is_boolean_type<Type>::value) {
+      number = static_cast<double>(array.Value(i));
+    } else {
+      return arrow::Status::TypeError("no number");
+    }
+    return arrow::Status::OK();
+  }
+
+  int64_t i;
+  double number = 0;
+};
 
 // False when the column is not numeric.
 bool NumberAt(const arrow::Array& array, int64_t i, double* out) {
-  switch (array.type_id()) {
-    case arrow::Type::BOOL:
-      *out = NumberIn<arrow::BooleanArray>(array, i);
-      return true;
-    case arrow::Type::INT8:
-      *out = NumberIn<arrow::Int8Array>(array, i);
-      return true;
-    case arrow::Type::INT16:
-      *out = NumberIn<arrow::Int16Array>(array, i);
-      return true;
-    case arrow::Type::INT32:
-      *out = NumberIn<arrow::Int32Array>(array, i);
-      return true;
-    case arrow::Type::INT64:
-      *out = NumberIn<arrow::Int64Array>(array, i);
-      return true;
-    case arrow::Type::UINT8:
-      *out = NumberIn<arrow::UInt8Array>(array, i);
-      return true;
-    case arrow::Type::UINT16:
-      *out = NumberIn<arrow::UInt16Array>(array, i);
-      return true;
-    case arrow::Type::UINT32:
-      *out = NumberIn<arrow::UInt32Array>(array, i);
-      return true;
-    case arrow::Type::UINT64:
-      *out = NumberIn<arrow::UInt64Array>(array, i);
-      return true;
-    case arrow::Type::FLOAT:
-      *out = NumberIn<arrow::FloatArray>(array, i);
-      return true;
-    case arrow::Type::DOUBLE:
-      *out = NumberIn<arrow::DoubleArray>(array, i);
-      return true;
-    case arrow::Type::HALF_FLOAT:
-      *out = arrow::util::Float16::FromBits(static_cast<const arrow::HalfFloatArray&>(array).Value(i)).ToFloat();
-      return true;
-    default:
-      return false;
-  }
+  NumberReader reader{.i = i};
+  const bool numeric = arrow::VisitArrayInline(array, &reader).ok();
+  *out = reader.number;
+  return numeric;
 }
 
 template <typename ListType>

@@ -79,10 +79,6 @@ struct DatasetManifest {
   bool operator==(const DatasetManifest&) const = default;
 };
 
-// INVALID_ARGUMENT (DATASET_NAME) unless a job spec may name it: 1 to 63 lower-case letters, digits and '-', starting
-// and ending with a letter or digit.
-absl::Status CheckDatasetName(std::string_view name);
-
 // "<root>/datasets/<name>/manifest.json"
 std::string DatasetManifestUri(const storage::BlobStore& store, std::string_view name);
 

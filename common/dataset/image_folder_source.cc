@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "common/base/errors.h"
+#include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
 #include "common/dataset/import_source.h"
@@ -74,7 +75,7 @@ class ImageFolderSource : public Source {
     } else if (!HasImageSuffix(file.path)) {
       row->problem = "expected .png, .jpg, .jpeg or .webp, found another suffix";
     } else {
-      auto bytes = ReadInputFile(row->where, kMaxImageBytes);
+      auto bytes = ReadFile(row->where, kMaxImageBytes);
       if (bytes.ok()) {
         row->encoded = *std::move(bytes);
       } else {

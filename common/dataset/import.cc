@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
 #include "common/dataset/import_source.h"
+#include "common/spec/spec_io.h"
 #include "common/storage/local_files.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -30,7 +31,7 @@ absl::Status BadOption(const std::string& message) {
 }
 
 absl::Status CheckOptions(const ImportOptions& options) {
-  ATOLL_RETURN_IF_ERROR(CheckDatasetName(options.name));
+  ATOLL_RETURN_IF_ERROR(spec::ValidateName("dataset", options.name));
   if (options.size < 0 || options.size > kLargestSize) {
     return BadOption(fmt::format("size: expected 0 to {}, found {}", kLargestSize, options.size));
   }

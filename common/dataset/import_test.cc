@@ -195,7 +195,7 @@ TEST_F(ImportTest, OptionsThatCanNeverWorkAreRefused) {
     spoil(options);
     ExpectFailure(options, reason, {word});
   };
-  expect([](ImportOptions& o) { o.name = "../x"; }, "DATASET_NAME", "../x");
+  expect([](ImportOptions& o) { o.name = "../x"; }, "INVALID_NAME", "../x");
   expect([](ImportOptions& o) { o.size = -1; }, "IMPORT_OPTIONS", "size");
   expect([](ImportOptions& o) { o.size = 5000; }, "IMPORT_OPTIONS", "5000");
   expect([](ImportOptions& o) { o.held_out_fraction = 1; }, "IMPORT_OPTIONS", "held-out");

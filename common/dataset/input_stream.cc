@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -53,21 +50,6 @@ class GzipInput : public InputStream {
   size_t offset_ = 0;
 };
 
-class MemoryInput : public InputStream {
- public:
-  explicit MemoryInput(std::string_view bytes) : rest_(bytes) {}
-
-  absl::StatusOr<size_t> Read(char* buffer, size_t size) override {
-    const size_t got = std::min(size, rest_.size());
-    if (got > 0) std::memcpy(buffer, rest_.data(), got);
-    rest_.remove_prefix(got);
-    return got;
-  }
-
- private:
-  std::string_view rest_;
-};
-
 }  // namespace
 
 absl::Status MalformedSource(std::string_view file, std::string_view message) {
@@ -83,25 +65,6 @@ absl::StatusOr<std::unique_ptr<InputStream>> OpenInputFile(const std::string& pa
   if (file == nullptr) return CannotOpen(path, errno == 0 ? ENOMEM : errno);
   gzbuffer(file, 1 << 17);
   return std::make_unique<GzipInput>(path, file);
-}
-
-std::unique_ptr<InputStream> OpenInputMemory(std::string_view bytes) {
-  return std::make_unique<MemoryInput>(bytes);
-}
-
-absl::StatusOr<std::string> ReadInputFile(const std::string& path, size_t limit) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return CannotOpen(path, errno == 0 ? ENOENT : errno);
-  const auto size = static_cast<int64_t>(file.tellg());
-  if (size < 0) return CannotOpen(path, EISDIR);
-  if (static_cast<uint64_t>(size) > limit) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "SOURCE_TOO_LARGE",
-                     fmt::format("{}: expected at most {} bytes, found {}", path, limit, size));
-  }
-  std::string bytes(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(bytes.data(), size)) return MalformedSource(path, fmt::format("expected {} bytes, found fewer", size));
-  return bytes;
 }
 
 }  // namespace atl::dataset

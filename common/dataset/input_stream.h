@@ -1,4 +1,4 @@
-// Bytes to import from, in order: a file (gunzipped when it is gzip) or memory.
+// Bytes to import from, in order: of a file, gunzipped when it is gzip.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,9 @@ class InputStream {
 
 // NOT_FOUND (SOURCE_NOT_FOUND) names the file.
 absl::StatusOr<std::unique_ptr<InputStream>> OpenInputFile(const std::string& path);
-// Bytes are borrowed.
-std::unique_ptr<InputStream> OpenInputMemory(std::string_view bytes);
 
 // Opens one of a source's files by name, so that sources need not know where bytes come from.
 using InputOpener = std::function<absl::StatusOr<std::unique_ptr<InputStream>>(const std::string& name)>;
-
-// A whole file. RESOURCE_EXHAUSTED (SOURCE_TOO_LARGE) above `limit` bytes.
-absl::StatusOr<std::string> ReadInputFile(const std::string& path, size_t limit);
 
 // INVALID_ARGUMENT (SOURCE_MALFORMED): "file: message".
 absl::Status MalformedSource(std::string_view file, std::string_view message);

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "common/base/counter_random.h"
@@ -17,7 +15,6 @@ namespace {
 using storage::JsonReader;
 
 constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
-constexpr size_t kMaxNameLength = 63;
 
 void ReadShards(JsonReader* reader, std::vector<Shard>* shards) {
   std::set<std::string> uris;
@@ -62,17 +59,6 @@ uint64_t SampleId(const Image& image, int32_t label) {
 
 bool IsHeldOut(uint64_t sample_id, double held_out_fraction) {
   return CounterRandom(0, RandomPurpose::kHeldOut, 0, sample_id).Uniform() < held_out_fraction;
-}
-
-absl::Status CheckDatasetName(std::string_view name) {
-  const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  const bool good = !name.empty() && name.size() <= kMaxNameLength && plain(name.front()) && plain(name.back()) &&
-                    std::all_of(name.begin(), name.end(), [&plain](char c) { return plain(c) || c == '-'; });
-  if (good) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, "DATASET_NAME",
-                   fmt::format("dataset name '{}': expected 1 to {} lower-case letters, digits and '-', starting and "
-                               "ending with a letter or digit",
-                               name, kMaxNameLength));
 }
 
 std::string DatasetManifestUri(const storage::BlobStore& store, std::string_view name) {

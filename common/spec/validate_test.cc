@@ -185,6 +185,14 @@ std::vector<BadSpec> BadSpecs() {
   };
 }
 
+TEST(ValidateTest, NamesThatWouldLeaveTheFolderAreRefused) {
+  for (const char* good : {"digits", "cifar-10", "a", "0-b"}) EXPECT_TRUE(ValidateName("dataset", good).ok()) << good;
+  for (const char* bad : {"", "..", ".hidden", "a/b", "A", "a b", "-a", "a-", "a_b", "a.b", "\xc3\xa4"}) {
+    EXPECT_EQ(ValidateName("dataset", bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_FALSE(ValidateName("dataset", std::string(64, 'a')).ok());
+}
+
 TEST(ValidateTest, EveryRuleNamesItsField) {
   const DatasetFacts facts = Digits();
   for (const BadSpec& bad : BadSpecs()) {

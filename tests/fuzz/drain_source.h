@@ -1,13 +1,36 @@
-// Reads an importer's source to its end, as an import would.
+// Files in memory for the importers, and what reads a source to its end, as an import would.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "common/dataset/import_source.h"
 
 namespace atl::dataset {
+
+class MemoryInput : public InputStream {
+ public:
+  explicit MemoryInput(std::string_view bytes) : rest_(bytes) {}
+
+  absl::StatusOr<size_t> Read(char* buffer, size_t size) override {
+    const size_t got = std::min(size, rest_.size());
+    if (got > 0) std::memcpy(buffer, rest_.data(), got);
+    rest_.remove_prefix(got);
+    return got;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+// Bytes are borrowed.
+inline std::unique_ptr<InputStream> OpenInputMemory(std::string_view bytes) {
+  return std::make_unique<MemoryInput>(bytes);
+}
 
 inline void DrainSource(absl::StatusOr<std::unique_ptr<Source>> source) {
   constexpr int kMostRows = 10'000;
