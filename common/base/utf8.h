@@ -1,9 +1,19 @@
 // Texts that messages and files can carry. Pure.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace atl {
+
+struct Utf8Letter {
+  uint32_t code = 0;
+  size_t bytes = 0;  // 0: none
+};
+
+// Returns the letter that `text` begins with. None where its bytes are no UTF-8, longer than needed, or half of a pair.
+Utf8Letter FirstLetter(std::string_view text);
 
 // Whether the text is UTF-8 of characters only: no letter is written longer than needed, and none is half of a pair or
 // a code that stands for no character (U+FFFF).
