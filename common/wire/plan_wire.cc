@@ -10,6 +10,7 @@
 #include "common/schedule/self_conditioning.h"
 #include "common/spec/frozen.h"
 #include "common/spec/spec.h"
+#include "common/wire/spec_wire.h"
 #include "fmt/format.h"
 
 namespace atl::wire {
@@ -90,16 +91,6 @@ absl::Status CheckPrediction(const planner::Prediction& predicted) {
   return FieldError("predicted", "PLAN_MISMATCH", "expected finite numbers, found others");
 }
 
-// Unset names mean the default, as in a spec.
-spec::PrecisionSpec FromProto(const atlpb::plan::v1::Precision& proto) {
-  spec::PrecisionSpec precision;
-  if (!proto.params().empty()) precision.params = proto.params();
-  if (!proto.compute().empty()) precision.compute = proto.compute();
-  if (!proto.reduce().empty()) precision.reduce = proto.reduce();
-  if (!proto.ema().empty()) precision.ema = proto.ema();
-  return precision;
-}
-
 }  // namespace
 
 atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
@@ -116,10 +107,7 @@ atlpb::plan::v1::Plan ToProto(const planner::Plan& plan) {
   }
   proto.set_schedule(schedule::ToText(plan.schedule));
   proto.set_self_conditioned_schedule(schedule::ToText(plan.self_conditioned));
-  proto.mutable_precision()->set_params(plan.precision.params);
-  proto.mutable_precision()->set_compute(plan.precision.compute);
-  proto.mutable_precision()->set_reduce(plan.precision.reduce);
-  proto.mutable_precision()->set_ema(plan.precision.ema);
+  ToProto(plan.precision, proto.mutable_precision());
   proto.set_reason(plan.reason);
   proto.set_replicas(plan.replicas);
   proto.mutable_recomputed_layers()->Assign(plan.recomputed_layers.begin(), plan.recomputed_layers.end());

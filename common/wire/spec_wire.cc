@@ -157,4 +157,14 @@ spec::JobSpec FromProto(const atlpb::job::v1::JobSpec& proto) {
   return spec;
 }
 
+void ToProto(const spec::PrecisionSpec& precision, atlpb::plan::v1::Precision* proto) {
+  spec::Visit(Writer(proto), precision);
+}
+
+spec::PrecisionSpec FromProto(const atlpb::plan::v1::Precision& proto) {
+  spec::PrecisionSpec precision;
+  spec::Visit(Reader(proto), precision);
+  return precision;
+}
+
 }  // namespace atl::wire

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "atoll/job/v1/job.pb.h"
+#include "atoll/plan/v1/plan.pb.h"
 #include "common/spec/spec.h"
 
 namespace atl::wire {
@@ -13,5 +14,9 @@ atlpb::job::v1::JobSpec ToProto(const spec::JobSpec& spec);
 // A field that is not set keeps its default; one of router_training takes the value of the same field of training.
 // Never fails: what makes no sense is for spec::Validate to say.
 spec::JobSpec FromProto(const atlpb::job::v1::JobSpec& proto);
+
+// In the same way, between a precision and the message of a plan.
+void ToProto(const spec::PrecisionSpec& precision, atlpb::plan::v1::Precision* proto);
+spec::PrecisionSpec FromProto(const atlpb::plan::v1::Precision& proto);
 
 }  // namespace atl::wire
