@@ -34,36 +34,11 @@ class RealClock : public Clock {
   const std::string offset_file_ = OffsetFile();
 };
 
-// How often a waiter on a FakeClock looks at its condition and at the fake time. Real time, only ever in tests.
-constexpr absl::Duration kFakePoll = absl::Milliseconds(1);
-
 }  // namespace
 
 Clock* Clock::Real() {
   static RealClock* const clock = new RealClock;
   return clock;
-}
-
-absl::Time FakeClock::Now() {
-  return start_ + Monotonic();
-}
-
-absl::Duration FakeClock::Monotonic() {
-  absl::MutexLock lock(&mutex_);
-  return elapsed_;
-}
-
-bool FakeClock::AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) {
-  while (!condition.Eval()) {
-    if (Monotonic() >= deadline) return false;
-    mutex->AwaitWithTimeout(condition, kFakePoll);
-  }
-  return true;
-}
-
-void FakeClock::Advance(absl::Duration by) {
-  absl::MutexLock lock(&mutex_);
-  elapsed_ += by;
 }
 
 }  // namespace atl

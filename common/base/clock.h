@@ -32,21 +32,4 @@ class Clock {
   static Clock* Real();
 };
 
-// Moves only when told. Waiters wake when time passes their deadline or their condition holds.
-class FakeClock : public Clock {
- public:
-  explicit FakeClock(absl::Time start = absl::FromUnixSeconds(1'700'000'000)) : start_(start) {}
-
-  absl::Time Now() override;
-  absl::Duration Monotonic() override;
-  bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) override;
-
-  void Advance(absl::Duration by);
-
- private:
-  const absl::Time start_;
-  absl::Mutex mutex_;
-  absl::Duration elapsed_ ABSL_GUARDED_BY(mutex_);
-};
-
 }  // namespace atl

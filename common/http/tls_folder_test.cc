@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "openssl/bio.h"

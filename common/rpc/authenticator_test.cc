@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "absl/synchronization/notification.h"
+#include "common/base/fake_clock.h"
 #include "coordinator/service/watch_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 
 namespace atl::coordinator {

@@ -2,6 +2,7 @@
 #include "atoll/model/v1/model_service.grpc.pb.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/rpc/status_proto.h"

@@ -2,6 +2,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
+#include "common/base/fake_clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "gtest/gtest.h"

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/hosted_networks.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,6 +2,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

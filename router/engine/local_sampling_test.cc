@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "absl/synchronization/notification.h"
+#include "common/base/fake_clock.h"
 #include "common/model/flow_matching.h"
 #include "common/model/flow_matching_testing.h"
 #include "common/model/weights.h"

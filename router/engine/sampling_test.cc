@@ -1,6 +1,7 @@
 // The arithmetic of sampling, on formulas whose answer is known.
 #include <cmath>
 
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "gmock/gmock.h"

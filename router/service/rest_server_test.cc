@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "common/dataset/image_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

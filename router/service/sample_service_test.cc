@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "common/dataset/image_codec.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "atoll/sample/v1/sample_service.pb.h"
-#include "common/base/clock.h"
+#include "common/base/fake_clock.h"
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/serve_inline.h"

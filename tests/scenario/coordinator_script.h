@@ -34,7 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/clock.h"
+#include "common/base/fake_clock.h"
 #include "coordinator/service/core.h"
 #include "coordinator/store/sqlite_store.h"
 

@@ -1,5 +1,6 @@
 #include "worker/engine/activity.h"
 
+#include "common/base/fake_clock.h"
 #include "gtest/gtest.h"
 
 namespace atl::engine {

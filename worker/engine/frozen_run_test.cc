@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "common/schedule/generators.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/fake_stage_compute.h"

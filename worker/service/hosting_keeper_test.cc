@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gtest/gtest.h"
 
 namespace atl::worker {

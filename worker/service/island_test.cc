@@ -11,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/fake_clock.h"
 #include "common/planner/frozen_flow.h"
 #include "common/rpc/channel.h"
 #include "common/storage/checkpoint.h"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gtest/gtest.h"
 #include "worker/service/expert_wire.h"
 #include "worker/service/fake_lane.h"

@@ -1,6 +1,7 @@
 #include "router/engine/testing/inline_lane.h"
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/engine/served_version.h"
