@@ -19,7 +19,7 @@
 #include "worker/trainer/calls_testing.h"
 #include "worker/trainer/learning_rate.h"
 #include "worker/trainer/optimizer.h"
-#include "worker/trainer/plain_dit.h"
+#include "worker/trainer/plain_dit_testing.h"
 #include "worker/trainer/rank_measuring.h"
 #include "worker/trainer/stage.h"
 #include "worker/trainer/trainer_testing.h"

@@ -14,7 +14,7 @@
 #include "common/schedule/self_conditioning.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/batch_feed.h"
-#include "worker/trainer/plain_dit.h"
+#include "worker/trainer/plain_dit_testing.h"
 #include "worker/trainer/stage.h"
 #include "worker/trainer/trainer_testing.h"
 

@@ -1,6 +1,6 @@
 // How often a step calls ATen's operators: what costs time, or a device's, without a change of any number.
 #include "worker/trainer/calls_testing.h"
-#include "worker/trainer/plain_dit.h"
+#include "worker/trainer/plain_dit_testing.h"
 #include "worker/trainer/trainer_testing.h"
 
 namespace atl::trainer {
