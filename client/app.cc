@@ -120,7 +120,6 @@ void AddCommands(CLI::App* app, Session* session) {
   AddModelsCommand(app, session);
   AddServersCommand(app, session);
   AddSampleCommand(app, session);
-  AddBenchCommand(app, session);
   AddPlanCommand(app, session);
   AddProfileCommand(app, session);
   AddReportCommand(app, session);

@@ -72,9 +72,6 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"sample", "--out", "x", "--raw", "--preview", "x.png"}, "--preview: expected FILE.png, and no --raw beside it"},
       {{"jobs", "cancel", "x\xff"}, "expected arguments in UTF-8, found 'x\\xff'\n"},
       {{"jobs", "list", "--output", "j\xc3\x28"}, "expected arguments in UTF-8"},
-      {{"bench"}, "A subcommand is required"},
-      {{"bench", "sample", "--rate", "nan"}, "--rate: expected a number of at least 0, found nan"},
-      {{"bench", "sample", "--images", "0"}, "--images"},
       {{"sample", "--out", "x.jpg"}, "--out: expected FILE.png or a folder, found 'x.jpg'"},
       {{"sample", "--out", "x.png", "--raw"}, "--raw: expected a folder for --out, found 'x.png'"},
   };
@@ -93,7 +90,7 @@ TEST_F(CommandLineTest, HelpTeachesWithExamplesAndExitCodes) {
   EXPECT_THAT(outcome.out, HasSubstr("atoll submit job.yaml --wait"));
   EXPECT_THAT(outcome.out, HasSubstr("Exit codes:"));
   for (const char* command :
-       {"up", "down", "dataset", "submit", "jobs", "models", "sample", "bench", "plan", "report"}) {
+       {"up", "down", "dataset", "submit", "jobs", "models", "sample", "plan", "report"}) {
     const Outcome help = Run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr("Usage: atoll")) << command;
@@ -306,55 +303,6 @@ TEST_F(CommandLineTest, ADrawThatHasBroughtImagesWaitsForRoom) {
   EXPECT_EQ(Run({"sample", "--class", "all", "--out", folder_ + "/other"}).code, 7);
 }
 
-TEST_F(CommandLineTest, BenchCountsWhatIsDoneAndRefused) {
-  {
-    absl::MutexLock lock(&sampler_.mutex_);
-    sampler_.refusals_ = 3;
-  }
-  const std::vector<std::string> command = {"bench",    "sample", "--rate", "400", "--duration", "0.1",
-                                            "--images", "2",      "--seed", "3",   "--output",   "json"};
-  const Outcome outcome = Run(command);
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  const auto json = nlohmann::json::parse(outcome.out);
-  const int64_t requests = json.at("requests");
-  EXPECT_GT(requests, 10);
-  EXPECT_EQ(json.at("refused"), 3);
-  EXPECT_EQ(json.at("refused_with_delay"), 3);
-  EXPECT_EQ(json.at("most_retry_seconds"), 2);
-  EXPECT_EQ(json.at("done"), requests - 3);
-  EXPECT_EQ(json.at("images"), 2 * (requests - 3));
-  EXPECT_EQ(json.at("failed"), 0);
-  EXPECT_EQ(json.at("versions").at("v2"), requests - 3);
-  EXPECT_GT(json.at("latency_seconds").at("p99"), 0.0);
-  {
-    absl::MutexLock lock(&sampler_.mutex_);
-    ASSERT_EQ(static_cast<int64_t>(sampler_.requests_.size()), requests);
-    std::set<uint64_t> seeds;
-    for (const auto& request : sampler_.requests_) {
-      EXPECT_EQ(request.classes_size(), 2);
-      seeds.insert(request.seeds().begin(), request.seeds().end());
-    }
-    EXPECT_EQ(seeds.size(), 2 * sampler_.requests_.size()) << "every image has a seed of its own";
-  }
-  const Outcome text = Run({"bench", "sample", "--rate", "100", "--duration", "0.1"});
-  EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_THAT(text.out, HasSubstr("SECONDS"));
-  EXPECT_THAT(text.out, HasSubstr("refused 0, failed 0"));
-}
-
-TEST_F(CommandLineTest, BenchSaysWhyNothingCameBack) {
-  {
-    absl::MutexLock lock(&sampler_.mutex_);
-    sampler_.refusals_ = 1'000'000;
-  }
-  const Outcome outcome = Run({"bench", "sample", "--rate", "100", "--duration", "0.1"});
-  EXPECT_EQ(outcome.code, 7);
-  EXPECT_THAT(outcome.err, HasSubstr("[QUEUE_FULL]"));
-  EXPECT_EQ(Run({"bench", "sample", "--rate", "1000000", "--duration", "100"}).code, 3);
-  EXPECT_EQ(Run({"bench", "sample", "--rate", "0"}).code, 3);
-  EXPECT_EQ(Run({"bench", "sample", "--class", "9"}).code, 3);
-}
-
 TEST_F(CommandLineTest, WrongValuesOfFlagsAreToldInTheirOwnWords) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--steps", "0"}, "--steps: expected a whole number from 1 to 2147483647, found 0"},
@@ -381,13 +329,8 @@ TEST_F(CommandLineTest, WrongValuesOfFlagsAreToldInTheirOwnWords) {
 TEST_F(CommandLineTest, AServerOfAnotherKindIsNamed) {
   const auto other = rpc::Server::Start({.services = {{"jobs", &jobs_}}});
   ASSERT_TRUE(other.ok()) << other.status();
-  for (const char* command : {"sample", "bench"}) {
-    std::vector<std::string> arguments = {command, "--router", (*other)->address()};
-    if (arguments[0] == "bench") arguments.insert(arguments.begin() + 1, "sample");
-    if (arguments[0] == "sample") arguments.insert(arguments.end(), {"--out", folder_ + "/x"});
-    EXPECT_THAT(Run(arguments).err,
-                HasSubstr("expected the router at " + (*other)->address() + ", found a server of another kind"));
-  }
+  EXPECT_THAT(Run({"sample", "--router", (*other)->address(), "--out", folder_ + "/x"}).err,
+              HasSubstr("expected the router at " + (*other)->address() + ", found a server of another kind"));
   EXPECT_THAT(Run({"models", "list", "--coordinator", (*other)->address()}).err, HasSubstr("expected the coordinator"));
 }
 

@@ -18,7 +18,6 @@ void AddIslandsCommand(CLI::App* app, Session* session);
 void AddModelsCommand(CLI::App* app, Session* session);
 void AddServersCommand(CLI::App* app, Session* session);
 void AddSampleCommand(CLI::App* app, Session* session);
-void AddBenchCommand(CLI::App* app, Session* session);
 void AddPlanCommand(CLI::App* app, Session* session);
 void AddProfileCommand(CLI::App* app, Session* session);
 void AddReportCommand(CLI::App* app, Session* session);

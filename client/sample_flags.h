@@ -1,4 +1,4 @@
-// Flags of `sample` that `bench sample` has too: what is drawn, by which experts, and how.
+// Flags that say what is drawn, by which experts, and how; `tests/bench/sample_bench` has them too.
 #pragma once
 
 #include "CLI/App.hpp"

@@ -4,10 +4,6 @@
 
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/wire/time_wire.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
-#include "grpcpp/support/error_details.h"
 
 namespace atl::client {
 
@@ -30,16 +26,6 @@ absl::StatusOr<GetSamplerInfoResponse> GetSamplerInfo(const Session& session, co
     absl::SleepFor(pause);
     pause = std::min(pause * 2, absl::Seconds(1));
   }
-}
-
-absl::Duration RetryDelayOf(const grpc::Status& status) {
-  google::rpc::Status answer;
-  if (status.error_details().empty() || !grpc::ExtractErrorDetails(status, &answer).ok()) return absl::ZeroDuration();
-  for (const google::protobuf::Any& detail : answer.details()) {
-    google::rpc::RetryInfo retry;
-    if (detail.UnpackTo(&retry)) return wire::FromProto(retry.retry_delay());
-  }
-  return absl::ZeroDuration();
 }
 
 }  // namespace atl::client

@@ -10,7 +10,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-programs=(atoll atoll-coordinator atoll-worker atoll-router gpu_checks serving_bench)
+programs=(atoll atoll-coordinator atoll-worker atoll-router gpu_checks sample_bench serving_bench)
 largest=60000000
 
 say() { printf 'bundle: %s\n' "$*" >&2; }

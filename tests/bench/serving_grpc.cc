@@ -11,13 +11,13 @@
 #include <fmt/format.h>
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
-#include "client/arrivals.h"
-#include "client/open_loop.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
+#include "tests/bench/arrivals.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/figures.h"
+#include "tests/bench/open_loop.h"
 #include "tests/bench/serving_cases.h"
 
 namespace atl::bench {
@@ -84,15 +84,15 @@ class Load {
  public:
   Load(RouterProcess* router, const ServingModel& model) : router_(router), model_(model) {}
 
-  client::LoadFigures Arrive(const std::vector<absl::Duration>& arrivals) {
-    return client::Summarise(client::DriveOpenLoop(
+  LoadFigures Arrive(const std::vector<absl::Duration>& arrivals) {
+    return Summarise(DriveOpenLoop(
         router_->stub(), arrivals,
         [&](size_t) { return Request(model_, kImagesPerRequest, kSteps, next_seed_ += kImagesPerRequest); }, {},
         [&](int64_t, int64_t) { most_bytes_ = std::max(most_bytes_, router_->ResidentBytes()); }));
   }
-  absl::StatusOr<client::LoadFigures> ArriveAtRandom(double per_second, double seconds) {
+  absl::StatusOr<LoadFigures> ArriveAtRandom(double per_second, double seconds) {
     ATOLL_ASSIGN_OR_RETURN(const auto arrivals,
-                           client::PoissonArrivals(per_second, absl::Seconds(seconds), ++arrival_seed_));
+                           PoissonArrivals(per_second, absl::Seconds(seconds), ++arrival_seed_));
     return Arrive(arrivals);
   }
   // Since the last time.
@@ -116,9 +116,9 @@ absl::Status Overload(const Settings& settings) {
   const std::vector<absl::Duration> at_once(kImagesInFlight / kImagesPerRequest, absl::ZeroDuration());
   double rate = 0;
   for (int i = 0; i < 5; ++i) rate = std::max(rate, load.Arrive(at_once).images_per_second / kImagesPerRequest);
-  ATOLL_ASSIGN_OR_RETURN(const client::LoadFigures before, load.ArriveAtRandom(kSaturation * rate, 10));
+  ATOLL_ASSIGN_OR_RETURN(const LoadFigures before, load.ArriveAtRandom(kSaturation * rate, 10));
   const double bytes = std::max(load.TakeMostBytes(), router->ResidentBytes());
-  ATOLL_ASSIGN_OR_RETURN(const client::LoadFigures over, load.ArriveAtRandom(10 * rate, settings.overload_seconds));
+  ATOLL_ASSIGN_OR_RETURN(const LoadFigures over, load.ArriveAtRandom(10 * rate, settings.overload_seconds));
   const double most_bytes = std::max(load.TakeMostBytes(), router->ResidentBytes());
   const double p99_before = absl::ToDoubleSeconds(before.latency.p99);
   const double p99_over = absl::ToDoubleSeconds(over.latency.p99);

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
-#include "client/arrivals.h"
-#include "client/open_loop.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
 #include "common/storage/blob_store.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "router/engine/testing/published_tiny_model.h"
+#include "tests/bench/arrivals.h"
+#include "tests/bench/open_loop.h"
 #include "tests/multiproc/process.h"
 
 namespace atl {
@@ -77,9 +77,9 @@ class RouterLoadTest : public testing::Test {
     request.set_format(pb::SampleRequest::FORMAT_RAW);
     return request;
   }
-  client::LoadFigures Drive(double per_second, absl::Duration time, uint64_t seed) {
-    const auto arrivals = client::PoissonArrivals(per_second, time, seed).value();
-    return client::Summarise(client::DriveOpenLoop(
+  bench::LoadFigures Drive(double per_second, absl::Duration time, uint64_t seed) {
+    const auto arrivals = bench::PoissonArrivals(per_second, time, seed).value();
+    return bench::Summarise(bench::DriveOpenLoop(
         stub_.get(), arrivals, [](size_t) { return Request(8, 50); }, kPatience,
         [&](int64_t, int64_t) { most_bytes_ = std::max(most_bytes_, ResidentBytes(*router_)); }));
   }
@@ -104,13 +104,13 @@ class RouterLoadTest : public testing::Test {
 
 TEST_F(RouterLoadTest, TenTimesWhatItCanDoIsRefusedWithADelayAndWhatIsAcceptedIsDone) {
   // Far more than it can do: what is done is what it can.
-  const client::LoadFigures most = Drive(1000, absl::Seconds(2), /*seed=*/1);
+  const bench::LoadFigures most = Drive(1000, absl::Seconds(2), /*seed=*/1);
   ASSERT_GT(most.done, 0) << most.failures.begin()->first;
   const double sustainable = most.images_per_second / 8;
-  const client::LoadFigures at_capacity = Drive(sustainable, absl::Seconds(3), /*seed=*/2);
+  const bench::LoadFigures at_capacity = Drive(sustainable, absl::Seconds(3), /*seed=*/2);
   const int64_t bytes = std::max(most_bytes_, ResidentBytes(*router_));
   most_bytes_ = 0;
-  const client::LoadFigures over = Drive(10 * sustainable, absl::Seconds(4), /*seed=*/3);
+  const bench::LoadFigures over = Drive(10 * sustainable, absl::Seconds(4), /*seed=*/3);
   EXPECT_TRUE(router_->Running()) << router_->Log();
   fmt::print(
       "{:.0f} requests per second sustained; {} of {} done at that rate, p99 {}; at ten times it {} of {} done, p99 "

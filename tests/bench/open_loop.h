@@ -8,9 +8,9 @@
 
 #include "absl/time/time.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
-#include "client/load_figures.h"
+#include "tests/bench/load_figures.h"
 
-namespace atl::client {
+namespace atl::bench {
 
 // Sends request(i) at arrivals[i] and returns when all have ended. Blocks; images are counted and dropped. `tick` is
 // called now and then from this thread with the number of requests sent and ended.
@@ -20,4 +20,4 @@ std::vector<RequestOutcome> DriveOpenLoop(atlpb::sample::v1::SampleService::Stub
                                           absl::Duration request_timeout,
                                           const std::function<void(int64_t sent, int64_t ended)>& tick);
 
-}  // namespace atl::client
+}  // namespace atl::bench

@@ -1,4 +1,4 @@
-#include "client/open_loop.h"
+#include "tests/bench/open_loop.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,22 +6,36 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "client/sampler.h"
 #include "common/base/clock.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
+#include "common/wire/time_wire.h"
 #include "fmt/format.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
+#include "grpcpp/support/error_details.h"
 
-namespace atl::client {
+namespace atl::bench {
 namespace {
 
 using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): every name below is a message of it
 
 // A client that holds more at once measures itself: one more is not sent and fails with reason TOO_MANY_IN_FLIGHT.
 constexpr int64_t kMaxInFlight = 4096;
+
+// When a refused request may come again (google.rpc.RetryInfo); zero: the router did not say.
+absl::Duration RetryDelayOf(const grpc::Status& status) {
+  google::rpc::Status answer;
+  if (status.error_details().empty() || !grpc::ExtractErrorDetails(status, &answer).ok()) return absl::ZeroDuration();
+  for (const google::protobuf::Any& detail : answer.details()) {
+    google::rpc::RetryInfo retry;
+    if (detail.UnpackTo(&retry)) return wire::FromProto(retry.retry_delay());
+  }
+  return absl::ZeroDuration();
+}
 
 // What the calls of one load share. Thread-safe.
 class Load {
@@ -145,4 +159,4 @@ std::vector<RequestOutcome> DriveOpenLoop(SampleService::StubInterface* stub, st
   return load.Take();
 }
 
-}  // namespace atl::client
+}  // namespace atl::bench

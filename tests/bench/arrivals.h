@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace atl::client {
+namespace atl::bench {
 
 // What one load may hold: every request's outcome is kept to its end.
 inline constexpr double kMaxArrivals = 1e6;
@@ -17,4 +17,4 @@ inline constexpr double kMaxArrivals = 1e6;
 // kMaxArrivals, or one of them is not a positive number.
 absl::StatusOr<std::vector<absl::Duration>> PoissonArrivals(double per_second, absl::Duration duration, uint64_t seed);
 
-}  // namespace atl::client
+}  // namespace atl::bench

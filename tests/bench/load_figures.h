@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace atl::client {
+namespace atl::bench {
 
 // One request of a load. Times are from the load's start.
 struct RequestOutcome {
@@ -55,4 +55,4 @@ absl::Duration Percentile(std::vector<absl::Duration> values, double q);
 
 LoadFigures Summarise(std::span<const RequestOutcome> outcomes);
 
-}  // namespace atl::client
+}  // namespace atl::bench

@@ -1,4 +1,4 @@
-#include "client/load_figures.h"
+#include "tests/bench/load_figures.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "common/base/errors.h"
 #include "fmt/format.h"
 
-namespace atl::client {
+namespace atl::bench {
 namespace {
 
 Latency LatencyOf(const std::vector<absl::Duration>& values) {
@@ -68,4 +68,4 @@ LoadFigures Summarise(std::span<const RequestOutcome> outcomes) {
   return figures;
 }
 
-}  // namespace atl::client
+}  // namespace atl::bench

@@ -1,4 +1,4 @@
-#include "client/arrivals.h"
+#include "tests/bench/arrivals.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "common/base/errors.h"
 #include "fmt/format.h"
 
-namespace atl::client {
+namespace atl::bench {
 
 absl::StatusOr<std::vector<absl::Duration>> PoissonArrivals(double per_second, absl::Duration duration, uint64_t seed) {
   const double seconds = absl::ToDoubleSeconds(duration);
@@ -26,4 +26,4 @@ absl::StatusOr<std::vector<absl::Duration>> PoissonArrivals(double per_second, a
   }
 }
 
-}  // namespace atl::client
+}  // namespace atl::bench
