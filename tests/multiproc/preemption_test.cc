@@ -125,11 +125,9 @@ TEST_F(Preemption, AnIslandThatComesAndGoesTouchesNobody) {
   cluster_->StartIsland(other);
   ASSERT_TRUE(Await(kPatience, [&] { return Says(cluster_->rank(other, 0), "is registered with 1 ranks"); }));
 
-  // Its machine is drained, as Kubernetes does it.
-  Process drain({Program("atoll-worker"), "--drain", fmt::format("{}", cluster_->rank(other, 0).pid())},
-                cluster_->folder() + "/logs/drain.log");
-  EXPECT_EQ(drain.Wait(kPatience), 0) << drain.Log();
-  EXPECT_EQ(cluster_->rank(other, 0).Wait(absl::ZeroDuration()), 0) << "it has ended by then";
+  // Its pod is deleted.
+  cluster_->rank(other, 0).Signal(SIGTERM);
+  EXPECT_EQ(cluster_->rank(other, 0).Wait(kPatience), 0);
   ASSERT_TRUE(AwaitExpert([&](const pb::Task& now) { return now.committed_step() > before.committed_step(); }));
   EXPECT_EQ(Expert().attempt(), before.attempt());
   EXPECT_EQ(Expert().island_id(), before.island_id());

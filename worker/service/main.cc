@@ -34,7 +34,6 @@
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 #include "worker/service/data_network.h"
-#include "worker/service/drain_command.h"
 #include "worker/service/expert_server.h"
 #include "worker/service/host_memory.h"
 #include "worker/service/leader.h"
@@ -77,8 +76,6 @@ struct Flags {
   double stop_seconds = 20;
   std::string preemption_notices = "none";
   PreemptionOptions preemption;
-  std::string pid_file;
-  std::string drain;
   std::string log_level = "info";
   LocalProfileOptions profile;
   rpc::SecurityOptions security;
@@ -146,10 +143,6 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"none", "auto", "aws", "gcp", "azure"}))
       ->capture_default_str();
   app.add_option("--metadata-url", flags.preemption.metadata_url, "Where that server is")->capture_default_str();
-  app.add_option("--pid-file", flags.pid_file, "Write the process's id to this file, for --drain");
-  app.add_option("--drain", flags.drain,
-                 "Ask the worker of this process id, or of this --pid-file, to end well, wait until it has, and end\n"
-                 "(Kubernetes' preStop); waits for its --stop-seconds, given here too");
   app.add_flag("--serve", flags.serve, "Serve experts to routers instead of training: no rank of an island")
       ->excludes("--granted-storage");
   app.add_option("--model-dir", flags.expert_server.model_dir,
@@ -509,14 +502,7 @@ absl::Status CheckIslandFlags(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// What the worker may take after its grace: a stop at once, and the end of a process that hangs.
-constexpr absl::Duration kDrainSlack = absl::Seconds(15);
-
 absl::Status RunWorker(Flags flags) {
-  if (!flags.drain.empty()) return DrainProcess(flags.drain, absl::Seconds(flags.stop_seconds) + kDrainSlack);
-  if (!flags.pid_file.empty()) {
-    ATOLL_RETURN_IF_ERROR(WithContext(WriteFile(flags.pid_file, fmt::format("{}\n", getpid())), "--pid-file"));
-  }
   if (flags.serve) return RunExpertServer(flags);
   ATOLL_RETURN_IF_ERROR(CheckIslandFlags(flags));
   Environment environment;
@@ -583,8 +569,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   signal(SIGPIPE, SIG_IGN);
-  // One that only asks another process to end is ended by signals as any command is.
-  if (flags.drain.empty()) atl::worker::StopSignals::Block();
+  atl::worker::StopSignals::Block();
   const absl::Status status = atl::worker::RunWorker(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "atoll-worker: %s\n", atl::Explain(status).c_str());
