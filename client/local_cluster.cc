@@ -27,6 +27,7 @@ namespace atl::client {
 namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(10);
+constexpr char kFreePort[] = "127.0.0.1:0";
 
 sigset_t SupervisedSignals() {
   sigset_t set;
@@ -42,9 +43,9 @@ bool WaitForStopSignal(absl::Duration wait) {
   return sigtimedwait(&set, nullptr, &timeout) > 0;
 }
 
-// A loopback port that is free now. Only for listeners that take no port 0; the moment until they bind is short, and a
-// lost race ends in a restart.
-absl::StatusOr<int> FreePort() {
+// A loopback address that is free now. Only for listeners that others must know before they bind; the moment until they
+// bind is short, and a lost race ends in a restart.
+absl::StatusOr<std::string> FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -54,41 +55,21 @@ absl::StatusOr<int> FreePort() {
                      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
   const int error = errno;
   if (fd >= 0) close(fd);
-  if (!bound) {
-    return MakeError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN",
-                     fmt::format("no free port on 127.0.0.1: {}", std::strerror(error)));
-  }
-  return ntohs(address.sin_port);
-}
-
-absl::StatusOr<std::string> FreeAddress() {
-  ATOLL_ASSIGN_OR_RETURN(const int port, FreePort());
-  return fmt::format("127.0.0.1:{}", port);
+  if (bound) return fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  return MakeError(absl::StatusCode::kUnavailable, "CANNOT_LISTEN",
+                   fmt::format("no free port on 127.0.0.1: {}", std::strerror(error)));
 }
 
 // Written once per folder and readable by its owner only, from its first byte on.
 absl::Status MakeSecret(const std::string& path) {
   if (std::filesystem::exists(path)) return absl::OkStatus();
-  ATOLL_RETURN_IF_ERROR(MakeFolders(std::filesystem::path(path).parent_path().string()));
   std::random_device random;
   std::string secret;
   for (int i = 0; i < 8; ++i) secret += fmt::format("{:08x}", random());
-  secret += "\n";
-  const std::string part = path + ".part";
-  unlink(part.c_str());
-  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  const ssize_t written = fd >= 0 ? write(fd, secret.data(), secret.size()) : -1;
-  bool whole = written == static_cast<ssize_t>(secret.size());
-  int error = written < 0 ? errno : ENOSPC;  // a disk with room for a part of it tells nothing by errno
-  if (fd >= 0) close(fd);
-  if (whole && rename(part.c_str(), path.c_str()) != 0) {
-    whole = false;
-    error = errno;
-  }
-  if (whole) return absl::OkStatus();
-  unlink(part.c_str());
-  return MakeError(absl::StatusCode::kUnknown, "FILE_ERROR",
-                   fmt::format("cannot write {}: {}", path, std::strerror(error)));
+  const mode_t before = umask(077);
+  const absl::Status written = WriteFile(path, secret + "\n");
+  umask(before);
+  return written;
 }
 
 absl::StatusOr<int> TakeLock(const std::string& folder) {
@@ -139,45 +120,32 @@ absl::Status LocalCluster::StartAll(absl::Time deadline) {
 }
 
 absl::Status LocalCluster::StartCoordinator(absl::Time deadline) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
-  ATOLL_ASSIGN_OR_RETURN(file_.coordinator,
-                         LaunchAndAwaitAddress("coordinator",
-                                               {"--store", Path("store/coordinator.db"), "--blob-store",
-                                                file_.blob_store, "--metrics-listen", metrics},
-                                               deadline));
+  ATOLL_ASSIGN_OR_RETURN(
+      file_.coordinator,
+      LaunchAndAwaitAddress("coordinator", {"--store", Path("store/coordinator.db"), "--blob-store", file_.blob_store},
+                            deadline));
   processes_.back()->stops = StopsWith::kCoordinator;
   return absl::OkStatus();
 }
 
+std::vector<std::string> LocalCluster::WithCommonFlags(std::vector<std::string> arguments) const {
+  arguments.insert(arguments.end(), {"--coordinator", file_.coordinator, "--blob-store", file_.blob_store, "--threads",
+                                     fmt::format("{}", options_.threads), "--log-level", options_.log_level});
+  return arguments;
+}
+
 absl::Status LocalCluster::StartIslands() {
   for (int island = 0; island < options_.islands; ++island) {
-    const std::string secret = Path(fmt::format("run/island-{}.secret", island));
+    const std::string name = fmt::format("island-{}", island);
+    const std::string secret = Path("run/" + name + ".secret");
     ATOLL_RETURN_IF_ERROR(MakeSecret(secret));
     ATOLL_ASSIGN_OR_RETURN(const std::string leader, FreeAddress());
     for (int rank = 0; rank < options_.ranks; ++rank) {
-      ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
-      Process* process =
-          AddProcess(fmt::format("island-{}-rank-{}", island, rank), {options_.programs + "/atoll-worker",
-                                                                      "--coordinator",
-                                                                      file_.coordinator,
-                                                                      "--blob-store",
-                                                                      file_.blob_store,
-                                                                      "--island-id",
-                                                                      fmt::format("island-{}", island),
-                                                                      "--rank",
-                                                                      fmt::format("{}", rank),
-                                                                      "--ranks",
-                                                                      fmt::format("{}", options_.ranks),
-                                                                      "--leader",
-                                                                      leader,
-                                                                      "--island-secret-file",
-                                                                      secret,
-                                                                      "--threads",
-                                                                      fmt::format("{}", options_.threads),
-                                                                      "--metrics-listen",
-                                                                      metrics,
-                                                                      "--log-level",
-                                                                      options_.log_level});
+      ATOLL_ASSIGN_OR_RETURN(Process* const process,
+                             AddProcess(fmt::format("{}-rank-{}", name, rank), "atoll-worker",
+                                        WithCommonFlags({"--island-id", name, "--rank", fmt::format("{}", rank),
+                                                         "--ranks", fmt::format("{}", options_.ranks), "--leader",
+                                                         leader, "--island-secret-file", secret})));
       ATOLL_RETURN_IF_ERROR(Launch(process));
     }
   }
@@ -186,13 +154,11 @@ absl::Status LocalCluster::StartIslands() {
 
 absl::Status LocalCluster::StartExpertServers() {
   for (int server = 0; server < options_.expert_servers; ++server) {
-    ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
     const std::string name = fmt::format("expert-server-{}", server);
     // At a port that is free at each start: the coordinator tells routers where.
-    Process* process = AddProcess(
-        name, {options_.programs + "/atoll-worker", "--serve", "--coordinator", file_.coordinator, "--blob-store",
-               file_.blob_store, "--server-id", name, "--listen", "127.0.0.1:0", "--threads",
-               fmt::format("{}", options_.threads), "--metrics-listen", metrics, "--log-level", options_.log_level});
+    ATOLL_ASSIGN_OR_RETURN(
+        Process* const process,
+        AddProcess(name, "atoll-worker", WithCommonFlags({"--serve", "--server-id", name, "--listen", kFreePort})));
     process->stops = StopsWith::kExpertServers;
     ATOLL_RETURN_IF_ERROR(Launch(process));
   }
@@ -200,22 +166,21 @@ absl::Status LocalCluster::StartExpertServers() {
 }
 
 absl::Status LocalCluster::StartRouter(absl::Time deadline) {
-  ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
-  std::vector<std::string> arguments = {"--coordinator",    file_.coordinator,
-                                        "--blob-store",     file_.blob_store,
-                                        "--threads",        fmt::format("{}", options_.threads),
-                                        "--metrics-listen", metrics};
-  // Else a router that is ready before the servers would host every expert itself.
+  std::vector<std::string> arguments = WithCommonFlags({});
+  // Without it a router that is ready before the servers would host every expert itself.
   if (options_.expert_servers > 0) arguments.insert(arguments.end(), {"--own-networks", "router"});
-  ATOLL_ASSIGN_OR_RETURN(file_.router, LaunchAndAwaitAddress("router", std::move(arguments), deadline));
+  ATOLL_ASSIGN_OR_RETURN(file_.router, LaunchAndAwaitAddress("router", arguments, deadline));
   return absl::OkStatus();
 }
 
-LocalCluster::Process* LocalCluster::AddProcess(const std::string& name, std::vector<std::string> command) {
-  processes_.push_back(std::make_unique<Process>());
-  Process* process = processes_.back().get();
+absl::StatusOr<LocalCluster::Process*> LocalCluster::AddProcess(const std::string& name, const std::string& program,
+                                                                const std::vector<std::string>& arguments) {
+  ATOLL_ASSIGN_OR_RETURN(const std::string metrics, FreeAddress());
+  Process* const process = processes_.emplace_back(std::make_unique<Process>()).get();
   process->name = name;
-  process->child.command = std::move(command);
+  process->child.command = {options_.programs + "/" + program};
+  process->child.command.insert(process->child.command.end(), arguments.begin(), arguments.end());
+  process->child.command.insert(process->child.command.end(), {"--metrics-listen", metrics});
   process->child.log_file = Path("logs/" + name + ".log");
   process->child.environment = {fmt::format("OMP_NUM_THREADS={}", options_.threads)};
   // Meant for other clusters: this one speaks in the clear, on this machine alone, and leaves no line in their log.
@@ -227,14 +192,13 @@ LocalCluster::Process* LocalCluster::AddProcess(const std::string& name, std::ve
 }
 
 absl::StatusOr<std::string> LocalCluster::LaunchAndAwaitAddress(const std::string& name,
-                                                                std::vector<std::string> arguments,
+                                                                const std::vector<std::string>& arguments,
                                                                 absl::Time deadline) {
   const std::string port_file = Path("run/" + name + ".port");
   unlink(port_file.c_str());
-  std::vector<std::string> command = {options_.programs + "/atoll-" + name, "--listen", "127.0.0.1:0", "--port-file",
-                                      port_file};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  Process* process = AddProcess(name, std::move(command));
+  std::vector<std::string> all = {"--listen", kFreePort, "--port-file", port_file};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  ATOLL_ASSIGN_OR_RETURN(Process* const process, AddProcess(name, "atoll-" + name, all));
   ATOLL_RETURN_IF_ERROR(Launch(process));
   while (absl::Now() < deadline) {
     if (const auto text = ReadFile(port_file); text.ok() && text->ends_with('\n')) {

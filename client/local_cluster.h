@@ -73,9 +73,13 @@ class LocalCluster {
   absl::Status StartRouter(absl::Time deadline);
   absl::Status Launch(Process* process);
   // Starts `name`, waits for its port file, and pins the port for later restarts.
-  absl::StatusOr<std::string> LaunchAndAwaitAddress(const std::string& name, std::vector<std::string> arguments,
+  absl::StatusOr<std::string> LaunchAndAwaitAddress(const std::string& name, const std::vector<std::string>& arguments,
                                                     absl::Time deadline);
-  Process* AddProcess(const std::string& name, std::vector<std::string> command);
+  // Adds `program` with `arguments`, and with metrics at a port of its own. Does not start it.
+  absl::StatusOr<Process*> AddProcess(const std::string& name, const std::string& program,
+                                      const std::vector<std::string>& arguments);
+  // Returns `arguments` with those that islands, expert servers and the router have alike.
+  std::vector<std::string> WithCommonFlags(std::vector<std::string> arguments) const;
   void Reap(absl::Time now);
   void RestartDue(absl::Time now);
   absl::Time NextStart() const;

@@ -140,8 +140,9 @@ TEST_F(LocalClusterTest, ExpertServersFollowTheCoordinatorAndTheRouterLeavesExpe
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_TRUE(Eventually([this] { return Started().size() == 4; }));
   for (const char* name : {"expert-server-0", "expert-server-1"}) {
-    EXPECT_EQ(CountStarted(std::string("atoll-worker --serve --coordinator 127.0.0.1:4711 --blob-store file://") +
-                           options_.folder + "/blobs --server-id " + name + " --listen 127.0.0.1:0"),
+    EXPECT_EQ(CountStarted(std::string("atoll-worker --serve --server-id ") + name +
+                           " --listen 127.0.0.1:0 --coordinator 127.0.0.1:4711 --blob-store file://" + options_.folder +
+                           "/blobs --threads 1"),
               1u);
   }
   EXPECT_EQ(CountStarted("--own-networks router"), 1u);

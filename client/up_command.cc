@@ -9,10 +9,7 @@
 #include <filesystem>
 
 #include "absl/time/clock.h"
-#include "atoll/job/v1/job_service.grpc.pb.h"
-#include "client/calls.h"
 #include "client/commands.h"
-#include "client/job_text.h"
 #include "client/local_cluster.h"
 #include "common/base/errors.h"
 #include "common/base/files.h"
@@ -28,9 +25,7 @@ namespace {
 
 struct UpFlags {
   ClusterOptions cluster;
-  double ready_seconds = 60;
   bool detach = false;
-  bool exit_with_job = false;
 };
 
 void PrintAddresses(const Session& session, const std::string& folder, const ClusterFile& file) {
@@ -66,60 +61,24 @@ absl::StatusOr<ClusterOptions> CompleteOptions(const Session& session, ClusterOp
   return options;
 }
 
-// Every job has ended, and there was one. Remembers whether one failed.
-struct JobsEnded {
-  bool all = false;
-  absl::Status outcome;
-};
-
-JobsEnded CheckJobs(atlpb::job::v1::JobService::Stub* stub) {
-  grpc::ClientContext context;
-  rpc::SetTimeout(&context, absl::Seconds(5));
-  atlpb::job::v1::ListJobsRequest request;
-  request.set_page_size(1000);
-  atlpb::job::v1::ListJobsResponse response;
-  JobsEnded ended;
-  if (!stub->ListJobs(&context, request, &response).ok() || response.jobs().empty()) return ended;
-  for (const auto& job : response.jobs()) {
-    if (!IsFinal(job.state())) return ended;
-    if (job.state() != atlpb::job::v1::Job::STATE_SUCCEEDED) {
-      ended.outcome = MakeError(absl::StatusCode::kFailedPrecondition, "JOB_FAILED",
-                                fmt::format("job {} {}: {}", job.job_id(), StateName(job.state()), job.message()));
-    }
-  }
-  ended.all = true;
-  return ended;
-}
-
-// Until a signal, or until the jobs are done where that is asked for.
-absl::Status Supervise(const Session& session, LocalCluster* cluster, bool exit_with_job) {
-  const auto stub = atlpb::job::v1::JobService::NewStub(rpc::MakeChannel(cluster->file().coordinator));
-  while (true) {
-    const absl::Duration turn = exit_with_job ? absl::Seconds(1) : absl::Hours(1);
-    const std::optional<int> signal = cluster->Supervise(absl::Now() + turn);
-    for (const std::string& event : cluster->TakeEvents()) *session.err << "atoll: " << event << std::endl;
-    if (signal) {
-      *session.err << "atoll: stopping" << std::endl;
-      return absl::OkStatus();
-    }
-    if (!exit_with_job) continue;
-    if (const JobsEnded ended = CheckJobs(stub.get()); ended.all) return ended.outcome;
-  }
-}
-
-absl::Status RunCluster(const Session& session, const UpFlags& flags, const ClusterOptions& options,
+// Runs the cluster until a signal.
+absl::Status RunCluster(const Session& session, const ClusterOptions& options,
                         const std::function<void(const ClusterFile&)>& ready) {
-  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster,
-                         LocalCluster::Start(options, absl::Seconds(flags.ready_seconds)));
+  ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<LocalCluster> cluster, LocalCluster::Start(options, absl::Seconds(60)));
   ready(cluster->file());
-  const absl::Status status = Supervise(session, cluster.get(), flags.exit_with_job);
+  bool stopping = false;
+  while (!stopping) {
+    stopping = cluster->Supervise(absl::Now() + absl::Seconds(1)).has_value();
+    for (const std::string& event : cluster->TakeEvents()) *session.err << "atoll: " << event << std::endl;
+  }
+  *session.err << "atoll: stopping" << std::endl;
   cluster->Stop();
-  return status;
+  return absl::OkStatus();
 }
 
 // The cluster's own process: a session of its own, output to a log. Says how the start went through `pipe`: "ok", or
 // the error. Never returns.
-[[noreturn]] void RunDetached(const Session& session, const UpFlags& flags, const ClusterOptions& options, int pipe) {
+[[noreturn]] void RunDetached(const Session& session, const ClusterOptions& options, int pipe) {
   setsid();
   const std::string log = options.folder + "/logs/up.log";
   const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -128,7 +87,7 @@ absl::Status RunCluster(const Session& session, const UpFlags& flags, const Clus
   dup2(out, STDOUT_FILENO);
   dup2(out, STDERR_FILENO);
   bool ready = false;
-  const absl::Status status = RunCluster(session, flags, options, [&](const ClusterFile&) {
+  const absl::Status status = RunCluster(session, options, [&](const ClusterFile&) {
     ready = write(pipe, "ok", 2) == 2;
     close(pipe);
   });
@@ -139,7 +98,7 @@ absl::Status RunCluster(const Session& session, const UpFlags& flags, const Clus
   _exit(status.ok() ? 0 : 1);
 }
 
-absl::Status Detach(const Session& session, const UpFlags& flags, const ClusterOptions& options) {
+absl::Status Detach(const Session& session, const ClusterOptions& options) {
   ATOLL_RETURN_IF_ERROR(MakeFolders(options.folder + "/logs"));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::UnknownError(std::strerror(errno));
@@ -148,7 +107,7 @@ absl::Status Detach(const Session& session, const UpFlags& flags, const ClusterO
   if (pid < 0) return absl::ResourceExhaustedError(std::strerror(errno));
   if (pid == 0) {
     close(ends[0]);
-    RunDetached(session, flags, options, ends[1]);
+    RunDetached(session, options, ends[1]);
   }
   close(ends[1]);
   std::string said;
@@ -173,8 +132,8 @@ absl::Status Detach(const Session& session, const UpFlags& flags, const ClusterO
 
 absl::Status Up(const Session& session, const UpFlags& flags) {
   ATOLL_ASSIGN_OR_RETURN(const ClusterOptions options, CompleteOptions(session, flags.cluster));
-  if (flags.detach) return Detach(session, flags, options);
-  return RunCluster(session, flags, options, [&](const ClusterFile& file) {
+  if (flags.detach) return Detach(session, options);
+  return RunCluster(session, options, [&](const ClusterFile& file) {
     PrintAddresses(session, options.folder, file);
     if (session.format == OutputFormat::kTable) *session.out << "ready; Ctrl-C stops it" << std::endl;
   });
@@ -224,12 +183,7 @@ void AddUpCommand(CLI::App* app, Session* session) {
   command->add_option("--log-level", flags->cluster.log_level, "Of the processes' logs")
       ->check(CLI::IsMember({"debug", "info", "warn", "error"}))
       ->capture_default_str();
-  command->add_option("--ready-timeout", flags->ready_seconds, "Seconds until coordinator and router must listen")
-      ->check(Number(1, 3600))
-      ->capture_default_str();
   command->add_flag("--detach", flags->detach, "Returns once it is ready; 'atoll down' stops it");
-  command->add_flag("--exit-with-job", flags->exit_with_job,
-                    "Stops once every submitted job has ended; exit code 10 if one failed");
   command->footer(R"(
 What dies is started again. Ctrl-C stops everything; no process is left behind, however this one ends. Other commands
 find the cluster by its folder: --cluster DIR or ATOLL_CLUSTER, or on their own when --dir is left out.
