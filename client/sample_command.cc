@@ -23,7 +23,6 @@
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "nlohmann/json.hpp"
 
 namespace atl::client {
 namespace {
@@ -196,24 +195,10 @@ absl::Status WriteAll(const Session& session, const SampleFlags& flags, const Ge
 }
 
 nlohmann::ordered_json AsJson(const SampleSet& set) {
-  return {{"model", set.model},
-          {"version", set.version},
-          {"mode", set.mode},
-          {"settings", nlohmann::ordered_json::parse(SettingsJson(set))},
-          {"images", set.images.size()},
-          {"sample_seconds", set.sample_seconds},
-          {"queue_seconds", set.queue_seconds},
-          {"first_image_seconds", set.first_image_seconds},
-          {"fingerprint", set.fingerprint},
-          {"chosen", set.routing.chosen},
-          {"weight", set.routing.weight},
-          {"image_steps", set.routing.image_steps},
-          {"mean_entropy", set.routing.mean_entropy},
-          {"switches", set.routing.switches},
-          {"close_calls", set.routing.close_calls},
-          {"renormalised_image_steps", set.routing.renormalised_image_steps},
-          {"lost_experts", set.routing.lost_experts},
-          {"failovers", set.routing.failovers}};
+  nlohmann::ordered_json json = SummaryJson(set);
+  json["images"] = set.images.size();
+  json.update(RoutingJson(set.routing));
+  return json;
 }
 
 // What a user would want to know of the way, where there is any of it.

@@ -16,7 +16,6 @@
 #include "common/storage/safetensors.h"
 #include "fmt/format.h"
 #include "google/protobuf/util/json_util.h"
-#include "nlohmann/json.hpp"
 
 namespace atl::client {
 namespace {
@@ -66,27 +65,33 @@ bool HasSet(const std::string& folder) {
   return std::filesystem::exists(folder + "/" + kIndexFile, error);
 }
 
+// Calls `visit` with every figure of a routing and its name in JSON.
+template <typename RoutingType, typename Visit>
+void VisitFields(RoutingType& routing, Visit visit) {
+  visit("chosen", routing.chosen);
+  visit("weight", routing.weight);
+  visit("image_steps", routing.image_steps);
+  visit("mean_entropy", routing.mean_entropy);
+  visit("switches", routing.switches);
+  visit("close_calls", routing.close_calls);
+  visit("renormalised_image_steps", routing.renormalised_image_steps);
+  visit("lost_experts", routing.lost_experts);
+  visit("failovers", routing.failovers);
+}
+
+std::string SettingsJson(const SampleSet& set) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  return google::protobuf::util::MessageToJsonString(set.settings, &json, options).ok() ? json : "{}";
+}
+
 nlohmann::ordered_json IndexOf(const SampleSet& set) {
-  nlohmann::ordered_json json = {{"format", kSampleSetFormat},
-                                 {"model", set.model},
-                                 {"version", set.version},
-                                 {"mode", set.mode},
-                                 {"settings", nlohmann::ordered_json::parse(SettingsJson(set))},
-                                 {"raw", set.raw},
-                                 {"sample_seconds", set.sample_seconds},
-                                 {"queue_seconds", set.queue_seconds},
-                                 {"first_image_seconds", set.first_image_seconds},
-                                 {"fingerprint", set.fingerprint}};
+  nlohmann::ordered_json json = {{"format", kSampleSetFormat}};
+  json.update(SummaryJson(set));
+  json["raw"] = set.raw;
   if (!set.init.empty()) json["init"] = set.init;
-  json["routing"] = {{"chosen", set.routing.chosen},
-                     {"weight", set.routing.weight},
-                     {"image_steps", set.routing.image_steps},
-                     {"mean_entropy", set.routing.mean_entropy},
-                     {"switches", set.routing.switches},
-                     {"close_calls", set.routing.close_calls},
-                     {"renormalised_image_steps", set.routing.renormalised_image_steps},
-                     {"lost_experts", set.routing.lost_experts},
-                     {"failovers", set.routing.failovers}};
+  json["routing"] = RoutingJson(set.routing);
   json["images"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < set.images.size(); ++i) {
     const DrawnImage& image = set.images[i];
@@ -145,19 +150,9 @@ void Parse(const nlohmann::json& json, SampleSet* set, std::vector<std::string>*
   set->raw = json.at("raw");
   set->sample_seconds = json.at("sample_seconds");
   set->queue_seconds = json.at("queue_seconds");
-  // Not in the sets of older clients, nor are the last ones of the routing.
-  set->first_image_seconds = json.value("first_image_seconds", 0.0);
-  set->fingerprint = json.value("fingerprint", "");
-  const nlohmann::json& routing = json.at("routing");
-  set->routing = {.chosen = routing.at("chosen"),
-                  .weight = routing.at("weight"),
-                  .image_steps = routing.at("image_steps"),
-                  .mean_entropy = routing.at("mean_entropy"),
-                  .switches = routing.value("switches", int64_t{0}),
-                  .close_calls = routing.value("close_calls", int64_t{0}),
-                  .renormalised_image_steps = routing.value("renormalised_image_steps", int64_t{0}),
-                  .lost_experts = routing.value("lost_experts", std::vector<int32_t>()),
-                  .failovers = routing.value("failovers", int64_t{0})};
+  set->first_image_seconds = json.at("first_image_seconds");
+  set->fingerprint = json.at("fingerprint");
+  VisitFields(set->routing, [&](const char* name, auto& value) { json.at("routing").at(name).get_to(value); });
   for (const nlohmann::json& entry : json.at("images")) {
     set->images.push_back({.label = entry.at("class"),
                            .seed = entry.at("seed"),
@@ -192,11 +187,21 @@ void Merge(const Routing& more, Routing* routing) {
   routing->lost_experts = std::move(lost);
 }
 
-std::string SettingsJson(const SampleSet& set) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string json;
-  return google::protobuf::util::MessageToJsonString(set.settings, &json, options).ok() ? json : "{}";
+nlohmann::ordered_json RoutingJson(const Routing& routing) {
+  nlohmann::ordered_json json;
+  VisitFields(routing, [&](const char* name, const auto& value) { json[name] = value; });
+  return json;
+}
+
+nlohmann::ordered_json SummaryJson(const SampleSet& set) {
+  return {{"model", set.model},
+          {"version", set.version},
+          {"mode", set.mode},
+          {"settings", nlohmann::ordered_json::parse(SettingsJson(set))},
+          {"sample_seconds", set.sample_seconds},
+          {"queue_seconds", set.queue_seconds},
+          {"first_image_seconds", set.first_image_seconds},
+          {"fingerprint", set.fingerprint}};
 }
 
 absl::Status CheckSampleFolder(const std::string& folder) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "atoll/sample/v1/sample_service.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace atl::client {
 
@@ -53,8 +54,9 @@ struct SampleSet {
 // Adds `more` as if both had been one request.
 void Merge(const Routing& more, Routing* routing);
 
-// The settings by the names that requests have, without those that are off.
-std::string SettingsJson(const SampleSet& set);
+// Returns the set without images and routing; "settings" by the names that requests have, without those that are off.
+nlohmann::ordered_json SummaryJson(const SampleSet& set);
+nlohmann::ordered_json RoutingJson(const Routing& routing);
 
 // Whether a set may be written there: a non-empty folder without one is FAILED_PRECONDITION, reason FOLDER_NOT_EMPTY.
 absl::Status CheckSampleFolder(const std::string& folder);
