@@ -59,6 +59,20 @@ absl::Status Call(const Session& session, const Peer<Service>& peer,
                      peer.what, session.timeout());
 }
 
+// Returns the coordinator's answer to one such call.
+template <typename Service, typename Request, typename Response>
+absl::StatusOr<Response> CallCoordinator(const Session& session,
+                                         grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                               Response*),
+                                         const Request& request) {
+  const absl::StatusOr<Peer<Service>> peer = ConnectCoordinator<Service>(session);
+  if (!peer.ok()) return peer.status();
+  Response response;
+  const absl::Status status = Call(session, *peer, method, request, &response);
+  if (!status.ok()) return status;
+  return response;
+}
+
 // With the proto's field names and every field present.
 std::string ToJson(const google::protobuf::Message& message);
 

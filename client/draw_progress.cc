@@ -1,7 +1,6 @@
 #include "client/draw_progress.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "client/table.h"
@@ -11,13 +10,6 @@ namespace atl::client {
 namespace {
 
 constexpr int kMaxCells = 30;
-
-std::string Bar(double share, int cells, bool colour) {
-  const int full = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * cells));
-  std::string bar;
-  for (int i = 0; i < cells; ++i) bar += i < full ? "█" : "░";
-  return colour ? "\x1b[36m" + bar + "\x1b[0m" : bar;
-}
 
 }  // namespace
 
@@ -85,7 +77,8 @@ std::string DrawProgress::Figures(absl::Duration now) const {
 std::string DrawProgress::Line(absl::Duration now, int width, bool colour) const {
   const std::string figures = "  " + Figures(now);
   const int cells = std::clamp(width - DisplayWidth(figures), 0, kMaxCells);
-  return Bar(share(), cells, colour && cells > 0) + Shorten(figures, width - cells);
+  const std::string bar = Bar(share(), cells);
+  return (colour && cells > 0 ? "\x1b[36m" + bar + "\x1b[0m" : bar) + Shorten(figures, width - cells);
 }
 
 }  // namespace atl::client

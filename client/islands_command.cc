@@ -16,23 +16,6 @@ struct IslandsFlags {
   std::string reason = "drained by hand";
 };
 
-std::string StateText(Island::State state) {
-  switch (state) {
-    case Island::STATE_IDLE:
-      return "idle";
-    case Island::STATE_BUSY:
-      return "busy";
-    case Island::STATE_DRAINING:
-      return "draining";
-    case Island::STATE_DRAINED:
-      return "drained";
-    case Island::STATE_LOST:
-      return "lost";
-    default:
-      return "unknown";
-  }
-}
-
 std::string OrDash(bool known, const std::string& text) {
   return known ? text : "-";
 }
@@ -47,9 +30,9 @@ std::string DescribeIslands(const ListIslandsResponse& response, int width) {
   Table table({"ISLAND", "STATE", "RANKS", "DEVICE", "TASK", "ATTEMPT", "STEP", "STEP TIME", "OTHERS", "HEARD", "WHY"});
   for (const Island& island : response.islands()) {
     const bool holds = !island.task_id().empty();
-    table.Add({island.island_id(), StateText(island.state()), fmt::format("{}", island.ranks()), island.device_kind(),
-               OrDash(holds, island.task_id()), OrDash(holds, fmt::format("{}", island.attempt())),
-               OrDash(holds, fmt::format("{}", island.step())),
+    table.Add({island.island_id(), EnumText(Island::State_Name(island.state())), fmt::format("{}", island.ranks()),
+               island.device_kind(), OrDash(holds, island.task_id()),
+               OrDash(holds, fmt::format("{}", island.attempt())), OrDash(holds, fmt::format("{}", island.step())),
                OrDash(island.step_seconds() > 0, fmt::format("{:.3g} s", island.step_seconds())), SlowdownText(island),
                TimeText(wire::FromProto(island.last_heard_time())), OneLine(island.drain_reason())});
   }
@@ -57,9 +40,9 @@ std::string DescribeIslands(const ListIslandsResponse& response, int width) {
 }
 
 absl::Status List(const Session& session, const IslandsFlags&) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<AdminService> peer, ConnectCoordinator<AdminService>(session));
-  ListIslandsResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &AdminService::Stub::ListIslands, ListIslandsRequest(), &response));
+  ATOLL_ASSIGN_OR_RETURN(
+      const ListIslandsResponse response,
+      CallCoordinator<AdminService>(session, &AdminService::Stub::ListIslands, ListIslandsRequest()));
   *session.out << (session.format == OutputFormat::kJson ? ToJson(response) : DescribeIslands(response, session.width));
   return absl::OkStatus();
 }
@@ -73,13 +56,12 @@ void Print(const Session& session, const Island& island, const std::string& said
 }
 
 absl::Status Drain(const Session& session, const IslandsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<AdminService> peer, ConnectCoordinator<AdminService>(session));
   DrainIslandRequest request;
   request.set_island_id(flags.island_id);
   request.set_reason(flags.reason);
   request.set_request_id(NewRequestId());
-  DrainIslandResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &AdminService::Stub::DrainIsland, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const DrainIslandResponse response,
+                         CallCoordinator<AdminService>(session, &AdminService::Stub::DrainIsland, request));
   const Island& island = response.island();
   Print(session, island,
         fmt::format(
@@ -89,12 +71,11 @@ absl::Status Drain(const Session& session, const IslandsFlags& flags) {
 }
 
 absl::Status Undrain(const Session& session, const IslandsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<AdminService> peer, ConnectCoordinator<AdminService>(session));
   UndrainIslandRequest request;
   request.set_island_id(flags.island_id);
   request.set_request_id(NewRequestId());
-  UndrainIslandResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &AdminService::Stub::UndrainIsland, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const UndrainIslandResponse response,
+                         CallCoordinator<AdminService>(session, &AdminService::Stub::UndrainIsland, request));
   Print(session, response.island(), fmt::format("island {} is granted tasks again\n", flags.island_id));
   return absl::OkStatus();
 }

@@ -13,39 +13,11 @@ using atlpb::job::v1::Task;
 using atlpb::job::v1::TaskError;
 
 std::string StateName(Job::State state) {
-  switch (state) {
-    case Job::STATE_PENDING:
-      return "pending";
-    case Job::STATE_RUNNING:
-      return "running";
-    case Job::STATE_SUCCEEDED:
-      return "succeeded";
-    case Job::STATE_FAILED:
-      return "failed";
-    case Job::STATE_CANCELLED:
-      return "cancelled";
-    default:
-      return "unknown";
-  }
+  return EnumText(Job::State_Name(state));
 }
 
 std::string StateName(Task::State state) {
-  switch (state) {
-    case Task::STATE_BLOCKED:
-      return "blocked";
-    case Task::STATE_READY:
-      return "ready";
-    case Task::STATE_LEASED:
-      return "leased";
-    case Task::STATE_SUCCEEDED:
-      return "succeeded";
-    case Task::STATE_FAILED:
-      return "failed";
-    case Task::STATE_CANCELLED:
-      return "cancelled";
-    default:
-      return "unknown";
-  }
+  return EnumText(Task::State_Name(state));
 }
 
 std::string KindName(atlpb::job::v1::TaskKind kind) {

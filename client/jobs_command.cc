@@ -56,12 +56,8 @@ void Print(const Session& session, const Job& job) {
 }
 
 absl::Status Get(const Session& session, const JobsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
-  GetJobRequest request;
-  request.set_job_id(flags.id);
-  GetJobResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::GetJob, request, &response));
-  Print(session, response.job());
+  ATOLL_ASSIGN_OR_RETURN(const Job job, GetJob(session, flags.id));
+  Print(session, job);
   return absl::OkStatus();
 }
 
@@ -72,24 +68,22 @@ absl::Status Watch(const Session& session, const JobsFlags& flags) {
 }
 
 absl::Status Cancel(const Session& session, const JobsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   CancelJobRequest request;
   request.set_job_id(flags.id);
   request.set_reason(flags.reason);
   request.set_request_id(NewRequestId());
-  CancelJobResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::CancelJob, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const CancelJobResponse response,
+                         CallCoordinator<JobService>(session, &JobService::Stub::CancelJob, request));
   Print(session, response.job());
   return absl::OkStatus();
 }
 
 absl::Status Delete(const Session& session, const JobsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   DeleteJobRequest request;
   request.set_job_id(flags.id);
   request.set_request_id(NewRequestId());
-  DeleteJobResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::DeleteJob, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const DeleteJobResponse response,
+                         CallCoordinator<JobService>(session, &JobService::Stub::DeleteJob, request));
   if (session.format == OutputFormat::kJson) {
     *session.out << ToJson(response);
   } else {
@@ -100,13 +94,12 @@ absl::Status Delete(const Session& session, const JobsFlags& flags) {
 
 absl::Status Move(const Session& session, const JobsFlags& flags) {
   using atlpb::admin::v1::AdminService;
-  ATOLL_ASSIGN_OR_RETURN(const Peer<AdminService> peer, ConnectCoordinator<AdminService>(session));
   atlpb::admin::v1::MoveTaskRequest request;
   request.set_task_id(flags.task_id);
   request.set_to_island_id(flags.to_island);
   request.set_request_id(NewRequestId());
-  atlpb::admin::v1::MoveTaskResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &AdminService::Stub::MoveTask, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const auto response,
+                         CallCoordinator<AdminService>(session, &AdminService::Stub::MoveTask, request));
   if (session.format == OutputFormat::kJson) {
     *session.out << ToJson(response.task());
     return absl::OkStatus();

@@ -1,8 +1,7 @@
-#include "atoll/job/v1/job_service.grpc.pb.h"
-#include "client/calls.h"
 #include "client/commands.h"
 #include "client/dataset_store.h"
 #include "client/quality_report.h"
+#include "client/watch_job.h"
 #include "common/base/errors.h"
 #include "common/base/files.h"
 #include "common/base/flag_checks.h"
@@ -14,8 +13,6 @@
 namespace atl::client {
 namespace {
 
-using namespace atlpb::job::v1;  // NOLINT(google-build-using-namespace): every name below is a message of it
-
 struct ReportFlags {
   std::string job;
   std::vector<std::string> samples;
@@ -24,12 +21,7 @@ struct ReportFlags {
 };
 
 absl::Status Report(const Session& session, const ReportFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
-  GetJobRequest request;
-  request.set_job_id(flags.job);
-  GetJobResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::GetJob, request, &response));
-  const Job& job = response.job();
+  ATOLL_ASSIGN_OR_RETURN(const atlpb::job::v1::Job job, GetJob(session, flags.job));
   ATOLL_ASSIGN_OR_RETURN(const auto store, OpenExistingBlobStore(session));
   ATOLL_ASSIGN_OR_RETURN(const auto manifest, ReadDataset(store.get(), job.spec().dataset()));
   std::vector<SampleSet> sets;

@@ -1,5 +1,4 @@
 // A report as Markdown and as JSON.
-#include <cctype>
 #include <numeric>
 
 #include "client/quality_report.h"
@@ -31,12 +30,6 @@ std::optional<double> RatioOf(const std::optional<dataset::Memorisation>& memori
 nlohmann::ordered_json JsonOf(const std::optional<dataset::Diversity>& diversity) {
   if (!diversity) return nullptr;
   return {{"density", diversity->density}, {"coverage", diversity->coverage}, {"recall", diversity->recall}};
-}
-
-std::string Bar(double share) {
-  std::string bar;
-  for (int i = 0; i < static_cast<int>(share * 30 + 0.5); ++i) bar += "█";
-  return bar;
 }
 
 std::string Classes(const ClusterSummary& cluster) {
@@ -76,7 +69,7 @@ std::string RoutingSection(const SampleSet& samples) {
       ModeText(samples.mode));
   for (size_t k = 0; k < routing.chosen.size(); ++k) {
     const double share = k < routing.weight.size() && all > 0 ? routing.weight[k] / all : 0;
-    text += fmt::format("| {} | {} | {:.1f} % | {} |\n", k, routing.chosen[k], 100 * share, Bar(share));
+    text += fmt::format("| {} | {} | {:.1f} % | {} |\n", k, routing.chosen[k], 100 * share, Bar(share, 30));
   }
   return text + fmt::format("\nMean entropy of the router network's choice: {:.3f} nats.\n\n", routing.mean_entropy);
 }
@@ -151,11 +144,7 @@ nlohmann::ordered_json JsonOf(const ScoredSamples& scored) {
 }  // namespace
 
 std::string ModeText(const std::string& mode) {
-  constexpr std::string_view kPrefix = "MODE_";
-  if (mode == "MODE_UNSPECIFIED") return "top 1";
-  std::string text = mode.starts_with(kPrefix) ? mode.substr(kPrefix.size()) : mode;
-  for (char& c : text) c = c == '_' ? ' ' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
+  return mode == "MODE_UNSPECIFIED" ? "top 1" : EnumText(mode);
 }
 
 std::string ToMarkdown(const QualityReport& report) {

@@ -19,19 +19,6 @@ std::string NetworkName(int32_t expert) {
   return expert < 0 ? "router" : fmt::format("expert {}", expert);
 }
 
-std::string StateName(HostedNetwork::State state) {
-  switch (state) {
-    case HostedNetwork::STATE_LOADING:
-      return "loading";
-    case HostedNetwork::STATE_READY:
-      return "ready";
-    case HostedNetwork::STATE_FAILED:
-      return "failed";
-    default:
-      return "unknown";
-  }
-}
-
 std::string MemoryText(int64_t bytes) {
   return bytes == 0 ? "no limit" : BytesText(bytes);
 }
@@ -110,8 +97,9 @@ std::string DescribeServer(const ExpertServer& server, int width) {
   Table table({"MODEL", "VERSION", "NETWORK", "STATE", "WEIGHTS", "ERROR"});
   for (const HostedNetwork& entry : server.hosting().networks()) {
     const Network& network = entry.network();
-    table.Add({network.model(), network.version(), NetworkName(network.expert()), StateName(entry.state()),
-               BytesText(entry.bytes()), OneLine(entry.error().message())});
+    table.Add({network.model(), network.version(), NetworkName(network.expert()),
+               EnumText(HostedNetwork::State_Name(entry.state())), BytesText(entry.bytes()),
+               OneLine(entry.error().message())});
   }
   for (const Network& network : ToCome(server)) {
     table.Add({network.model(), network.version(), NetworkName(network.expert()), "assigned", "-", ""});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "common/base/one_line.h"
 #include "fmt/format.h"
 
@@ -60,6 +61,20 @@ std::string Table::Text(int width) const {
     text += line + "\n";
   }
   return text;
+}
+
+std::string EnumText(std::string_view name) {
+  if (name.empty() || name.ends_with("_UNSPECIFIED")) return "unknown";
+  std::string text(name.substr(name.find('_') + 1));
+  for (char& c : text) c = c == '_' ? ' ' : absl::ascii_tolower(static_cast<unsigned char>(c));
+  return text;
+}
+
+std::string Bar(double share, int cells) {
+  const int full = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * cells));
+  std::string bar;
+  for (int i = 0; i < cells; ++i) bar += i < full ? "█" : "░";
+  return bar;
 }
 
 std::string DurationText(absl::Duration duration) {

@@ -30,6 +30,11 @@ std::string Shorten(std::string_view text, int width);
 // from a server moves no cursor.
 std::string OneLine(std::string_view text);
 
+// Returns a value of a proto's enum in words, from its name there: "STATE_LEASED" -> "leased", "MODE_TOP_K" -> "top k";
+// the unset value and unknown ones -> "unknown".
+std::string EnumText(std::string_view name);
+// Returns "███░░": `cells` of them, the share of them full.
+std::string Bar(double share, int cells);
 std::string DurationText(absl::Duration duration);  // "0:12", "3:05:09"
 std::string TimeText(absl::Time time);              // "2026-11-21 03:17:05" in UTC; "-" for the epoch and infinity
 std::string BytesText(int64_t bytes);               // "1.5 MiB"

@@ -1,9 +1,8 @@
-#include "atoll/job/v1/job_service.grpc.pb.h"
-#include "client/calls.h"
 #include "client/commands.h"
 #include "client/dataset_store.h"
 #include "client/step_traces.h"
 #include "client/table.h"
+#include "client/watch_job.h"
 #include "common/base/errors.h"
 #include "common/base/files.h"
 #include "common/base/flag_checks.h"
@@ -12,8 +11,6 @@
 
 namespace atl::client {
 namespace {
-
-using namespace atlpb::job::v1;  // NOLINT(google-build-using-namespace): every name below is a message of it
 
 struct TraceFlags {
   std::string job;
@@ -35,13 +32,9 @@ absl::Status Trace(const Session& session, const TraceFlags& flags) {
     return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
                      fmt::format("--format: expected none beside --output json, found '{}'", flags.format));
   }
-  ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
-  GetJobRequest request;
-  request.set_job_id(flags.job);
-  GetJobResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &JobService::Stub::GetJob, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const atlpb::job::v1::Job job, GetJob(session, flags.job));
   ATOLL_ASSIGN_OR_RETURN(const auto store, OpenExistingBlobStore(session));
-  ATOLL_ASSIGN_OR_RETURN(const TracedStep step, ReadTracedStep(store.get(), response.job(), flags.task, flags.step));
+  ATOLL_ASSIGN_OR_RETURN(const TracedStep step, ReadTracedStep(store.get(), job, flags.task, flags.step));
   const std::string text = TextOf(session, flags, step);
   if (flags.out.empty()) {
     *session.out << text;

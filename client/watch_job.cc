@@ -19,6 +19,7 @@ using atlpb::job::v1::WatchJobRequest;
 using atlpb::job::v1::WatchJobResponse;
 
 constexpr absl::Duration kStreamTime = absl::Hours(1);
+constexpr absl::Duration kPatience = absl::Minutes(10);
 
 // One stream, from `job`'s revision on, until it breaks or the job ends.
 absl::Status FollowOnce(JobService::Stub* stub, const std::string& job_id, Job* job,
@@ -45,7 +46,14 @@ bool MayReconnect(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, absl::Duration patience) {
+absl::StatusOr<Job> GetJob(const Session& session, const std::string& job_id) {
+  atlpb::job::v1::GetJobRequest request;
+  request.set_job_id(job_id);
+  ATOLL_ASSIGN_OR_RETURN(const auto response, CallCoordinator<JobService>(session, &JobService::Stub::GetJob, request));
+  return response.job();
+}
+
+absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id) {
   ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   const bool json = session.format == OutputFormat::kJson;
   WatchView view(json ? session.err : session.out, session.terminal && !json, session.width, session.colour);
@@ -61,7 +69,7 @@ absl::StatusOr<Job> WatchJob(const Session& session, const std::string& job_id, 
     const absl::Status status = FollowOnce(peer.stub.get(), job_id, &job, show);
     if (IsFinal(job.state())) return job;
     if (!MayReconnect(status)) return ExplainCall(status, peer.what, kStreamTime);
-    if (!status.ok() && absl::Now() - last_answer > patience) return ExplainCall(status, peer.what, kStreamTime);
+    if (!status.ok() && absl::Now() - last_answer > kPatience) return ExplainCall(status, peer.what, kStreamTime);
     if (absl::IsUnavailable(status) && backoff.failures() == 0) view.Note(peer.what + " is away; waiting for it");
     absl::SleepFor(backoff.Next());
   }

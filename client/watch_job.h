@@ -1,4 +1,4 @@
-// Follows a job until it ends, across restarts of the coordinator.
+// Asks for a job once, or follows it until it ends, across restarts of the coordinator.
 #pragma once
 
 #include <string>
@@ -9,10 +9,12 @@
 
 namespace atl::client {
 
+// Returns the job as it is now.
+absl::StatusOr<atlpb::job::v1::Job> GetJob(const Session& session, const std::string& job_id);
+
 // Shows the job until it ends and returns its last form. Reconnects with at most 5 s between tries while the
-// coordinator is away; gives up with UNAVAILABLE after `patience` without any answer.
-absl::StatusOr<atlpb::job::v1::Job> WatchJob(const Session& session, const std::string& job_id,
-                                             absl::Duration patience = absl::Minutes(10));
+// coordinator is away; gives up with UNAVAILABLE after ten minutes without any answer.
+absl::StatusOr<atlpb::job::v1::Job> WatchJob(const Session& session, const std::string& job_id);
 
 // OK when the job succeeded; otherwise its message, reason JOB_FAILED.
 absl::Status JobOutcome(const atlpb::job::v1::Job& job);

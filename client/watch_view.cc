@@ -54,13 +54,6 @@ std::string Figures(const Task& task) {
   return fmt::format("{}", fmt::join(parts, "  "));
 }
 
-std::string Bar(double share, int cells) {
-  const int full = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * cells));
-  std::string bar;
-  for (int i = 0; i < cells; ++i) bar += i < full ? "█" : "░";
-  return bar;
-}
-
 std::string Coloured(const Task& task, const std::string& text, bool colour) {
   if (!colour) return text;
   const char* code = task.state() == Task::STATE_SUCCEEDED ? "32" : task.state() == Task::STATE_FAILED ? "31" : "36";
