@@ -112,9 +112,8 @@ absl::StatusOr<Registration> CoordinatorClient::Register(const pb::Capabilities&
   *request.mutable_capabilities() = capabilities;
   request.set_request_id(request_id);
   pb::RegisterIslandResponse response;
-  const absl::Status status = Retry(
-      "register", [&](grpc::ClientContext* context) { return stub_->RegisterIsland(context, request, &response); },
-      kCallTimeout, Until::kDrain);
+  const absl::Status status =
+      Retry("register", CallOf(&Stub::RegisterIsland, request, &response), kCallTimeout, Until::kDrain);
   if (!status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   incarnation_ = response.incarnation();
@@ -129,9 +128,8 @@ absl::StatusOr<Claim> CoordinatorClient::ClaimTask(absl::Duration wait) {
   request.set_incarnation(incarnation());
   *request.mutable_wait() = wire::ToProto(wait);
   pb::ClaimTaskResponse response;
-  const absl::Status status = Retry(
-      "claim", [&](grpc::ClientContext* context) { return stub_->ClaimTask(context, request, &response); },
-      kCallTimeout + wait + kGrantTime, Until::kDrain);
+  const absl::Status status =
+      Retry("claim", CallOf(&Stub::ClaimTask, request, &response), kCallTimeout + wait + kGrantTime, Until::kDrain);
   if (!status.ok()) return status;
   Claim claim;
   if (response.has_grant()) claim.grant = std::move(*response.mutable_grant());
@@ -144,9 +142,7 @@ absl::Status CoordinatorClient::Commit(const spec::LeaseToken& token, const spec
   *request.mutable_token() = wire::ToProto(token);
   *request.mutable_checkpoint() = wire::ToProto(checkpoint);
   pb::CommitCheckpointResponse response;
-  return Retry(
-      "commit", [&](grpc::ClientContext* context) { return stub_->CommitCheckpoint(context, request, &response); },
-      kCallTimeout, Until::kStop, &token);
+  return Retry("commit", CallOf(&Stub::CommitCheckpoint, request, &response), kCallTimeout, Until::kStop, &token);
 }
 
 void CoordinatorClient::GiveUpCommits(const spec::LeaseToken& token) {
@@ -161,9 +157,7 @@ absl::Status CoordinatorClient::Complete(const spec::LeaseToken& token, const st
   for (const spec::Artifact& output : outputs) *request.add_outputs() = wire::ToProto(output);
   *request.mutable_progress() = wire::ToProto(progress);
   pb::CompleteTaskResponse response;
-  return Retry(
-      "complete", [&](grpc::ClientContext* context) { return stub_->CompleteTask(context, request, &response); },
-      kCallTimeout, Until::kStop);
+  return Retry("complete", CallOf(&Stub::CompleteTask, request, &response), kCallTimeout, Until::kStop);
 }
 
 absl::Status CoordinatorClient::Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent) {
@@ -173,9 +167,7 @@ absl::Status CoordinatorClient::Fail(const spec::LeaseToken& token, const absl::
   request.set_message(std::string(error.message()));
   request.set_permanent(permanent);
   pb::FailTaskResponse response;
-  return Retry(
-      "fail", [&](grpc::ClientContext* context) { return stub_->FailTask(context, request, &response); }, kCallTimeout,
-      Until::kStop);
+  return Retry("fail", CallOf(&Stub::FailTask, request, &response), kCallTimeout, Until::kStop);
 }
 
 absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std::string& reason, bool store_failed) {
@@ -184,9 +176,7 @@ absl::Status CoordinatorClient::Release(const spec::LeaseToken& token, const std
   request.set_reason(reason);
   request.set_store_failed(store_failed);
   pb::ReleaseTaskResponse response;
-  return Retry(
-      "release", [&](grpc::ClientContext* context) { return stub_->ReleaseTask(context, request, &response); },
-      kCallTimeout, Until::kStop);
+  return Retry("release", CallOf(&Stub::ReleaseTask, request, &response), kCallTimeout, Until::kStop);
 }
 
 absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> CoordinatorClient::RollBack(const spec::LeaseToken& token,
@@ -199,9 +189,8 @@ absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> CoordinatorClient::RollB
   request.set_message(rollback.message);
   request.set_evidence_uri(rollback.evidence_uri);
   pb::RollbackTaskResponse response;
-  const absl::Status status = Retry(
-      "rollback", [&](grpc::ClientContext* context) { return stub_->RollbackTask(context, request, &response); },
-      kCallTimeout, Until::kStop);
+  const absl::Status status =
+      Retry("rollback", CallOf(&Stub::RollbackTask, request, &response), kCallTimeout, Until::kStop);
   if (!status.ok()) return status;
   std::optional<atlpb::job::v1::Rollback> done;
   if (response.has_rollback()) done = response.rollback();
@@ -212,9 +201,7 @@ absl::StatusOr<spec::StorageGrant> CoordinatorClient::RenewStorage(const spec::L
   pb::RenewStorageRequest request;
   *request.mutable_token() = wire::ToProto(token);
   pb::RenewStorageResponse response;
-  ATOLL_RETURN_IF_ERROR(
-      Once([&](grpc::ClientContext* context) { return stub_->RenewStorage(context, request, &response); },
-           kCallTimeout + kGrantTime, Until::kStop));
+  ATOLL_RETURN_IF_ERROR(Once(CallOf(&Stub::RenewStorage, request, &response), kCallTimeout + kGrantTime, Until::kStop));
   return wire::FromProto(response.storage());
 }
 
@@ -228,9 +215,7 @@ absl::StatusOr<pb::HeartbeatResponse> CoordinatorClient::Heartbeat(int64_t seque
   for (const spec::LeaseToken& lease : leases) *request.add_leases() = wire::ToProto(lease);
   request.set_step_seconds(absl::ToDoubleSeconds(step_time));
   pb::HeartbeatResponse response;
-  ATOLL_RETURN_IF_ERROR(
-      Once([&](grpc::ClientContext* context) { return stub_->Heartbeat(context, request, &response); }, kCallTimeout,
-           Until::kStop));
+  ATOLL_RETURN_IF_ERROR(Once(CallOf(&Stub::Heartbeat, request, &response), kCallTimeout, Until::kStop));
   return response;
 }
 
@@ -241,8 +226,7 @@ absl::Status CoordinatorClient::ReportProgress(const spec::LeaseToken& token, in
   request.set_sequence(sequence);
   *request.mutable_progress() = wire::ToProto(progress);
   pb::ReportProgressResponse response;
-  return Once([&](grpc::ClientContext* context) { return stub_->ReportProgress(context, request, &response); },
-              kCallTimeout, Until::kStop);
+  return Once(CallOf(&Stub::ReportProgress, request, &response), kCallTimeout, Until::kStop);
 }
 
 void CoordinatorClient::Drain() {

@@ -97,6 +97,14 @@ class CoordinatorClient {
   using UnaryCall = std::function<grpc::Status(grpc::ClientContext*)>;
   enum class Until : uint8_t { kDrain, kStop };  // what ends a call early
 
+  // Binds `method` to arguments that outlive the call.
+  template <typename Request, typename Response>
+  UnaryCall CallOf(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                   const Request& request, Response* response) {
+    return [this, method, &request, response](grpc::ClientContext* context) {
+      return (stub_.get()->*method)(context, request, response);
+    };
+  }
   // Until it succeeds, fails for good, or `until` says so, or GiveUpCommits of `committing` does (null: it is no
   // commit).
   absl::Status Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,

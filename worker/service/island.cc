@@ -140,25 +140,19 @@ void Island::RenewStorage(const spec::LeaseToken& token, const spec::StorageGran
     JoinResponse message;
     message.mutable_storage_renewed()->set_attempt(token.attempt);
     *message.mutable_storage_renewed()->mutable_storage() = renewed_storage_;
-    for (int32_t rank = 0; rank < settings_.state.ranks; ++rank) {
-      if (state_.Working(rank)) SendTo(rank, message);
-    }
+    SendToWorking(message);
   });
 }
 
 void Island::StopOrAbort(const StopRequest& request) {
   if (state_.phase() == IslandPhase::kGathering) return;
   if (stop_deadline_ && request.deadline >= *stop_deadline_ - kSameDeadline) return;
-  RankRunner* local = nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    local = local_;
-  }
-  const absl::Duration written = local->checkpoint_time();
+  const AttemptProgress local = Local()->progress();
+  const absl::Duration written = local.checkpoint_time;
   StopFacts facts{.left = request.deadline - clock_->Monotonic(),
-                  .step_time = local->step_time(),
+                  .step_time = local.step_time,
                   .checkpoint_time = written > absl::ZeroDuration() ? written + events_.commit_time() : written};
-  if (stop_deadline_) facts.steps_left = std::max<int64_t>(local->stop_after() - local->step(), 0);
+  if (stop_deadline_) facts.steps_left = std::max<int64_t>(local.stop_after - local.step, 0);
   const StopPlan plan = DecideStop(facts);
   spdlog::info("attempt {}: {}: {}", state_.attempt(), request.reason, plan.reason);
   const bool told = stop_deadline_.has_value();
@@ -172,11 +166,9 @@ void Island::StopOrAbort(const StopRequest& request) {
   if (told) return;
   JoinResponse message;
   message.mutable_stop_after()->set_attempt(state_.attempt());
-  message.mutable_stop_after()->set_step(local->step() + plan.steps);
+  message.mutable_stop_after()->set_step(local.step + plan.steps);
   message.mutable_stop_after()->set_reason(request.reason);
-  for (int32_t rank = 0; rank < settings_.state.ranks; ++rank) {
-    if (state_.Working(rank)) SendTo(rank, message);
-  }
+  SendToWorking(message);
 }
 
 void Island::ShutDownRanks(const absl::Status& status) {
@@ -231,14 +223,7 @@ void Island::Beat() {
   const absl::Duration now = clock_->Monotonic();
   next_beat_ = now + settings_.beat_interval;
   Execute(state_.Tick(now));
-  if (state_.Working(0)) {
-    RankRunner* local = nullptr;
-    {
-      absl::MutexLock lock(&mutex_);
-      local = local_;
-    }
-    TakeOverdue(0, local->FindOverdue());
-  }
+  if (state_.Working(0)) TakeOverdue(0, Local()->FindOverdue());
   DropSilentStrangers();
   ++sequence_;
   for (auto& [rank, stream] : streams_) {
@@ -360,11 +345,8 @@ void Island::OnRankMessage(int32_t rank, const JoinRequest& message) {
 }
 
 void Island::TakeOverdue(int32_t rank, const std::optional<RankRunner::OverdueAttempt>& found) {
-  if (!found) {
-    Execute(state_.Beat(rank, state_.attempt(), std::nullopt, clock_->Monotonic()));
-  } else {
-    Execute(state_.Beat(rank, found->attempt, found->overdue, clock_->Monotonic()));
-  }
+  const std::optional<engine::Overdue> overdue = found ? std::optional(found->overdue) : std::nullopt;
+  Execute(state_.Beat(rank, found ? found->attempt : state_.attempt(), overdue, clock_->Monotonic()));
 }
 
 void Island::OnAttemptEnded(int32_t rank, const atlpb::island::v1::AttemptEnded& ended) {
@@ -418,17 +400,20 @@ void Island::Execute(const std::vector<IslandCommand>& commands) {
 }
 
 void Island::SendTo(int32_t rank, JoinResponse message) {
-  if (rank == 0) {
-    RankRunner* local = nullptr;
-    {
-      absl::MutexLock lock(&mutex_);
-      local = local_;
-    }
-    local->Handle(message);
-    return;
-  }
+  if (rank == 0) return Local()->Handle(message);
   const auto it = streams_.find(rank);
   if (it != streams_.end()) it->second->Send(std::move(message));
+}
+
+void Island::SendToWorking(const JoinResponse& message) {
+  for (int32_t rank = 0; rank < settings_.state.ranks; ++rank) {
+    if (state_.Working(rank)) SendTo(rank, message);
+  }
+}
+
+RankRunner* Island::Local() {
+  absl::MutexLock lock(&mutex_);
+  return local_;
 }
 
 void Island::PublishPresent() {

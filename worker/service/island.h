@@ -105,10 +105,12 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   void OnAttemptEnded(int32_t rank, const atlpb::island::v1::AttemptEnded& ended);
   void Execute(const std::vector<IslandCommand>& commands);
   void SendTo(int32_t rank, JoinResponse message);
+  void SendToWorking(const atlpb::island::v1::JoinResponse& message);
   void Drop(int32_t rank, const absl::Status& reason);
   void Beat();
   void DropSilentStrangers();
   void PublishPresent();
+  RankRunner* Local();
   void Finish(AttemptOutcome outcome);
 
   const IslandSettings settings_;

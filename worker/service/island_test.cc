@@ -51,8 +51,8 @@ class Follower {
   // Until the leader's word to stop after a step is here; false after 20 s.
   bool AwaitStopAfter() const {
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
-    while (runner_.stop_after() == 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
-    return runner_.stop_after() > 0;
+    while (runner_.progress().stop_after == 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+    return runner_.progress().stop_after > 0;
   }
   absl::Status Join() {
     if (thread_.joinable()) thread_.join();

@@ -372,6 +372,23 @@ absl::Status Leader::TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkp
   return absl::OkStatus();
 }
 
+atlpb::island::v1::StartAttempt Leader::StartOf(const spec::TaskGrant& grant, const planner::Plan& plan) const {
+  atlpb::island::v1::StartAttempt start;
+  start.set_incarnation(incarnation_);
+  start.set_epoch_uri(epoch_uri_);
+  *start.mutable_grant() = wire::ToProto(grant);
+  *start.mutable_plan() = wire::ToProto(plan);
+  return start;
+}
+
+AttemptOutcome Leader::RunOnIsland(const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks) {
+  island_->BeginAttempt(start, ranks);
+  // A revocation or a request to stop that came before found nothing to end.
+  if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
+  if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
+  return island_->AwaitOutcome();
+}
+
 absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                                   const std::vector<int32_t>& ranks) {
   if (!NeedsMeasuredProfile(grant.spec.pipeline, !inputs.options.frozen.empty(), static_cast<int32_t>(ranks.size()))) {
@@ -404,11 +421,7 @@ absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& g
   counted.frozen.clear();
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan plan,
                          MakeTrainingPlan(inputs, pipeline, {.ranks = static_cast<int32_t>(ranks.size())}, counted));
-  atlpb::island::v1::StartAttempt start;
-  start.set_incarnation(incarnation_);
-  start.set_epoch_uri(epoch_uri_);
-  *start.mutable_grant() = wire::ToProto(grant);
-  *start.mutable_plan() = wire::ToProto(plan);
+  atlpb::island::v1::StartAttempt start = StartOf(grant, plan);
   start.mutable_profile()->set_key(key);
   const std::vector<int32_t>& sizes = measurement.micro_batch_sizes;
   start.mutable_profile()->mutable_micro_batch_sizes()->Add(sizes.begin(), sizes.end());
@@ -419,10 +432,7 @@ absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& g
   }
   spdlog::info("task {} attempt {}: measuring micro-batches of {} on {} ranks", grant.token.task_id,
                grant.token.attempt, fmt::join(sizes, ","), plan.rank_count());
-  island_->BeginAttempt(start, {ranks.begin(), ranks.begin() + plan.rank_count()});
-  if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
-  if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
-  ATOLL_RETURN_IF_ERROR(island_->AwaitOutcome().status);
+  ATOLL_RETURN_IF_ERROR(RunOnIsland(start, {ranks.begin(), ranks.begin() + plan.rank_count()}).status);
   std::vector<planner::Profile> profiles;
   absl::MutexLock lock(&mutex_);
   for (const auto& [rank, json] : rank_profiles_) {
@@ -469,11 +479,7 @@ absl::StatusOr<atlpb::island::v1::StartAttempt> Leader::PlanAttempt(const spec::
   ranks->resize(plan.rank_count());
   spdlog::info("task {} attempt {}: {} stages on ranks {}; {}", grant.token.task_id, grant.token.attempt,
                plan.stages.size(), fmt::join(*ranks, ","), plan.reason);
-  atlpb::island::v1::StartAttempt start;
-  start.set_incarnation(incarnation_);
-  start.set_epoch_uri(epoch_uri_);
-  *start.mutable_grant() = wire::ToProto(grant);
-  *start.mutable_plan() = wire::ToProto(plan);
+  atlpb::island::v1::StartAttempt start = StartOf(grant, plan);
   start.set_checkpoint_nonce(RandomName());
   return start;
 }
@@ -496,11 +502,7 @@ AttemptOutcome Leader::RunAttempt(const spec::TaskGrant& grant, const TrainingIn
     commits_ = &commits;
     tracker_ = std::make_unique<ProgressTracker>(training.steps, training.batch_size);
   }
-  island_->BeginAttempt(start, ranks);
-  // What was said before the attempt began found nothing to end.
-  if (Revoked()) island_->Abort(MakeError(absl::StatusCode::kAborted, "STALE_ATTEMPT", "the lease was revoked"));
-  if (const std::optional<StopRequest> stop = AskedToStop()) island_->StopSoon(*stop);
-  AttemptOutcome outcome = island_->AwaitOutcome();
+  AttemptOutcome outcome = RunOnIsland(start, ranks);
   commits.AwaitCommitted(outcome.status.ok() ? absl::InfiniteDuration() : kCommitGrace);
   {
     absl::MutexLock lock(&mutex_);

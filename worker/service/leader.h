@@ -93,6 +93,10 @@ class Leader {
   // Who went on at once would use up the task's budget before anybody could mend the store.
   AttemptEnd AwaitStore(const spec::TaskGrant& grant, AttemptEnd end);
   absl::Status TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint, std::vector<spec::Artifact>* outputs);
+  // Returns the command with which every attempt at `grant` by `plan` begins.
+  atlpb::island::v1::StartAttempt StartOf(const spec::TaskGrant& grant, const planner::Plan& plan) const;
+  // Blocks until the attempt is over.
+  AttemptOutcome RunOnIsland(const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks);
   // Measured by `ranks`, or, where the job leaves the planner no choice, counted.
   absl::StatusOr<planner::Profile> CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                             const std::vector<int32_t>& ranks);

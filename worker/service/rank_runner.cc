@@ -181,14 +181,14 @@ void RankRunner::RunOne(TrainingAttempt* attempt) {
                attempt->start().profile_sizes.empty() ? "" : " to measure");
   parts_.metrics->attempts->Increment();
   const absl::Status status = attempt->Run();
+  const int64_t step = attempt->progress().step;
   if (status.ok()) {
-    spdlog::info("task {} attempt {}: ended at step {}", token.task_id, token.attempt, attempt->step());
+    spdlog::info("task {} attempt {}: ended at step {}", token.task_id, token.attempt, step);
   } else {
     parts_.metrics->attempt_failures->Increment();
-    spdlog::warn("task {} attempt {}: ended after step {}: {}", token.task_id, token.attempt, attempt->step(),
-                 status.ToString());
+    spdlog::warn("task {} attempt {}: ended after step {}: {}", token.task_id, token.attempt, step, status.ToString());
   }
-  report_(EndedMessage(token.attempt, status, attempt->step()));
+  report_(EndedMessage(token.attempt, status, step));
 }
 
 void RankRunner::AbortAll(const absl::Status& reason) {
@@ -216,24 +216,9 @@ bool RankRunner::busy() const {
   return current_ != nullptr || next_ != nullptr;
 }
 
-int64_t RankRunner::step() const {
+AttemptProgress RankRunner::progress() const {
   absl::MutexLock lock(&mutex_);
-  return current_ == nullptr ? 0 : current_->step();
-}
-
-int64_t RankRunner::stop_after() const {
-  absl::MutexLock lock(&mutex_);
-  return current_ == nullptr ? 0 : current_->stop_after();
-}
-
-absl::Duration RankRunner::checkpoint_time() const {
-  absl::MutexLock lock(&mutex_);
-  return current_ == nullptr ? absl::ZeroDuration() : current_->checkpoint_time();
-}
-
-absl::Duration RankRunner::step_time() const {
-  absl::MutexLock lock(&mutex_);
-  return current_ == nullptr ? absl::ZeroDuration() : current_->step_time();
+  return current_ == nullptr ? AttemptProgress{} : current_->progress();
 }
 
 }  // namespace atl::worker

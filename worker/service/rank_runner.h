@@ -33,18 +33,14 @@ class RankRunner {
   bool AwaitIdle(absl::Duration timeout);
   bool busy() const;
 
-  // Of the attempt that runs; zero when none does.
-  int64_t step() const;
-  absl::Duration step_time() const;
-  absl::Duration checkpoint_time() const;
+  // Of the attempt that runs; zeros when none does.
+  AttemptProgress progress() const;
   // The attempt that runs, and what it has been at for too long.
   struct OverdueAttempt {
     int64_t attempt = 0;
     engine::Overdue overdue;
   };
   std::optional<OverdueAttempt> FindOverdue() const;
-  // The step that StopAfter named; zero when nothing asked to stop.
-  int64_t stop_after() const;
 
  private:
   void Loop();

@@ -321,24 +321,10 @@ void TrainingAttempt::Abort(const absl::Status& reason) {
   if (transport_ != nullptr) transport_->Abort(reason);
 }
 
-int64_t TrainingAttempt::step() const {
+AttemptProgress TrainingAttempt::progress() const {
   absl::MutexLock lock(&mutex_);
-  return step_;
-}
-
-int64_t TrainingAttempt::stop_after() const {
-  absl::MutexLock lock(&mutex_);
-  return stop_after_;
-}
-
-absl::Duration TrainingAttempt::step_time() const {
-  absl::MutexLock lock(&mutex_);
-  return step_time_;
-}
-
-absl::Duration TrainingAttempt::checkpoint_time() const {
-  absl::MutexLock lock(&mutex_);
-  return checkpoint_times_.value();
+  return {
+      .step = step_, .step_time = step_time_, .checkpoint_time = checkpoint_times_.value(), .stop_after = stop_after_};
 }
 
 }  // namespace atl::worker

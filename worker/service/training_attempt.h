@@ -85,6 +85,14 @@ struct AttemptReports {
   std::function<void(const planner::Profile&)> profiled;
 };
 
+// The progress of an attempt; zeros where nothing is known yet.
+struct AttemptProgress {
+  int64_t step = 0;                // the last one done
+  absl::Duration step_time;        // of that step
+  absl::Duration checkpoint_time;  // the longest that this rank's part of a checkpoint took to write lately
+  int64_t stop_after = 0;          // that StopAfter named
+};
+
 // Run is called once, on the compute thread. Connect, StopAfter and Abort come from any thread and never block.
 class TrainingAttempt {
  public:
@@ -105,13 +113,8 @@ class TrainingAttempt {
   const AttemptStart& start() const { return start_; }
   // The device that the rank computes on, as LibTorch names it.
   std::string device() const { return start_.device.empty() ? "cpu" : start_.device; }
-  // The last step done; any thread.
-  int64_t step() const;
-  // Of the last step; any thread.
-  absl::Duration step_time() const;
-  // That this rank's part of a checkpoint took to write lately; zero before the first. Any thread.
-  absl::Duration checkpoint_time() const;
-  int64_t stop_after() const;  // zero when not asked to stop
+  // From any thread.
+  AttemptProgress progress() const;
   // What the compute thread has been at for too long; any thread.
   std::optional<engine::Overdue> FindOverdue() const { return activity_.FindOverdue(); }
 
