@@ -16,7 +16,7 @@ SKIPPED = {"build", ".git", ".cache", "quickstart", "proto"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BANNED_NAME = re.compile(r"\b(?:class|struct|namespace)\s+(\w*(?:Manager|Helper)\w*|\w*utils\w*)\b", re.IGNORECASE)
 # A test double may stand for anything, and tests may look down every hole.
-TEST_FILE = re.compile(r"(_test|_testing|_bench|_fuzz)\.(h|cc)$|(^|/)(fake_|plain_)[^/]*$")
+TEST_FILE = re.compile(r"(_test|_testing|_bench|_fuzz)\.(h|cc)$|(^|/)fake_[^/]*$")
 KEYWORDS = {"LAYER", "SOURCES", "HEADERS", "DEPS", "TORCH"}
 
 
