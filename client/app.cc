@@ -126,7 +126,6 @@ void AddCommands(CLI::App* app, Session* session) {
   AddFsckCommand(app, session);
   AddAuthCommand(app, session);
   AddCompletionCommand(app, session);
-  AddVersionCommand(app, session);
 }
 
 // Where nobody answers for reasons of security, those.

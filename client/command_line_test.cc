@@ -38,7 +38,7 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"sample", "--out", "x.png", "--solver", "rk4"}, "rk4 not in {euler,heun,multistep}"},
       {{"plan", "x"}, "--ranks is required"},
       {{"submit", SpecPath(), "--set", "training.steps"}, "expected FIELD=VALUE, found 'training.steps'"},
-      {{"completion", "tcsh"}, "tcsh not in {bash,zsh,fish}"},
+      {{"completion", "tcsh"}, "tcsh not in {bash,zsh}"},
       {{"datasets", "import", "--help"}, "unexpected argument 'datasets'; did you mean 'dataset'?"},
       {{"jobs", "wach", "--help"}, "did you mean 'watch'?"},
       {{"jobs", "list", "--timeout", "nan"}, "--timeout: expected a number from 0.1 to 86400, found nan"},
@@ -49,10 +49,10 @@ TEST_F(CommandLineTest, WrongCommandLinesExitWithTwoAndOneLineOfReason) {
       {{"plan", "x", "--ranks", "2", "--transfer", "-1"}, "--transfer: expected a number of at least 0, found -1\n"},
       {{"plan", SpecPath(), "--ranks", "2", "--image", "1x100000x100000"},
        "at most 65536 channels and 67108864 pixels"},
-      {{"plan", SpecPath(), "--ranks", "2", "--format", "csv", "--output", "json"},
-       "beside --output json, found 'csv'"},
-      {{"profile", "x", "--micro-batch-sizes", "2,,4"}, "such as 4,8,16, found 2,,4"},
-      {{"profile", "x", "--micro-batch-sizes", "2,"}, "such as 4,8,16, found 2,"},
+      {{"plan", SpecPath(), "--ranks", "2", "--format", "svg", "--output", "json"},
+       "beside --output json, found 'svg'"},
+      {{"profile", "x", "--micro-batch-sizes", "2,0"}, "expected a whole number from 1 to 1048576, found 0"},
+      {{"profile", "x", "--micro-batch-sizes", "2,x"}, "expected a whole number from 1 to 1048576, found x"},
       {{"jobs", "trace", "j1", "--step", "abc"},
        "--step: expected a whole number from 1 to 9223372036854775807, found abc\n"},
       {{"jobs", "trace", "j1", "--step", "99999999999999999999"},
@@ -89,8 +89,7 @@ TEST_F(CommandLineTest, HelpTeachesWithExamplesAndExitCodes) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("atoll submit job.yaml --wait"));
   EXPECT_THAT(outcome.out, HasSubstr("Exit codes:"));
-  for (const char* command :
-       {"up", "down", "dataset", "submit", "jobs", "models", "sample", "plan", "report"}) {
+  for (const char* command : {"up", "down", "dataset", "submit", "jobs", "models", "sample", "plan", "report"}) {
     const Outcome help = Run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr("Usage: atoll")) << command;
@@ -179,7 +178,6 @@ TEST_F(CommandLineTest, ListFollowsPagesAndJsonIsJson) {
   EXPECT_EQ(json.at("jobs")[0].at("job_id"), "j1");
   EXPECT_EQ(nlohmann::json::parse(Run({"jobs", "get", "j1", "--output", "json"}).out).at("state"), "STATE_RUNNING");
   EXPECT_EQ(nlohmann::json::parse(Run({"models", "list", "--output", "json"}).out).at("models").size(), 1u);
-  EXPECT_NO_THROW(nlohmann::json::parse(Run({"version", "--output", "json"}).out));
 }
 
 TEST_F(CommandLineTest, ErrorsOfTheServiceKeepReasonAndClass) {
@@ -192,10 +190,9 @@ TEST_F(CommandLineTest, ErrorsOfTheServiceKeepReasonAndClass) {
   EXPECT_EQ(Run({"jobs", "delete", "j1"}).out, "deleted j1\n");
 }
 
-TEST_F(CommandLineTest, ServingIsCompareAndSet) {
+TEST_F(CommandLineTest, AVersionIsChosenToBeServed) {
   EXPECT_THAT(Run({"models", "get", "digits"}).out, HasSubstr("v2 *"));
   EXPECT_THAT(Run({"models", "serve", "digits", "v1"}).out, HasSubstr("serving  v1"));
-  EXPECT_EQ(Run({"models", "serve", "digits", "v1", "--expected-generation", "3"}).code, 5);
 }
 
 TEST_F(CommandLineTest, SampleWaitsSplitsAndWritesPictureAndFolder) {
@@ -384,10 +381,10 @@ TEST_F(CommandLineTest, AReaderThatHasGoneIsNoErrorAndAFullDiskIsOne) {
   std::ostream broken(nullptr);
   std::ostringstream err;
   Session session{.out = &broken, .err = &err, .env = [](const std::string&) { return std::string(); }};
-  EXPECT_EQ(RunAtoll({"version"}, session), 1);
+  EXPECT_EQ(RunAtoll({"completion", "bash"}, session), 1);
   EXPECT_THAT(err.str(), HasSubstr("cannot write the output"));
   session.reader_gone = [] { return true; };
-  EXPECT_EQ(RunAtoll({"version"}, session), 0);
+  EXPECT_EQ(RunAtoll({"completion", "bash"}, session), 0);
 }
 
 TEST_F(CommandLineTest, PlanComparesEverySchedule) {
@@ -401,12 +398,18 @@ TEST_F(CommandLineTest, PlanComparesEverySchedule) {
   EXPECT_GE(json.at("schedules").size(), schedule::Generators().size());
   EXPECT_EQ(json.at("plan").at("schedule"), "1f1b");
   // The V schedules on as many ranks as the job's two stages have.
-  const Outcome wide =
-      Run({"plan", SpecPath(), "--ranks", "4", "--image", "1x8x8", "--set", "pipeline.stages=2", "--format", "csv"});
-  EXPECT_THAT(wide.out, HasSubstr("1f1b,true,2,2,"));
-  EXPECT_THAT(wide.out, HasSubstr("v-half,false,2,4,"));
-  EXPECT_THAT(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "csv"}).out,
-              HasSubstr("schedule,chosen,ranks,stages,replicas,micro_batches"));
+  const auto wide = nlohmann::json::parse(
+      Run({"plan", SpecPath(), "--ranks", "4", "--image", "1x8x8", "--set", "pipeline.stages=2", "--format", "json"})
+          .out);
+  const auto has = [&](const nlohmann::json& expected) {
+    return std::any_of(wide.at("schedules").begin(), wide.at("schedules").end(), [&](nlohmann::json candidate) {
+      const nlohmann::json before = candidate;
+      candidate.update(expected);
+      return candidate == before;
+    });
+  };
+  EXPECT_TRUE(has({{"schedule", "1f1b"}, {"chosen", true}, {"ranks", 2}, {"stages", 2}}));
+  EXPECT_TRUE(has({{"schedule", "v-half"}, {"chosen", false}, {"ranks", 2}, {"stages", 4}}));
   const Outcome picture = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "svg"});
   EXPECT_EQ(picture.code, 0) << picture.err;
   EXPECT_THAT(picture.out, HasSubstr("1f1b over 2 ranks"));
@@ -480,7 +483,7 @@ TEST_F(CommandLineTest, PlanOfASelfConditionedModelShowsBothSteps) {
   EXPECT_EQ(chosen.at("self_conditioning_rate"), 0.25);
   EXPECT_THAT(chosen.at("self_conditioned_actions").get<std::string>(), HasSubstr("1C0"));
   EXPECT_THAT(chosen.at("actions").get<std::string>(), Not(HasSubstr("C")));
-  EXPECT_THAT(plan({"--format", "csv"}).out, HasSubstr("iteration_seconds,self_conditioned_seconds,expected_seconds,"));
+  EXPECT_TRUE(json.at("schedules")[0].contains("self_conditioned_seconds"));
   const Outcome picture = plan({"--format", "svg", "--self-conditioned"});
   EXPECT_EQ(picture.code, 0) << picture.err;
   EXPECT_THAT(picture.out, HasSubstr("C self-conditioning"));
@@ -515,28 +518,13 @@ TEST_F(CommandLineTest, PlanAndProfileRefuseWhatASubmitRefuses) {
 }
 
 TEST_F(CommandLineTest, PlanHasAsManyStagesAsAJobWouldHave) {
-  const Outcome outcome = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "csv", "--set",
+  const Outcome outcome = Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--format", "json", "--set",
                                "pipeline.stages=3", "--set", "pipeline.schedule=auto"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("pipeline.stages: 3 are too many for 2 ranks; planned with 2"));
-  EXPECT_THAT(outcome.out, HasSubstr(",true,2,2,"));
+  const auto plan = nlohmann::json::parse(outcome.out).at("plan");
+  EXPECT_EQ(plan.at("stages").size(), 2u);
   EXPECT_EQ(Run({"plan", SpecPath(), "--ranks", "2", "--image", "1x8x8", "--set", "pipeline.stages=2"}).err, "");
-}
-
-TEST_F(CommandLineTest, SubmitRefusesFrozenFilesThatAreNotThere) {
-  const auto submit = [&](const std::string& uri) {
-    return Run({"submit", SpecPath(), "--set",
-                "frozen=[{name: e, output: latent, torchscript: ['" + uri + "'], shape: [2, 4, 4]}]"});
-  };
-  const std::string blobs = "file://" + folder_ + "/blobs";
-  Outcome outcome = submit("file:///elsewhere/e.pt");
-  EXPECT_EQ(outcome.code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("frozen[0].torchscript[0]: expected a file below the blob store " + blobs));
-  outcome = submit(blobs + "/e.pt");
-  EXPECT_EQ(outcome.code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("expected a file, found none at " + blobs + "/e.pt [JOB_FILE]"));
-  ASSERT_TRUE(WriteFile(folder_ + "/blobs/e.pt", "x").ok());
-  EXPECT_EQ(submit(blobs + "/e.pt").code, 0);
 }
 
 TEST_F(CommandLineTest, DatasetsAreImportedListedAndInspected) {
@@ -593,7 +581,7 @@ TEST_F(CommandLineTest, ClassesOfADatasetMoveNoCursor) {
 }
 
 TEST_F(CommandLineTest, CompletionKnowsEveryCommandAndFlag) {
-  for (const char* shell : {"bash", "zsh", "fish"}) {
+  for (const char* shell : {"bash", "zsh"}) {
     const Outcome outcome = Run({"completion", shell});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.out, HasSubstr("watch")) << shell;

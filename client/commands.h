@@ -24,6 +24,5 @@ void AddReportCommand(CLI::App* app, Session* session);
 void AddFsckCommand(CLI::App* app, Session* session);
 void AddAuthCommand(CLI::App* app, Session* session);
 void AddCompletionCommand(CLI::App* app, Session* session);
-void AddVersionCommand(CLI::App* app, Session* session);
 
 }  // namespace atl::client

@@ -29,9 +29,12 @@ void Collect(const CLI::App* app, const std::string& path, std::vector<std::stri
 
 std::string Bash(const Words& words) {
   std::string cases;
-  for (const auto& [path, list] : words)
+  std::string paths;
+  for (const auto& [path, list] : words) {
     cases += fmt::format("    \"{}\") words=\"{}\" ;;\n", path, fmt::join(list, " "));
-  return R"(# bash completion of atoll: source <(atoll completion bash)
+    paths += path + "|";
+  }
+  return R"(# completion of atoll: source <(atoll completion bash)
 _atoll() {
   local path=atoll words= word try
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -45,43 +48,9 @@ _atoll() {
   [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 _atoll_paths="|)" +
-         [&words] {
-           std::string paths;
-           for (const auto& [path, list] : words) paths += path + "|";
-           return paths;
-         }() +
-         R"("
+         paths + R"("
 complete -o filenames -F _atoll atoll
 )";
-}
-
-std::string Zsh(const Words& words) {
-  return "#compdef atoll\n# zsh completion of atoll: source <(atoll completion zsh)\nautoload -U +X bashcompinit && "
-         "bashcompinit\n" +
-         Bash(words);
-}
-
-std::string Fish(const Words& words) {
-  std::string script = "# fish completion of atoll: atoll completion fish | source\n";
-  for (const auto& [path, list] : words) {
-    // Every word of the path must be there; a longer path's words are offered as well, which does no harm.
-    std::string condition = "__fish_use_subcommand";
-    if (path.find(' ') != std::string::npos) {
-      condition = "";
-      size_t start = path.find(' ') + 1;
-      while (start != std::string::npos && start < path.size()) {
-        const size_t end = path.find(' ', start);
-        condition += fmt::format("{}__fish_seen_subcommand_from {}", condition.empty() ? "" : "; and ",
-                                 path.substr(start, end - start));
-        start = end == std::string::npos ? end : end + 1;
-      }
-    }
-    for (const std::string& word : list) {
-      script += word.rfind("--", 0) == 0 ? fmt::format("complete -c atoll -n '{}' -l {}\n", condition, word.substr(2))
-                                         : fmt::format("complete -c atoll -n '{}' -a {}\n", condition, word);
-    }
-  }
-  return script;
 }
 
 }  // namespace
@@ -89,13 +58,15 @@ std::string Fish(const Words& words) {
 void AddCompletionCommand(CLI::App* app, Session* session) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command = app->add_subcommand("completion", "Prints a completion script for a shell");
-  command->add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->add_option("SHELL", *shell, "bash or zsh")->required()->check(CLI::IsMember({"bash", "zsh"}));
   command->footer("\nExample:\n  source <(atoll completion bash)\n");
   command->callback([app, session, shell] {
     session->run = [app, session, shell] {
       Words words;
       Collect(app, "atoll", {}, &words);
-      *session->out << (*shell == "bash" ? Bash(words) : *shell == "zsh" ? Zsh(words) : Fish(words));
+      // zsh takes bash's functions once bashcompinit is loaded.
+      if (*shell == "zsh") *session->out << "#compdef atoll\nautoload -U +X bashcompinit && bashcompinit\n";
+      *session->out << Bash(words);
       return absl::OkStatus();
     };
   });

@@ -2,7 +2,6 @@
 #include "client/calls.h"
 #include "client/commands.h"
 #include "client/table.h"
-#include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
@@ -15,7 +14,6 @@ using namespace atlpb::model::v1;  // NOLINT(google-build-using-namespace): ever
 struct ModelsFlags {
   std::string name;
   std::string version;
-  int64_t expected_generation = -1;
 };
 
 void Print(const Session& session, const Model& model) {
@@ -59,35 +57,30 @@ absl::Status List(const Session& session, const ModelsFlags&) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Model> GetModel(const Session& session, const Peer<ModelService>& peer, const std::string& name) {
+absl::StatusOr<Model> GetModel(const Session& session, const std::string& name) {
   GetModelRequest request;
   request.set_name(name);
-  GetModelResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &ModelService::Stub::GetModel, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const GetModelResponse response,
+                         CallCoordinator<ModelService>(session, &ModelService::Stub::GetModel, request));
   return response.model();
 }
 
 absl::Status Get(const Session& session, const ModelsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<ModelService> peer, ConnectCoordinator<ModelService>(session));
-  ATOLL_ASSIGN_OR_RETURN(const Model model, GetModel(session, peer, flags.name));
+  ATOLL_ASSIGN_OR_RETURN(const Model model, GetModel(session, flags.name));
   Print(session, model);
   return absl::OkStatus();
 }
 
 absl::Status Serve(const Session& session, const ModelsFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const Peer<ModelService> peer, ConnectCoordinator<ModelService>(session));
-  int64_t generation = flags.expected_generation;
-  if (generation < 0) {
-    ATOLL_ASSIGN_OR_RETURN(const Model model, GetModel(session, peer, flags.name));
-    generation = model.serving_generation();
-  }
+  // The coordinator refuses where another version has been chosen since.
+  ATOLL_ASSIGN_OR_RETURN(const Model model, GetModel(session, flags.name));
   SetServingVersionRequest request;
   request.set_name(flags.name);
   request.set_version(flags.version);
-  request.set_expected_generation(generation);
+  request.set_expected_generation(model.serving_generation());
   request.set_request_id(NewRequestId());
-  SetServingVersionResponse response;
-  ATOLL_RETURN_IF_ERROR(Call(session, peer, &ModelService::Stub::SetServingVersion, request, &response));
+  ATOLL_ASSIGN_OR_RETURN(const SetServingVersionResponse response,
+                         CallCoordinator<ModelService>(session, &ModelService::Stub::SetServingVersion, request));
   Print(session, response.model());
   return absl::OkStatus();
 }
@@ -107,10 +100,6 @@ void AddModelsCommand(CLI::App* app, Session* session) {
   CLI::App* serve = models->add_subcommand("serve", "Makes a version the one that routers serve, e.g. to roll back");
   serve->add_option("MODEL", flags->name, "Model name")->required();
   serve->add_option("VERSION", flags->version, "Version, as listed by models get")->required();
-  serve
-      ->add_option("--expected-generation", flags->expected_generation,
-                   "Change nothing unless the serving row still has this generation; default: the one seen just before")
-      ->check(WholeNumber<int64_t>(0));
   serve->callback([=] { session->run = [=] { return Serve(*session, *flags); }; });
   models->footer(R"(
 Examples:

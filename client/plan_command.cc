@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "client/commands.h"
-#include "client/image_shape.h"
 #include "client/job_checks.h"
 #include "client/spec_file.h"
 #include "client/table.h"
@@ -25,8 +24,7 @@ namespace atl::client {
 namespace {
 
 struct PlanFlags {
-  std::string file;
-  std::vector<std::string> set;
+  SpecFlags spec;
   int ranks = 1;
   std::string image;
   std::string network = "expert";
@@ -59,26 +57,6 @@ double PeakBytes(const planner::Candidate& candidate) {
 // Refused candidates have no prediction.
 bool HasPrediction(const planner::Candidate& candidate) {
   return candidate.predicted.iteration_seconds > 0;
-}
-
-std::string CsvField(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
-}
-
-std::string AsCsv(const Outlook& outlook) {
-  std::string text =
-      "schedule,chosen,ranks,stages,replicas,micro_batches,micro_batch_size,recomputed_layers,frozen_pieces,"
-      "iteration_seconds,self_conditioned_seconds,expected_seconds,bound_seconds,bubble,peak_bytes,why_not\n";
-  for (const planner::Candidate& c : outlook.choice.candidates) {
-    text +=
-        fmt::format("{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.4f},{:.0f},{}\n", c.schedule, c.chosen,
-                    c.ranks, c.stages, c.replicas, c.micro_batches, c.micro_batch_size, c.recomputed_layers,
-                    c.frozen_pieces, c.predicted.iteration_seconds, c.predicted.self_conditioned_seconds,
-                    c.expected_seconds, c.bound_seconds, c.predicted.bubble, PeakBytes(c), CsvField(c.why_not));
-  }
-  return text;
 }
 
 std::string AsJson(const Outlook& outlook) {
@@ -230,6 +208,10 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
                                              const spec::JobSpec& spec) {
   const bool router = flags.network == "router";
   const spec::ModelSpec& model = router ? spec.router_model : spec.model;
+  spec::SampleShape image;
+  if (flags.profile.empty() || !flags.image.empty()) {
+    ATOLL_ASSIGN_OR_RETURN(image, FindImages(session, flags.image, spec, flags.spec.file));
+  }
   if (!flags.profile.empty()) {
     ATOLL_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.profile));
     ATOLL_ASSIGN_OR_RETURN(planner::Profile profile, storage::ParseProfile(text, flags.profile));
@@ -244,14 +226,8 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
       *session.err << fmt::format("{}: measured by {} ranks at once, planned for {}\n", flags.profile, ranks,
                                   flags.ranks);
     }
-    if (!flags.image.empty()) {
-      ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flags.image, spec.dataset));
-      ATOLL_RETURN_IF_ERROR(WithContext(CheckImages(spec, image), flags.file));
-    }
     return profile;
   }
-  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape image, FindImageShape(session, flags.image, spec.dataset));
-  ATOLL_RETURN_IF_ERROR(WithContext(CheckImages(spec, image), flags.file));
   ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, spec::LearntShape(spec.frozen, image));
   const int32_t tokens = (shape[1] / model.patch) * (shape[2] / model.patch);
   planner::Profile profile = planner::CountedProfile(model, tokens, shape[0]);
@@ -262,8 +238,7 @@ absl::StatusOr<planner::Profile> FindProfile(const Session& session, const PlanF
 }
 
 absl::Status Plan(const Session& session, const PlanFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
-  ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
+  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.spec));
   if (session.format == OutputFormat::kJson && flags.format != "text" && flags.format != "json") {
     return MakeError(absl::StatusCode::kInvalidArgument, "USAGE",
                      fmt::format("--format: expected json or none beside --output json, found '{}'", flags.format));
@@ -304,8 +279,7 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
                            schedule::Simulate(outlook.choice.plan.self_conditioned, outlook.costs));
   }
   const bool json = flags.format == "json" || session.format == OutputFormat::kJson;
-  *session.out << (json                    ? AsJson(outlook)
-                   : flags.format == "csv" ? AsCsv(outlook)
+  *session.out << (json ? AsJson(outlook)
                    : flags.format == "svg"
                        ? AsSvg(outlook, fmt::format("{}, {}", spec.model_name, flags.network), flags.self_conditioned)
                        : AsText(outlook, session.width));
@@ -317,11 +291,8 @@ absl::Status Plan(const Session& session, const PlanFlags& flags) {
 void AddPlanCommand(CLI::App* app, Session* session) {
   auto flags = std::make_shared<PlanFlags>();
   CLI::App* command = app->add_subcommand("plan", "Predicts how an island would run a job, without running it");
-  command->add_option("FILE", flags->file, "Job spec in YAML; - for standard input")->required();
+  AddSpecFlags(command, &flags->spec);
   command->add_option("--ranks", flags->ranks, "Ranks of the island")->required()->check(WholeNumber(1, 4096));
-  command->add_option("--set", flags->set, "Replaces one field; repeatable")
-      ->type_name("FIELD=VALUE")
-      ->allow_extra_args(false);
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
   command->add_option("--network", flags->network, "expert or router")->check(CLI::IsMember({"expert", "router"}));
   command
@@ -332,8 +303,8 @@ void AddPlanCommand(CLI::App* app, Session* session) {
   command->add_option("--device-memory", flags->device_memory_gib, "GiB of each rank that pipeline.memory: auto means")
       ->check(Number(0));
   command->add_option("--transfer", flags->transfer_seconds, "Seconds of one hop between two ranks")->check(Number(0));
-  command->add_option("--format", flags->format, "text, csv, json or svg: a picture of the job's schedule")
-      ->check(CLI::IsMember({"text", "csv", "json", "svg"}));
+  command->add_option("--format", flags->format, "text, json or svg: a picture of the job's schedule")
+      ->check(CLI::IsMember({"text", "json", "svg"}));
   command->add_flag("--self-conditioned", flags->self_conditioned,
                     "With svg: draws a step whose model sees its own estimate");
   command->footer(R"(
@@ -342,7 +313,7 @@ which no schedule of that split comes, share of idle time, and memory.
 
 Examples:
   atoll plan deploy/jobs/digits.yaml --ranks 2
-  atoll plan job.yaml --ranks 8 --image 4x32x32 --set pipeline.micro_batches=32 --format csv
+  atoll plan job.yaml --ranks 8 --image 4x32x32 --set pipeline.micro_batches=32 --format json
   atoll plan job.yaml --ranks 4 --image 3x32x32 --format svg > plan.svg
 )");
   command->callback([session, flags] { session->run = [session, flags] { return Plan(*session, *flags); }; });

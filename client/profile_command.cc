@@ -1,15 +1,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "client/commands.h"
 #include "client/dataset_store.h"
-#include "client/image_shape.h"
 #include "client/job_checks.h"
 #include "client/spec_file.h"
 #include "client/stoppable_children.h"
@@ -29,12 +26,11 @@ namespace atl::client {
 namespace {
 
 struct ProfileFlags {
-  std::string file;
-  std::vector<std::string> set;
+  SpecFlags spec;
   int ranks = 1;
   int threads = 1;
   int classes = 10;
-  std::vector<std::string> sizes;  // each one size, or several with commas between
+  std::vector<int> sizes;
   std::string image;
   std::string network = "expert";
   std::string device = "cpu";
@@ -217,32 +213,11 @@ std::string AsText(const planner::Profile& profile, int width) {
   return text;
 }
 
-// "4" or "4,8,16"; none for anything else.
-std::optional<std::vector<int>> ParseSizes(std::string_view list) {
-  std::vector<int> sizes;
-  const char* at = list.data();
-  const char* const end = at + list.size();
-  for (;;) {
-    int size = 0;
-    const auto [stop, error] = std::from_chars(at, end, size);
-    if (error != std::errc() || size < 1 || size > kLargestSize || (stop != end && *stop != ',')) return std::nullopt;
-    sizes.push_back(size);
-    if (stop == end) return sizes;
-    at = stop + 1;
-  }
-}
-
 absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
-  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.file, flags.set));
-  ATOLL_RETURN_IF_ERROR(WithContext(spec::Validate(spec, nullptr), flags.file));
-  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindImageShape(session, flags.image, spec.dataset));
-  ATOLL_RETURN_IF_ERROR(WithContext(CheckImages(spec, shape), flags.file));
+  ATOLL_ASSIGN_OR_RETURN(const spec::JobSpec spec, ReadSpecFile(flags.spec));
+  ATOLL_ASSIGN_OR_RETURN(const spec::SampleShape shape, FindImages(session, flags.image, spec, flags.spec.file));
   const spec::TrainingSpec& training = flags.network == "router" ? spec.router_training : spec.training;
-  std::vector<int> sizes;
-  for (const std::string& list : flags.sizes) {
-    const std::vector<int> more = *ParseSizes(list);  // checked
-    sizes.insert(sizes.end(), more.begin(), more.end());
-  }
+  std::vector<int> sizes = flags.sizes;
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   if (sizes.empty()) {
@@ -261,7 +236,7 @@ absl::Status RunProfile(const Session& session, const ProfileFlags& flags) {
 void AddProfileCommand(CLI::App* app, Session* session) {
   auto flags = std::make_shared<ProfileFlags>();
   CLI::App* command = app->add_subcommand("profile", "Measures what the layers of a job's model cost on this machine");
-  command->add_option("FILE", flags->file, "Job spec in YAML; - for standard input")->required();
+  AddSpecFlags(command, &flags->spec);
   command->add_option("--ranks", flags->ranks, "Processes that measure at the same time")
       ->check(WholeNumber(1, 64))
       ->capture_default_str();
@@ -272,17 +247,9 @@ void AddProfileCommand(CLI::App* app, Session* session) {
       ->add_option("--micro-batch-sizes", flags->sizes,
                    "Samples per micro-batch; default: all that a plan of the job on these ranks may use")
       ->type_name("SIZE[,SIZE...]")
+      ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Validator(
-          [](const std::string& list) {
-            return ParseSizes(list).has_value()
-                       ? ""
-                       : fmt::format("expected sizes from 1 to {} such as 4,8,16, found {}", kLargestSize, list);
-          },
-          ""));
-  command->add_option("--set", flags->set, "Replaces one field; repeatable")
-      ->type_name("FIELD=VALUE")
-      ->allow_extra_args(false);
+      ->check(WholeNumber(1, kLargestSize));
   command->add_option("--image", flags->image, "CHANNELSxHEIGHTxWIDTH; default: as the job's dataset has it");
   command->add_option("--classes", flags->classes, "Classes of the model")
       ->check(WholeNumber(0, 1 << 20))

@@ -91,8 +91,7 @@ class Load {
         [&](int64_t, int64_t) { most_bytes_ = std::max(most_bytes_, router_->ResidentBytes()); }));
   }
   absl::StatusOr<LoadFigures> ArriveAtRandom(double per_second, double seconds) {
-    ATOLL_ASSIGN_OR_RETURN(const auto arrivals,
-                           PoissonArrivals(per_second, absl::Seconds(seconds), ++arrival_seed_));
+    ATOLL_ASSIGN_OR_RETURN(const auto arrivals, PoissonArrivals(per_second, absl::Seconds(seconds), ++arrival_seed_));
     return Arrive(arrivals);
   }
   // Since the last time.
