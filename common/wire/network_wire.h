@@ -1,23 +1,21 @@
-// Which network of which model version <-> proto. The router's and the coordinator's structs have the same fields.
+// Networks of model versions, and what servers say of them, to and from proto.
 #pragma once
 
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "atoll/expert/v1/expert_service.pb.h"
+#include "common/base/network_id.h"
+#include "common/placement/hosted_network.h"
 
 namespace atl::wire {
 
-template <typename Network>
-Network NetworkFromProto(const atlpb::expert::v1::Network& proto) {
-  return {.model = proto.model(), .version = proto.version(), .digest = proto.digest(), .expert = proto.expert()};
-}
+NetworkId FromProto(const atlpb::expert::v1::Network& proto);
+atlpb::expert::v1::Network ToProto(const NetworkId& network);
 
-template <typename Network>
-atlpb::expert::v1::Network NetworkToProto(const Network& network) {
-  atlpb::expert::v1::Network proto;
-  proto.set_model(network.model);
-  proto.set_version(network.version);
-  proto.set_digest(network.digest);
-  proto.set_expert(network.expert);
-  return proto;
-}
+// INVALID_ARGUMENT with reason INVALID_EXPERT_SERVER, naming `field`, where the state is none of them.
+absl::StatusOr<placement::HostedNetwork> FromProto(const std::string& field,
+                                                   const atlpb::expert::v1::HostedNetwork& proto);
+atlpb::expert::v1::HostedNetwork ToProto(const placement::HostedNetwork& hosted);
 
 }  // namespace atl::wire

@@ -177,11 +177,10 @@ absl::Status Coordinator::StartStorageGrants(const CoordinatorOptions& options, 
 
 absl::Status Coordinator::OpenExperts(const CoordinatorOptions& options, Clock* clock) {
   ATOLL_ASSIGN_OR_RETURN(const std::vector<store::Model> published, core_->ListModels("", 1));
-  ExpertRegistryOptions experts = options.experts;
-  experts.watch_interval = options.watch_interval;
   experts_metrics_ = std::make_unique<ExpertRegistryMetrics>(registry_.get());
   experts_ = std::make_unique<ExpertRegistry>(
-      experts, /*settles=*/!published.empty(), clock, experts_metrics_.get(),
+      ExpertRegistryOptions{.replicas = options.expert_replicas, .watch_interval = options.watch_interval},
+      /*settles=*/!published.empty(), clock, experts_metrics_.get(),
       [this](const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done) {
         return ReadWeights(uri, digest, std::move(done));
       });

@@ -56,8 +56,7 @@ struct CoordinatorOptions {
   std::string audit_log;
   // Its limit is kept below the lease, and its blob_root is that of `blob_store`.
   StorageGrantOptions storage_grants;
-  // Its watch_interval is the one above.
-  ExpertRegistryOptions experts;
+  int32_t expert_replicas = 2;  // servers that each expert lies on, hot ones on more
   // Called when this process may not go on with the store: nobody can say whether its last transaction is durable, or
   // another coordinator has the store. Empty: the process ends at once with kExitStoreLost. For tests.
   std::function<void(const absl::Status& why)> on_store_lost;

@@ -13,6 +13,14 @@
 namespace atl::coordinator {
 namespace {
 
+// After a start with published models: for servers and routers to tell what there is.
+constexpr absl::Duration kSettle = absl::Seconds(7);
+// A version that no router reports is kept for so long after its successor was ready.
+constexpr absl::Duration kLinger = absl::Seconds(10);
+// How often replicas follow what routers ask.
+constexpr absl::Duration kHeatInterval = absl::Seconds(15);
+// A server that could not load a network gets it again after this, where another server has room.
+constexpr absl::Duration kFailureMemory = absl::Minutes(5);
 // An answer that does not come in so long never will.
 constexpr absl::Duration kReadPatience = absl::Minutes(1);
 // Between two tries to read a version's index.
@@ -77,9 +85,7 @@ ExpertRegistry::ExpertRegistry(ExpertRegistryOptions options, bool settles, Cloc
       clock_(*clock),
       metrics_(*metrics),
       read_weights_(std::move(read_weights)),
-      settled_at_(clock->Monotonic() + (settles ? options.settle : absl::ZeroDuration())),
-      servers_(options.servers),
-      routers_(options.routers),
+      settled_at_(clock->Monotonic() + (settles ? kSettle : absl::ZeroDuration())),
       watches_(options.watch_interval) {}
 
 void ExpertRegistry::TakeModel(const store::Model& model) {
@@ -98,7 +104,7 @@ void ExpertRegistry::TakeModel(const store::Model& model) {
 
 absl::StatusOr<ServerHeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::ExpertServer& server, int64_t sequence,
                                                                 bool leaving) {
-  ServerHeartbeatAnswer answer{.interval = options_.servers.heartbeat_interval};
+  ServerHeartbeatAnswer answer{.interval = serving::kHeartbeatInterval};
   if (leaving) {
     ATOLL_ASSIGN_OR_RETURN(const bool left, servers_.Leave(server));
     if (left) {
@@ -127,7 +133,7 @@ absl::StatusOr<ServerHeartbeatAnswer> ExpertRegistry::Heartbeat(const serving::E
     if (Now() >= settled_at_) answer.interval = options_.watch_interval;
     return answer;
   }
-  for (const serving::Network& network : assigned->second) {
+  for (const NetworkId& network : assigned->second) {
     answer.assigned.push_back({.network = network, .uri = uris_.at(network.digest)});
   }
   return answer;
@@ -144,11 +150,11 @@ void ExpertRegistry::NoteFailures(const serving::ExpertServer& server) {
     if (!uris_.empty() && !uris_.contains(hosted.network.digest)) continue;
     const auto known = failures_.find(key);
     if (known == failures_.end() && noted >= kMostFailures) continue;
-    failures_[key] = Now() + options_.failure_memory;
+    failures_[key] = Now() + kFailureMemory;
     if (known != failures_.end()) continue;
     ++noted;
-    spdlog::warn("expert server '{}' cannot host expert {} of model '{}' version '{}': {}", server.server_id,
-                 hosted.network.expert, hosted.network.model, hosted.network.version, hosted.error.ToString());
+    spdlog::warn("expert server '{}' cannot host {}: {}", server.server_id, Describe(hosted.network),
+                 hosted.error.ToString());
   }
 }
 
@@ -158,7 +164,7 @@ absl::StatusOr<absl::Duration> ExpertRegistry::ReportRouting(const serving::Rout
   if (routers_.size() > before) spdlog::info("router '{}' reports", report.router_id);
   news_ = news_ || changed;
   heat_news_ = true;
-  return options_.routers.report_interval;
+  return serving::kReportInterval;
 }
 
 int64_t ExpertRegistry::WatchServers(WatchCallback send) {
@@ -202,7 +208,7 @@ void ExpertRegistry::ForgetTheSilent(absl::Duration now) {
 void ExpertRegistry::TakeHeat(absl::Duration now) {
   if (!heat_news_ || now < heat_due_) return;
   heat_news_ = false;
-  heat_due_ = now + options_.heat_interval;
+  heat_due_ = now + kHeatInterval;
   std::map<serving::VersionName, std::vector<int64_t>> heat;
   for (const serving::VersionName& version : routers_.InUse()) heat[version] = routers_.Chosen(now, version);
   if (heat == heat_) return;
@@ -246,7 +252,7 @@ void ExpertRegistry::Refresh() {
     facts.failing.insert(failure);
     look_again_ = std::min(look_again_, until);
   }
-  TakePlan(serving::PlanHosting(facts, options_.placement));
+  TakePlan(serving::PlanHosting(facts, options_.replicas));
 }
 
 serving::VersionFacts ExpertRegistry::GatherVersionFacts(absl::Duration now) {
@@ -262,7 +268,7 @@ serving::VersionFacts ExpertRegistry::GatherVersionFacts(absl::Duration now) {
       ready_since_.erase(name);
       continue;
     }
-    const absl::Duration until = ready_since_.try_emplace(name, now).first->second + options_.linger;
+    const absl::Duration until = ready_since_.try_emplace(name, now).first->second + kLinger;
     if (until <= now) {
       facts.rolled.insert(name);
     } else {

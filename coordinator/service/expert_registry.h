@@ -30,17 +30,7 @@
 namespace atl::coordinator {
 
 struct ExpertRegistryOptions {
-  serving::ExpertServerOptions servers;
-  serving::RouterReportOptions routers;
-  serving::PlacementOptions placement;
-  // After a start with published models: for servers and routers to tell what there is.
-  absl::Duration settle = absl::Seconds(7);
-  // A version that no router reports is kept for so long after its successor was ready.
-  absl::Duration linger = absl::Seconds(10);
-  // How often replicas follow what routers ask.
-  absl::Duration heat_interval = absl::Seconds(15);
-  // A server that could not load a network gets it again after this, where another server has room.
-  absl::Duration failure_memory = absl::Minutes(5);
+  int32_t replicas = 2;  // servers that each network lies on, hot ones on more
   // Least time between two decisions, and between two messages of one watch.
   absl::Duration watch_interval = absl::Milliseconds(100);
 };
@@ -59,7 +49,7 @@ struct ExpertRegistryMetrics {
 };
 
 struct AssignedNetwork {
-  serving::Network network;
+  NetworkId network;
   std::string uri;  // folder that holds the version's model_index.json
 };
 
@@ -141,9 +131,9 @@ class ExpertRegistry {
   serving::RouterReports routers_;
   // False until the first server comes, and after the last one left in order: then nothing lacks.
   bool expects_servers_ = false;
-  std::map<std::pair<std::string, serving::Network>, absl::Duration> failures_;  // until when they are remembered
-  std::map<std::string, Weights> weights_;                                       // by digest, of wanted versions
-  std::map<std::string, absl::Duration> ready_since_;                            // serving versions, by model
+  std::map<std::pair<std::string, NetworkId>, absl::Duration> failures_;  // until when they are remembered
+  std::map<std::string, Weights> weights_;                                // by digest, of wanted versions
+  std::map<std::string, absl::Duration> ready_since_;                     // serving versions, by model
   std::map<serving::VersionName, std::vector<int64_t>> heat_;
   bool heat_news_ = false;
   absl::Duration heat_due_ = absl::ZeroDuration();

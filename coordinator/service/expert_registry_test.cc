@@ -66,7 +66,7 @@ class ExpertRegistryTest : public testing::Test {
   // to keep what it has.
   Experts Beat(const std::string& id, int64_t memory = 0, NetworkState state = NetworkState::kReady) {
     ExpertServer server{.server_id = id, .incarnation = "i", .address = id + ":1", .memory_bytes = memory};
-    for (const serving::Network& network : hosting_[id]) {
+    for (const NetworkId& network : hosting_[id]) {
       server.networks.push_back({.network = network, .state = state, .bytes = 10});
     }
     const auto answer = experts_->Heartbeat(server, ++sequence_, /*leaving=*/false);
@@ -103,7 +103,7 @@ class ExpertRegistryTest : public testing::Test {
   ExpertRegistryMetrics metrics_{registry_.get()};
   std::unique_ptr<ExpertRegistry> experts_;
   std::vector<std::pair<std::string, ExpertRegistry::WeightsCallback>> reads_;
-  std::map<std::string, std::vector<serving::Network>> hosting_;
+  std::map<std::string, std::vector<NetworkId>> hosting_;
   ServersView view_;
   absl::Status ended_;
   int64_t sequence_ = 0;
@@ -132,7 +132,7 @@ TEST_F(ExpertRegistryTest, AServerLearnsItsNetworksOnceTheirWeightsAreKnown) {
 }
 
 TEST_F(ExpertRegistryTest, ASilentServersNetworksGoToOthers) {
-  Start(false, {.placement = {.replicas = 1}});
+  Start(false, {.replicas = 1});
   Serve("v1");
   Beat("a");
   Beat("b");
@@ -168,14 +168,14 @@ TEST_F(ExpertRegistryTest, AServerThatLeavesIsForgottenAtOnce) {
 }
 
 TEST_F(ExpertRegistryTest, AfterARestartNothingMovesThatIsHosted) {
-  Start(false, {.placement = {.replicas = 1}});
+  Start(false, {.replicas = 1});
   Serve("v1");
   Beat("a");
   Beat("b");
   Read();
   EXPECT_EQ(Beat("a"), Experts{"v1/0"});
   EXPECT_EQ(Beat("b"), Experts{"v1/1"});
-  Start(/*settles=*/true, {.placement = {.replicas = 1}});
+  Start(/*settles=*/true, {.replicas = 1});
   Serve("v1");
   // The one that comes first is given nothing, and nothing is taken away.
   EXPECT_EQ(Beat("b"), Experts{"undecided"});
@@ -272,7 +272,7 @@ TEST_F(ExpertRegistryTest, AVersionThatDoesNotFitTakesNothingFromTheOneThatServe
 }
 
 TEST_F(ExpertRegistryTest, ReplicasFollowWhatIsAskedButNotEveryReport) {
-  Start(false, {.placement = {.replicas = 1}});
+  Start(false, {.replicas = 1});
   experts_of_each_ = 3;
   Serve("v1");
   const std::vector<std::string> ids = {"a", "b", "c"};
@@ -281,7 +281,7 @@ TEST_F(ExpertRegistryTest, ReplicasFollowWhatIsAskedButNotEveryReport) {
   const auto replicas = [&] {
     std::vector<int> count(3);
     for (const auto& [server, networks] : view_.plan.assigned) {
-      for (const serving::Network& network : networks) ++count[static_cast<size_t>(network.expert)];
+      for (const NetworkId& network : networks) ++count[static_cast<size_t>(network.expert)];
     }
     return count;
   };
@@ -305,7 +305,7 @@ TEST_F(ExpertRegistryTest, ReplicasFollowWhatIsAskedButNotEveryReport) {
 }
 
 TEST_F(ExpertRegistryTest, WhatAServerCannotLoadGoesToAnother) {
-  Start(false, {.placement = {.replicas = 1}});
+  Start(false, {.replicas = 1});
   Serve("v1");
   Beat("a");
   Read();
@@ -319,12 +319,12 @@ TEST_F(ExpertRegistryTest, WhatAServerCannotLoadGoesToAnother) {
 }
 
 TEST_F(ExpertRegistryTest, WhatAServerCannotLoadAndNobodyWantsIsNotRemembered) {
-  Start(false, {.placement = {.replicas = 1}});
+  Start(false, {.replicas = 1});
   Serve("v1");
   Beat("a");
   Read();
   EXPECT_EQ(Beat("a"), (Experts{"v1/0", "v1/1"}));
-  std::vector<serving::Network> told;
+  std::vector<NetworkId> told;
   for (int32_t expert = 0; expert < 2'000; ++expert) {
     told.push_back({.model = "m", .version = "none", .digest = "none", .expert = expert});
   }

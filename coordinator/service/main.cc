@@ -86,7 +86,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--lease", flags.lease, "How long a lease lasts without a heartbeat; islands send five in it")
       ->capture_default_str();
-  app.add_option("--expert-replicas", flags.options.experts.placement.replicas,
+  app.add_option("--expert-replicas", flags.options.expert_replicas,
                  "Expert servers that each expert lies on, where their memory allows; hot experts lie on more")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

@@ -17,32 +17,6 @@ namespace {
 namespace pb = atlpb::serving::v1;
 namespace expert_pb = atlpb::expert::v1;
 
-absl::StatusOr<serving::NetworkState> StateFromProto(const std::string& field, expert_pb::HostedNetwork::State state) {
-  switch (state) {
-    case expert_pb::HostedNetwork::STATE_LOADING:
-      return serving::NetworkState::kLoading;
-    case expert_pb::HostedNetwork::STATE_READY:
-      return serving::NetworkState::kReady;
-    case expert_pb::HostedNetwork::STATE_FAILED:
-      return serving::NetworkState::kFailed;
-    default:
-      return FieldError(field, "INVALID_EXPERT_SERVER",
-                        fmt::format("expected loading, ready or failed, found {}", static_cast<int>(state)));
-  }
-}
-
-expert_pb::HostedNetwork::State ToProto(serving::NetworkState state) {
-  switch (state) {
-    case serving::NetworkState::kLoading:
-      return expert_pb::HostedNetwork::STATE_LOADING;
-    case serving::NetworkState::kReady:
-      return expert_pb::HostedNetwork::STATE_READY;
-    case serving::NetworkState::kFailed:
-      return expert_pb::HostedNetwork::STATE_FAILED;
-  }
-  return expert_pb::HostedNetwork::STATE_UNSPECIFIED;
-}
-
 absl::StatusOr<serving::ExpertServer> ServerFromProto(const pb::ExpertServer& proto) {
   serving::ExpertServer server{.server_id = proto.server_id(),
                                .incarnation = proto.incarnation(),
@@ -51,12 +25,8 @@ absl::StatusOr<serving::ExpertServer> ServerFromProto(const pb::ExpertServer& pr
                                .slots = proto.hosting().slots(),
                                .memory_bytes = proto.hosting().memory_bytes()};
   for (const expert_pb::HostedNetwork& hosted : proto.hosting().networks()) {
-    const std::string field = fmt::format("server.hosting.networks[{}].state", server.networks.size());
-    ATOLL_ASSIGN_OR_RETURN(const serving::NetworkState state, StateFromProto(field, hosted.state()));
-    server.networks.push_back({.network = wire::NetworkFromProto<serving::Network>(hosted.network()),
-                               .state = state,
-                               .bytes = hosted.bytes(),
-                               .error = rpc::FromProto(hosted.error())});
+    const std::string field = fmt::format("server.hosting.networks[{}]", server.networks.size());
+    ATOLL_ASSIGN_OR_RETURN(server.networks.emplace_back(), wire::FromProto(field, hosted));
   }
   return server;
 }
@@ -69,13 +39,7 @@ void ToProto(const serving::ExpertServer& server, pb::ExpertServer* proto) {
   hosting->set_fingerprint(server.fingerprint);
   hosting->set_slots(server.slots);
   hosting->set_memory_bytes(server.memory_bytes);
-  for (const serving::HostedNetwork& hosted : server.networks) {
-    expert_pb::HostedNetwork* network = hosting->add_networks();
-    *network->mutable_network() = wire::NetworkToProto(hosted.network);
-    network->set_state(ToProto(hosted.state));
-    network->set_bytes(hosted.bytes);
-    if (!hosted.error.ok()) *network->mutable_error() = rpc::ToProto(hosted.error);
-  }
+  for (const serving::HostedNetwork& hosted : server.networks) *hosting->add_networks() = wire::ToProto(hosted);
 }
 
 pb::WatchServersResponse ToProto(const ServersView& view) {
@@ -85,7 +49,7 @@ pb::WatchServersResponse ToProto(const ServersView& view) {
     ToProto(server, proto);
     const auto assigned = view.plan.assigned.find(server.server_id);
     if (assigned == view.plan.assigned.end()) continue;
-    for (const serving::Network& network : assigned->second) *proto->add_assigned() = wire::NetworkToProto(network);
+    for (const NetworkId& network : assigned->second) *proto->add_assigned() = wire::ToProto(network);
   }
   for (const auto& [version, shortage] : view.plan.shortages) {
     pb::VersionShortage* proto = response.add_shortages();
@@ -153,7 +117,7 @@ grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerCont
                                         registry->Heartbeat(server, request->sequence(), request->leaving()));
                  for (const AssignedNetwork& assigned : answer.assigned) {
                    pb::AssignedNetwork* proto = response->add_assigned();
-                   *proto->mutable_network() = wire::NetworkToProto(assigned.network);
+                   *proto->mutable_network() = wire::ToProto(assigned.network);
                    proto->set_uri(assigned.uri);
                  }
                  *response->mutable_heartbeat_interval() = wire::ToProto(answer.interval);

@@ -76,7 +76,7 @@ class ServingServiceTest : public testing::Test {
     options.store = folder_.File("store.db");
     options.blob_store = "file://" + folder_.File("blobs");
     options.watch_interval = absl::ZeroDuration();
-    options.experts.placement.replicas = replicas;
+    options.expert_replicas = replicas;
     coordinator_.reset();
     auto coordinator = Coordinator::Start(std::move(options), &clock_);
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();

@@ -73,9 +73,9 @@ absl::StatusOr<bool> ExpertServers::TakeHeartbeat(absl::Duration now, const Expe
   ATOLL_RETURN_IF_ERROR(Check(server));
   const auto known = known_.find(server.server_id);
   if (known != known_.end()) ATOLL_RETURN_IF_ERROR(CheckOwner(known->second.server, server));
-  if (known == known_.end() && known_.size() >= options_.max_servers) {
+  if (known == known_.end() && known_.size() >= kMaxServers) {
     return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_SERVERS",
-                     fmt::format("expected at most {} expert servers, found one more", options_.max_servers));
+                     fmt::format("expected at most {} expert servers, found one more", kMaxServers));
   }
   const bool other = known == known_.end() || known->second.server.incarnation != server.incarnation;
   if (other && std::count(replaced_.begin(), replaced_.end(), server.incarnation) > 0) {
@@ -113,7 +113,7 @@ void ExpertServers::Replace(const std::string& incarnation) {
 std::vector<std::string> ExpertServers::Expire(absl::Duration now) {
   std::vector<std::string> gone;
   std::erase_if(known_, [&](const auto& entry) {
-    const bool silent = entry.second.heard + options_.silence <= now;
+    const bool silent = entry.second.heard + kServerSilence <= now;
     if (silent) gone.push_back(entry.first);
     return silent;
   });
@@ -122,7 +122,7 @@ std::vector<std::string> ExpertServers::Expire(absl::Duration now) {
 
 absl::Duration ExpertServers::NextExpiry() const {
   absl::Duration next = absl::InfiniteDuration();
-  for (const auto& [id, known] : known_) next = std::min(next, known.heard + options_.silence);
+  for (const auto& [id, known] : known_) next = std::min(next, known.heard + kServerSilence);
   return next;
 }
 

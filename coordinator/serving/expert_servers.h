@@ -7,22 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/serving/placement.h"
+#include "common/placement/hosted_network.h"
 
 namespace atl::serving {
 
-enum class NetworkState { kLoading, kReady, kFailed };
-
-struct HostedNetwork {
-  Network network;
-  NetworkState state = NetworkState::kLoading;
-  int64_t bytes = 0;
-  absl::Status error;  // of kFailed
-  bool operator==(const HostedNetwork&) const = default;
-};
+using placement::HostedNetwork;
+using placement::NetworkState;
 
 struct ExpertServer {
   std::string server_id;
@@ -37,18 +29,14 @@ struct ExpertServer {
   bool operator==(const ExpertServer&) const = default;
 };
 
-struct ExpertServerOptions {
-  absl::Duration heartbeat_interval = absl::Seconds(2);
-  // A server that is silent for so long is forgotten.
-  absl::Duration silence = absl::Seconds(7);
-  size_t max_servers = 4096;
-};
+inline constexpr absl::Duration kHeartbeatInterval = absl::Seconds(2);
+// A server that is silent for so long is forgotten.
+inline constexpr absl::Duration kServerSilence = absl::Seconds(7);
+inline constexpr size_t kMaxServers = 4096;
 
 // Not thread-safe.
 class ExpertServers {
  public:
-  explicit ExpertServers(ExpertServerOptions options) : options_(options) {}
-
   // Whether anything changed that routers see. A restarted server takes the place of the one before at once, whose late
   // calls then get ABORTED (STALE_INCARNATION); an older sequence number of the same process changes nothing.
   // INVALID_ARGUMENT (INVALID_EXPERT_SERVER) names the field; RESOURCE_EXHAUSTED (TOO_MANY_SERVERS); PERMISSION_DENIED
@@ -64,7 +52,6 @@ class ExpertServers {
 
   std::vector<const ExpertServer*> servers() const;  // by id
   size_t size() const { return known_.size(); }
-  const ExpertServerOptions& options() const { return options_; }
 
  private:
   struct Known {
@@ -75,7 +62,6 @@ class ExpertServers {
 
   void Replace(const std::string& incarnation);
 
-  const ExpertServerOptions options_;
   std::map<std::string, Known> known_;
   std::deque<std::string> replaced_;  // incarnations, the newest last
 };

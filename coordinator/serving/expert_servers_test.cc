@@ -21,7 +21,7 @@ std::vector<std::string> Ids(const ExpertServers& servers) {
 }
 
 TEST(ExpertServers, NewsAreWhatRoutersSee) {
-  ExpertServers servers({});
+  ExpertServers servers;
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, Server("a"), 1));
   EXPECT_FALSE(*servers.TakeHeartbeat(kNow, Server("a"), 2));
   ExpertServer hosting = Server("a");
@@ -35,7 +35,7 @@ TEST(ExpertServers, NewsAreWhatRoutersSee) {
 }
 
 TEST(ExpertServers, ARestartedServerReplacesTheOneBeforeForGood) {
-  ExpertServers servers({});
+  ExpertServers servers;
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, Server("a", "i1"), 9));
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, Server("a", "i2"), 1));
   EXPECT_EQ(Ids(servers), std::vector<std::string>{"a/i2"});
@@ -44,7 +44,7 @@ TEST(ExpertServers, ARestartedServerReplacesTheOneBeforeForGood) {
 }
 
 TEST(ExpertServers, TheSilentAreForgottenAndMayComeBack) {
-  ExpertServers servers({});
+  ExpertServers servers;
   EXPECT_EQ(servers.NextExpiry(), absl::InfiniteDuration());
   ASSERT_TRUE(servers.TakeHeartbeat(kNow, Server("a"), 1).ok());
   ASSERT_TRUE(servers.TakeHeartbeat(kNow + absl::Seconds(3), Server("b"), 1).ok());
@@ -57,7 +57,7 @@ TEST(ExpertServers, TheSilentAreForgottenAndMayComeBack) {
 }
 
 TEST(ExpertServers, OneThatLeavesIsForgottenAtOnceAndItsLateCallsAreStale) {
-  ExpertServers servers({});
+  ExpertServers servers;
   ASSERT_TRUE(servers.TakeHeartbeat(kNow, Server("a", "i1"), 1).ok());
   EXPECT_FALSE(*servers.Leave(Server("a", "i0"))) << "another process of that name";
   EXPECT_FALSE(*servers.Leave(Server("b", "i1")));
@@ -76,7 +76,7 @@ TEST(ExpertServers, WhoActsForAServerIsItsSubjectOrOneWhoIsNamedForIt) {
   };
   for (const Case& c : std::vector<Case>{
            {"ann", "ann", true}, {"ann", "bob", false}, {"ann", "", true}, {"", "", true}, {"", "bob", false}}) {
-    ExpertServers servers({});
+    ExpertServers servers;
     ExpertServer known = Server("a", "i1");
     known.owner = c.known;
     ASSERT_TRUE(servers.TakeHeartbeat(kNow, known, 1).ok());
@@ -93,7 +93,7 @@ TEST(ExpertServers, WhoActsForAServerIsItsSubjectOrOneWhoIsNamedForIt) {
 }
 
 TEST(ExpertServers, AFreedNameIsAnybodys) {
-  ExpertServers servers({});
+  ExpertServers servers;
   ExpertServer ann = Server("a", "i1");
   ann.owner = "ann";
   ASSERT_TRUE(servers.TakeHeartbeat(kNow, ann, 1).ok());
@@ -104,7 +104,7 @@ TEST(ExpertServers, AFreedNameIsAnybodys) {
 }
 
 TEST(ExpertServers, RoutersAreGivenAddressesAlone) {
-  ExpertServers servers({});
+  ExpertServers servers;
   for (const std::string address : {"unix:/tmp/x", "unix:///tmp/x", "file:///etc/passwd", "dns:a:1", "ipv4:10.0.0.1:1",
                                     "a", "a:", "a:0", "a:70000", "a b:1", "a\n:1", "a,b:1", "[/tmp]:1"}) {
     ExpertServer server = Server("a");
@@ -121,7 +121,7 @@ TEST(ExpertServers, RoutersAreGivenAddressesAlone) {
 }
 
 TEST(ExpertServers, NonsenseIsRefused) {
-  ExpertServers servers({.max_servers = 1});
+  ExpertServers servers;
   ExpertServer negative = Server("a");
   negative.memory_bytes = -1;
   ExpertServer nowhere = Server("a");
@@ -138,7 +138,9 @@ TEST(ExpertServers, NonsenseIsRefused) {
                                      nameless, weightless, endless, heavy}) {
     EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, server, 1).status()), "INVALID_EXPERT_SERVER");
   }
-  EXPECT_TRUE(servers.TakeHeartbeat(kNow, Server("a"), 1).ok());
+  for (size_t i = 0; i < kMaxServers; ++i) {
+    ASSERT_TRUE(servers.TakeHeartbeat(kNow, Server(std::to_string(i)), 1).ok());
+  }
   EXPECT_EQ(ErrorReason(servers.TakeHeartbeat(kNow, Server("b"), 1).status()), "TOO_MANY_SERVERS");
 }
 

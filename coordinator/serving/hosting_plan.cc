@@ -1,8 +1,10 @@
 #include "coordinator/serving/hosting_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/base/errors.h"
+#include "common/placement/placement.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -10,22 +12,22 @@ namespace atl::serving {
 namespace {
 
 // So many image-steps, asked of every expert alike, are taken for granted: the first few requests make no expert hot.
-constexpr int64_t kAskedOfEach = 64;
+constexpr double kAskedOfEach = 64;
 
-PlacementServer PlacementServerOf(const ExpertServer& server, const HostingFacts& facts) {
-  PlacementServer result{.server_id = server.server_id, .memory_bytes = server.memory_bytes};
+placement::Holder HolderOf(const ExpertServer& server, const HostingFacts& facts) {
+  placement::Holder holder{.memory_bytes = server.memory_bytes};
   for (const HostedNetwork& hosted : server.networks) {
     if (hosted.state == NetworkState::kFailed) continue;
-    result.hosting.push_back(hosted.network);
-    if (hosted.state == NetworkState::kLoading) result.loading.push_back(hosted.network);
+    holder.holding.push_back(hosted.network);
+    if (hosted.state == NetworkState::kLoading) holder.loading.push_back(hosted.network);
   }
   for (const auto& [server_id, network] : facts.failing) {
-    if (server_id == server.server_id) result.failing.push_back(network);
+    if (server_id == server.server_id) holder.failing.push_back(network);
   }
-  return result;
+  return holder;
 }
 
-Network NetworkOf(const WantedVersion& wanted, int32_t expert) {
+NetworkId NetworkOf(const WantedVersion& wanted, int32_t expert) {
   return {.model = wanted.model, .version = wanted.version.version, .digest = wanted.version.digest, .expert = expert};
 }
 
@@ -42,19 +44,20 @@ class Planning {
     for (const WantedVersion& version : facts.versions) Want(version);
   }
 
-  HostingPlan Plan(const PlacementOptions& options) {
-    std::vector<PlacementServer> servers;
-    for (const ExpertServer* server : facts_.servers) servers.push_back(PlacementServerOf(*server, facts_));
-    Placement placement = Place(servers, wanted_, options);
-    HostingPlan plan{.assigned = std::move(placement.assigned),
-                     .shortages = std::move(unknown_),
-                     .lacking_bytes = placement.lacking_bytes,
-                     .over_memory_bytes = placement.over_memory_bytes};
-    for (const Network& network : placement.unplaced) {
+  HostingPlan Plan(int32_t replicas) {
+    std::vector<placement::Holder> servers;
+    for (const ExpertServer* server : facts_.servers) servers.push_back(HolderOf(*server, facts_));
+    placement::Placement placement = placement::Place(servers, wanted_, replicas);
+    HostingPlan plan{.shortages = std::move(unknown_), .over_memory_bytes = placement.over_memory_bytes};
+    for (size_t i = 0; i < servers.size(); ++i) {
+      plan.assigned[facts_.servers[i]->server_id] = std::move(placement.assigned[i]);
+    }
+    for (const NetworkId& network : placement.unplaced) {
       plan.shortages[{network.model, network.version}].networks.push_back(network.expert);
     }
-    for (const Network& network : placement.no_room) {
+    for (const NetworkId& network : placement.no_room) {
       plan.shortages[{network.model, network.version}].lacking_bytes += bytes_.at(network);
+      plan.lacking_bytes += bytes_.at(network);
     }
     for (auto& [version, shortage] : plan.shortages) {
       std::sort(shortage.networks.begin(), shortage.networks.end());
@@ -67,9 +70,10 @@ class Planning {
   void Want(const WantedVersion& version) {
     const auto weights = facts_.weights.find(version.version.digest);
     const bool known = weights != facts_.weights.end() && weights->second.ok();
-    const auto chosen = facts_.chosen.find({version.model, version.version.version});
+    const std::vector<double> asked = AskedOf(version);
+    const double average = std::accumulate(asked.begin(), asked.end(), 0.0) / std::max<double>(1, std::ssize(asked));
     for (int32_t expert = facts_.router_networks ? kRouterNetwork : 0; expert < version.version.experts; ++expert) {
-      const Network network = NetworkOf(version, expert);
+      const NetworkId network = NetworkOf(version, expert);
       std::optional<int64_t> bytes;
       if (known) {
         const auto entry = weights->second->find(expert);
@@ -87,15 +91,24 @@ class Planning {
                                                  version.model, version.version.version));
         continue;
       }
-      WantedNetwork wanted{.network = network, .bytes = *bytes, .role = version.role};
-      if (expert >= 0) wanted.chosen = kAskedOfEach;
-      if (expert >= 0 && chosen != facts_.chosen.end() && static_cast<size_t>(expert) < chosen->second.size()) {
-        wanted.chosen += chosen->second[static_cast<size_t>(expert)];
+      placement::WantedNetwork wanted{.network = network, .bytes = *bytes, .role = version.role};
+      if (expert >= 0) {
+        wanted.use = asked[static_cast<size_t>(expert)];
+        wanted.heat = wanted.use / average;
       }
       wanted_.push_back(wanted);
       bytes_[network] = *bytes;
       needed_[{version.model, version.version.version}] += *bytes;
     }
+  }
+
+  // Image-steps by expert.
+  std::vector<double> AskedOf(const WantedVersion& version) const {
+    std::vector<double> asked(static_cast<size_t>(version.version.experts), kAskedOfEach);
+    const auto chosen = facts_.chosen.find({version.model, version.version.version});
+    if (chosen == facts_.chosen.end()) return asked;
+    for (size_t i = 0; i < std::min(asked.size(), chosen->second.size()); ++i) asked[i] += chosen->second[i];
+    return asked;
   }
 
   void Explain(const VersionName& version, Shortage* shortage) const {
@@ -118,17 +131,17 @@ class Planning {
   }
 
   const HostingFacts& facts_;
-  std::map<Network, int64_t> hosted_;  // bytes, as servers tell
-  std::map<Network, int64_t> bytes_;
+  std::map<NetworkId, int64_t> hosted_;  // bytes, as servers tell
+  std::map<NetworkId, int64_t> bytes_;
   std::map<VersionName, int64_t> needed_;
-  std::vector<WantedNetwork> wanted_;
+  std::vector<placement::WantedNetwork> wanted_;
   std::map<VersionName, Shortage> unknown_;
 };
 
 }  // namespace
 
-HostingPlan PlanHosting(const HostingFacts& facts, const PlacementOptions& options) {
-  return Planning(facts).Plan(options);
+HostingPlan PlanHosting(const HostingFacts& facts, int32_t replicas) {
+  return Planning(facts).Plan(replicas);
 }
 
 bool IsReady(const std::string& model, const PublishedVersion& version, std::span<const ExpertServer* const> servers) {

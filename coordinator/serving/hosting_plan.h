@@ -12,13 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/network_id.h"
 #include "coordinator/serving/expert_servers.h"
-#include "coordinator/serving/placement.h"
 #include "coordinator/serving/wanted_versions.h"
 
 namespace atl::serving {
-
-inline constexpr int32_t kRouterNetwork = -1;
 
 // Memory of a version's weights, by network.
 using VersionWeights = std::map<int32_t, int64_t>;
@@ -30,7 +28,7 @@ struct HostingFacts {
   std::map<std::string, absl::StatusOr<VersionWeights>> weights;
   std::vector<const ExpertServer*> servers;
   // What servers could not load lately, by server_id.
-  std::set<std::pair<std::string, Network>> failing;
+  std::set<std::pair<std::string, NetworkId>> failing;
   // Image-steps by expert, asked lately.
   std::map<VersionName, std::vector<int64_t>> chosen;
   // Routers evaluate router networks themselves unless one says otherwise: they are small, and asked at every step.
@@ -48,14 +46,15 @@ struct Shortage {
 };
 
 struct HostingPlan {
-  std::map<std::string, std::vector<Network>> assigned;  // by server_id
+  std::map<std::string, std::vector<NetworkId>> assigned;  // by server_id
   std::map<VersionName, Shortage> shortages;
   int64_t lacking_bytes = 0;
   int64_t over_memory_bytes = 0;
   bool operator==(const HostingPlan&) const = default;
 };
 
-HostingPlan PlanHosting(const HostingFacts& facts, const PlacementOptions& options);
+// Each network is to lie on `replicas` servers, hot ones on more.
+HostingPlan PlanHosting(const HostingFacts& facts, int32_t replicas);
 
 // Whether every expert of the version is ready on some server.
 bool IsReady(const std::string& model, const PublishedVersion& version, std::span<const ExpertServer* const> servers);

@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 const VersionName kV1{"m", "v1"};
 
-Network Expert(int32_t expert, const std::string& version = "v1") {
+NetworkId Expert(int32_t expert, const std::string& version = "v1") {
   return {.model = "m", .version = version, .digest = "d-" + version, .expert = expert};
 }
 
@@ -28,18 +28,18 @@ const VersionWeights kWeights = {{kRouterNetwork, 5}, {0, 10}, {1, 20}};
 TEST(HostingPlan, RouterNetworksOnlyWhereARouterNeedsThem) {
   const ExpertServer a = Server("a", 0);
   HostingFacts facts{.versions = {Version("v1")}, .weights = {{"d-v1", kWeights}}, .servers = {&a}};
-  HostingPlan plan = PlanHosting(facts, {});
-  EXPECT_EQ(plan.assigned["a"], (std::vector<Network>{Expert(0), Expert(1)}));
+  HostingPlan plan = PlanHosting(facts, 2);
+  EXPECT_EQ(plan.assigned["a"], (std::vector<NetworkId>{Expert(0), Expert(1)}));
   EXPECT_TRUE(plan.shortages.empty());
   facts.router_networks = true;
-  plan = PlanHosting(facts, {});
-  EXPECT_EQ(plan.assigned["a"], (std::vector<Network>{Expert(kRouterNetwork), Expert(0), Expert(1)}));
+  plan = PlanHosting(facts, 2);
+  EXPECT_EQ(plan.assigned["a"], (std::vector<NetworkId>{Expert(kRouterNetwork), Expert(0), Expert(1)}));
 }
 
 TEST(HostingPlan, WhatLacksIsSaidByVersion) {
   const ExpertServer a = Server("a", 25);
   const HostingPlan plan =
-      PlanHosting({.versions = {Version("v1")}, .weights = {{"d-v1", kWeights}}, .servers = {&a}}, {});
+      PlanHosting({.versions = {Version("v1")}, .weights = {{"d-v1", kWeights}}, .servers = {&a}}, 2);
   ASSERT_EQ(plan.shortages.size(), 1u);
   const Shortage& shortage = plan.shortages.at(kV1);
   EXPECT_EQ(shortage.networks, std::vector<int32_t>{1});
@@ -57,8 +57,8 @@ TEST(HostingPlan, AVersionThatIsNotBegunSaysTheBytesForAllOfIt) {
       PlanHosting({.versions = {Version("v2", VersionRole::kComes), Version("v1", VersionRole::kLeaves)},
                    .weights = {{"d-v1", kWeights}, {"d-v2", VersionWeights{{0, 10}, {1, 40}}}},
                    .servers = {&a}},
-                  {});
-  EXPECT_EQ(plan.assigned.at("a"), (std::vector<Network>{Expert(0), Expert(1)}));
+                  2);
+  EXPECT_EQ(plan.assigned.at("a"), (std::vector<NetworkId>{Expert(0), Expert(1)}));
   const Shortage& shortage = plan.shortages.at({"m", "v2"});
   EXPECT_EQ(shortage.networks, (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(shortage.needed_bytes, 50);
@@ -66,7 +66,7 @@ TEST(HostingPlan, AVersionThatIsNotBegunSaysTheBytesForAllOfIt) {
 }
 
 TEST(HostingPlan, WithoutServersEverythingLacks) {
-  const HostingPlan plan = PlanHosting({.versions = {Version("v1")}, .weights = {{"d-v1", kWeights}}}, {});
+  const HostingPlan plan = PlanHosting({.versions = {Version("v1")}, .weights = {{"d-v1", kWeights}}}, 2);
   EXPECT_EQ(ErrorReason(plan.shortages.at(kV1).error), "NO_EXPERT_SERVER");
   EXPECT_EQ(plan.lacking_bytes, 30);
 }
@@ -76,14 +76,14 @@ TEST(HostingPlan, UnknownWeightsLeaveWhatIsHostedWhereItIs) {
   const ExpertServer b = Server("b", 100, {{Expert(0), NetworkState::kFailed, 0}});
   HostingFacts facts{.versions = {Version("v1")}, .servers = {&a, &b}, .failing = {{"b", Expert(0)}}};
   // Being read: no complaint yet.
-  HostingPlan plan = PlanHosting(facts, {.replicas = 1});
-  EXPECT_EQ(plan.assigned["a"], std::vector<Network>{Expert(0)});
+  HostingPlan plan = PlanHosting(facts, 1);
+  EXPECT_EQ(plan.assigned["a"], std::vector<NetworkId>{Expert(0)});
   EXPECT_TRUE(plan.assigned["b"].empty());
   EXPECT_TRUE(plan.shortages.empty());
   // Unreadable.
   facts.weights.emplace("d-v1", MakeError(absl::StatusCode::kNotFound, "FILE_NOT_FOUND", "no model_index.json"));
-  plan = PlanHosting(facts, {.replicas = 1});
-  EXPECT_EQ(plan.assigned["a"], std::vector<Network>{Expert(0)});
+  plan = PlanHosting(facts, 1);
+  EXPECT_EQ(plan.assigned["a"], std::vector<NetworkId>{Expert(0)});
   const Shortage& shortage = plan.shortages.at(kV1);
   EXPECT_EQ(shortage.networks, std::vector<int32_t>{1});
   EXPECT_EQ(shortage.needed_bytes, 0);
@@ -95,9 +95,9 @@ TEST(HostingPlan, WhatFailedGoesElsewhereWhileThatIsRemembered) {
   const ExpertServer b = Server("b", 0);
   HostingFacts facts{
       .versions = {Version("v1")}, .weights = {{"d-v1", kWeights}}, .servers = {&a, &b}, .failing = {{"a", Expert(0)}}};
-  HostingPlan plan = PlanHosting(facts, {.replicas = 1});
-  EXPECT_EQ(plan.assigned["a"], std::vector<Network>{Expert(1)});
-  EXPECT_EQ(plan.assigned["b"], std::vector<Network>{Expert(0)});
+  HostingPlan plan = PlanHosting(facts, 1);
+  EXPECT_EQ(plan.assigned["a"], std::vector<NetworkId>{Expert(1)});
+  EXPECT_EQ(plan.assigned["b"], std::vector<NetworkId>{Expert(0)});
 }
 
 TEST(HostingPlan, AFewRequestsMakeNoExpertHot) {
@@ -107,7 +107,7 @@ TEST(HostingPlan, AFewRequestsMakeNoExpertHot) {
                      .servers = {&a, &b, &c}};
   facts.versions[0].version.experts = 3;
   const auto replicas = [&] {
-    const HostingPlan plan = PlanHosting(facts, {.replicas = 1});
+    const HostingPlan plan = PlanHosting(facts, 1);
     return plan.assigned.at("a").size() + plan.assigned.at("b").size() + plan.assigned.at("c").size();
   };
   EXPECT_EQ(replicas(), 3u);

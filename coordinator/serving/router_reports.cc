@@ -1,7 +1,6 @@
 #include "coordinator/serving/router_reports.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
@@ -56,9 +55,9 @@ absl::Status Check(const RoutingReport& report) {
 absl::StatusOr<bool> RouterReports::Take(absl::Duration now, const RoutingReport& report) {
   ATOLL_RETURN_IF_ERROR(Check(report));
   const auto known = routers_.find(report.router_id);
-  if (known == routers_.end() && routers_.size() >= options_.max_routers) {
+  if (known == routers_.end() && routers_.size() >= kMaxRouters) {
     return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_ROUTERS",
-                     fmt::format("expected at most {} routers, found one more", options_.max_routers));
+                     fmt::format("expected at most {} routers, found one more", kMaxRouters));
   }
   Router router{.needs_router_networks = report.needs_router_networks, .heard = now};
   for (const VersionUse& use : report.uses) {
@@ -66,11 +65,9 @@ absl::StatusOr<bool> RouterReports::Take(absl::Duration now, const RoutingReport
     kept.in_use = kept.in_use || use.state != UseState::kLoading || use.requests > 0;
     kept.pinned = kept.pinned || use.pinned;
     if (use.chosen.empty()) continue;
-    Heat& heat = heat_.try_emplace({use.model, use.version}, Heat{.at = now}).first->second;
-    for (double& chosen : heat.chosen) chosen *= Faded(now - heat.at);
-    heat.at = now;
-    heat.chosen.resize(std::max(heat.chosen.size(), use.chosen.size()));
-    for (size_t i = 0; i < use.chosen.size(); ++i) heat.chosen[i] += static_cast<double>(use.chosen[i]);
+    std::vector<placement::FadingSum>& chosen = chosen_[{use.model, use.version}];
+    chosen.resize(std::max(chosen.size(), use.chosen.size()));
+    for (size_t i = 0; i < use.chosen.size(); ++i) chosen[i].Add(now, static_cast<double>(use.chosen[i]));
   }
   const bool changed = known == routers_.end() || known->second.uses != router.uses ||
                        known->second.needs_router_networks != router.needs_router_networks;
@@ -81,12 +78,12 @@ absl::StatusOr<bool> RouterReports::Take(absl::Duration now, const RoutingReport
 std::vector<std::string> RouterReports::Expire(absl::Duration now) {
   std::vector<std::string> gone;
   std::erase_if(routers_, [&](const auto& entry) {
-    const bool silent = entry.second.heard + options_.silence <= now;
+    const bool silent = entry.second.heard + kRouterSilence <= now;
     if (silent) gone.push_back(entry.first);
     return silent;
   });
   // So that versions of long ago take no memory.
-  std::erase_if(heat_, [&](const auto& entry) {
+  std::erase_if(chosen_, [&](const auto& entry) {
     return std::none_of(routers_.begin(), routers_.end(),
                         [&](const auto& router) { return router.second.uses.contains(entry.first); });
   });
@@ -95,7 +92,7 @@ std::vector<std::string> RouterReports::Expire(absl::Duration now) {
 
 absl::Duration RouterReports::NextExpiry() const {
   absl::Duration next = absl::InfiniteDuration();
-  for (const auto& [id, router] : routers_) next = std::min(next, router.heard + options_.silence);
+  for (const auto& [id, router] : routers_) next = std::min(next, router.heard + kRouterSilence);
   return next;
 }
 
@@ -126,16 +123,12 @@ bool RouterReports::needs_router_networks() const {
 
 std::vector<int64_t> RouterReports::Chosen(absl::Duration now, const VersionName& version) const {
   std::vector<int64_t> chosen;
-  const auto heat = heat_.find(version);
-  if (heat == heat_.end()) return chosen;
-  for (const double count : heat->second.chosen) {
-    chosen.push_back(static_cast<int64_t>(std::min(count * Faded(now - heat->second.at), kMostChosen)));
+  const auto known = chosen_.find(version);
+  if (known == chosen_.end()) return chosen;
+  for (const placement::FadingSum& count : known->second) {
+    chosen.push_back(static_cast<int64_t>(std::min(count.At(now), kMostChosen)));
   }
   return chosen;
-}
-
-double RouterReports::Faded(absl::Duration since) const {
-  return std::exp2(-absl::FDivDuration(since, options_.heat_half_life));
 }
 
 }  // namespace atl::serving

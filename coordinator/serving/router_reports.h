@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/placement/fading_sum.h"
 
 namespace atl::serving {
 
@@ -33,20 +34,15 @@ struct RoutingReport {
 
 using VersionName = std::pair<std::string, std::string>;  // model, version
 
-struct RouterReportOptions {
-  absl::Duration report_interval = absl::Seconds(2);
-  // A router that is silent for so long is forgotten. Long: what it uses may be dropped then.
-  absl::Duration silence = absl::Seconds(30);
-  // What was asked so long ago counts half.
-  absl::Duration heat_half_life = absl::Minutes(1);
-  size_t max_routers = 4096;
-};
+// Between two reports of a router.
+inline constexpr absl::Duration kReportInterval = absl::Seconds(2);
+// A router that is silent for so long is forgotten. Long: what it uses may be dropped then.
+inline constexpr absl::Duration kRouterSilence = absl::Seconds(30);
+inline constexpr size_t kMaxRouters = 4096;
 
 // Not thread-safe.
 class RouterReports {
  public:
-  explicit RouterReports(RouterReportOptions options) : options_(options) {}
-
   // Whether any router's versions, or how it uses them, changed. INVALID_ARGUMENT (INVALID_ROUTING_REPORT) names the
   // field; RESOURCE_EXHAUSTED (TOO_MANY_ROUTERS).
   absl::StatusOr<bool> Take(absl::Duration now, const RoutingReport& report);
@@ -64,7 +60,6 @@ class RouterReports {
   std::vector<int64_t> Chosen(absl::Duration now, const VersionName& version) const;
 
   size_t size() const { return routers_.size(); }
-  const RouterReportOptions& options() const { return options_; }
 
  private:
   // What placement depends on.
@@ -78,16 +73,8 @@ class RouterReports {
     bool needs_router_networks = false;
     absl::Duration heard;
   };
-  struct Heat {
-    std::vector<double> chosen;
-    absl::Duration at;
-  };
-
-  double Faded(absl::Duration since) const;
-
-  const RouterReportOptions options_;
   std::map<std::string, Router> routers_;
-  std::map<VersionName, Heat> heat_;
+  std::map<VersionName, std::vector<placement::FadingSum>> chosen_;  // by expert
 };
 
 }  // namespace atl::serving

@@ -42,7 +42,7 @@ TEST(RouterReports, WhatIsUsedIsTheSumOverRouters) {
            .uses = {Use("v1", UseState::kDraining), Use("v2", UseState::kServing)},
            .in_use = {kV1, kV2}},
        }) {
-    RouterReports reports({});
+    RouterReports reports;
     EXPECT_TRUE(*reports.Take(kNow, Report("other", {})));
     EXPECT_TRUE(*reports.Take(kNow, Report("r", c.uses))) << c.name;
     EXPECT_FALSE(*reports.Take(kNow, Report("r", c.uses))) << c.name;
@@ -52,7 +52,7 @@ TEST(RouterReports, WhatIsUsedIsTheSumOverRouters) {
 }
 
 TEST(RouterReports, OnlyWhatChangesUsesIsNews) {
-  RouterReports reports({});
+  RouterReports reports;
   VersionUse use = Use("v1", UseState::kServing);
   EXPECT_TRUE(*reports.Take(kNow, Report("r", {use})));
   use.requests = 7;
@@ -69,7 +69,7 @@ TEST(RouterReports, OnlyWhatChangesUsesIsNews) {
 }
 
 TEST(RouterReports, TheSilentAreForgottenWithWhatTheyUsed) {
-  RouterReports reports({.silence = absl::Seconds(30)});
+  RouterReports reports;
   EXPECT_EQ(reports.NextExpiry(), absl::InfiniteDuration());
   VersionUse hot = Use("v1", UseState::kServing);
   hot.chosen = {5};
@@ -83,7 +83,7 @@ TEST(RouterReports, TheSilentAreForgottenWithWhatTheyUsed) {
 }
 
 TEST(RouterReports, WhatWasAskedFadesByHalves) {
-  RouterReports reports({.heat_half_life = absl::Minutes(1)});
+  RouterReports reports;
   VersionUse use = Use("v1", UseState::kServing);
   use.chosen = {800, 100};
   ASSERT_TRUE(reports.Take(kNow, Report("a", {use})).ok());
@@ -99,7 +99,7 @@ TEST(RouterReports, WhatWasAskedFadesByHalves) {
 }
 
 TEST(RouterReports, NonsenseIsRefusedByField) {
-  RouterReports reports({.max_routers = 1});
+  RouterReports reports;
   VersionUse nameless = Use("", UseState::kServing);
   VersionUse negative = Use("v1", UseState::kServing);
   negative.requests = -1;
@@ -119,7 +119,7 @@ TEST(RouterReports, NonsenseIsRefusedByField) {
     EXPECT_EQ(ErrorField(status), field);
   }
   EXPECT_EQ(reports.size(), 0u);
-  ASSERT_TRUE(reports.Take(kNow, Report("a", {})).ok());
+  for (size_t i = 0; i < kMaxRouters; ++i) ASSERT_TRUE(reports.Take(kNow, Report(std::to_string(i), {})).ok());
   EXPECT_EQ(ErrorReason(reports.Take(kNow, Report("b", {})).status()), "TOO_MANY_ROUTERS");
 }
 

@@ -13,18 +13,13 @@ std::optional<WantedVersion> Decide(const PublishedModel& model, const Published
   const bool in_use = facts.in_use.contains(name);
   if (version.version == model.serving || facts.pinned.contains(name)) {
     wanted.role = in_use ? VersionRole::kStays : VersionRole::kComes;
-    wanted.reason = version.version == model.serving ? "it is the serving version" : "a router keeps it";
     return wanted;
   }
   wanted.role = VersionRole::kLeaves;
-  if (in_use) {
-    wanted.reason = "a router still uses it";
-    return wanted;
-  }
+  if (in_use) return wanted;
   // Routers that have gone over to the serving version say what else they use.
   const bool rolled = facts.rolled.contains(model.name) || facts.in_use.contains({model.name, model.serving});
   if (rolled || !facts.hosted.contains(version.digest)) return std::nullopt;
-  wanted.reason = "the serving version is not ready yet";
   return wanted;
 }
 

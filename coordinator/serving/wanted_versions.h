@@ -1,4 +1,4 @@
-// Which versions' networks expert servers are to host, and why. Pure.
+// Which versions' networks expert servers are to host. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/serving/placement.h"
+#include "common/placement/placement.h"
 #include "coordinator/serving/router_reports.h"
 
 namespace atl::serving {
+
+using placement::VersionRole;
 
 struct PublishedVersion {
   std::string version;
@@ -41,7 +43,6 @@ struct WantedVersion {
   std::string model;
   PublishedVersion version;
   VersionRole role = VersionRole::kStays;
-  std::string reason;
 };
 
 // By model, newest version first. The serving version and pinned ones stay, whether or not a router is there. Others

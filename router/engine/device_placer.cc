@@ -1,12 +1,13 @@
 #include "router/engine/device_placer.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "common/base/status_macros.h"
+#include "router/engine/hosted_networks.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {
@@ -14,23 +15,18 @@ namespace {
 
 // Before a network is loaded again whose load failed.
 constexpr absl::Duration kLoadBackoff = absl::Seconds(30);
+// A copy of a network is worth its load where it takes over so many seconds of lanes.
+constexpr double kCopyWorth = 0.5;
 
 }  // namespace
 
-DevicePlacer::DevicePlacer(DevicePlacerOptions options, std::vector<Device> devices, Clock* clock)
-    : options_(options), devices_(std::move(devices)), clock_(clock), use_(kUseMemory) {
+DevicePlacer::DevicePlacer(DevicePlacerOptions options, Memories devices, Clock* clock)
+    : options_(options), devices_(std::move(devices)), clock_(clock) {
   if (devices_.size() < 2 || options_.interval <= absl::ZeroDuration()) return;
-  for (const Device& device : devices_) {
-    watchers_.push_back(device.memory->watchers().Add([this] {
-      absl::MutexLock lock(&mutex_);
-      changed_ = true;
-    }));
-  }
   thread_ = std::thread([this] { Work(); });
 }
 
 DevicePlacer::~DevicePlacer() {
-  for (size_t i = 0; i < watchers_.size(); ++i) devices_[i].memory->watchers().Remove(watchers_[i]);
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -40,142 +36,135 @@ DevicePlacer::~DevicePlacer() {
 
 absl::StatusOr<size_t> DevicePlacer::Host(const NetworkId& id, int64_t bytes,
                                           const std::function<NetworkMemory::Load(size_t device)>& load_on) {
-  // Or the network would seem to lie nowhere before it is expected where it goes first.
-  {
-    absl::MutexLock lock(&mutex_);
-    ++hosting_;
-  }
-  const absl::Cleanup end = [this] {
-    absl::MutexLock lock(&mutex_);
-    --hosting_;
-    ++generation_;
-    changed_ = true;
-  };
-  const Snapshot before = Look();
-  std::optional<size_t> chosen;
-  for (size_t i = 0; i < devices_.size() && !chosen; ++i) {
-    const auto& resident = before.devices[i].resident;
-    if (std::any_of(resident.begin(), resident.end(), [&](const auto& copy) { return copy.id == id; })) chosen = i;
-  }
-  std::vector<NetworkMemory*> hosting;
+  size_t hosting = 0;
   absl::Cleanup forget = [&] {
-    for (NetworkMemory* memory : hosting) memory->Forget(id);
+    for (size_t i = 0; i < hosting; ++i) devices_[i]->Forget(id);
   };
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    NetworkMemory* const memory = devices_[i].memory.get();
-    ATOLL_RETURN_IF_ERROR(memory->Host(id, bytes, load_on(i)));
-    hosting.push_back(memory);
+  for (; hosting < devices_.size(); ++hosting) {
+    ATOLL_RETURN_IF_ERROR(devices_[hosting]->Host(id, bytes, load_on(hosting)));
   }
-  if (!chosen) chosen = ChooseDevice(bytes, before.networks, before.devices);
-  devices_[*chosen].memory->Expect(id);
   std::move(forget).Cancel();
-  return *chosen;
+  // Where it lies already, else where least lies.
+  const auto order = [&](const NetworkMemory& memory) {
+    const auto hosted = memory.hosted();
+    const HostedNetwork* const found = FindHosted(*hosted, id);
+    return std::pair(found == nullptr || !found->resident, memory.stats().resident_bytes);
+  };
+  size_t chosen = 0;
+  for (size_t i = 1; i < devices_.size(); ++i) {
+    if (order(*devices_[i]) < order(*devices_[chosen])) chosen = i;
+  }
+  devices_[chosen]->Expect(id);
+  // Only now, or it would seem to lie nowhere.
+  absl::MutexLock lock(&mutex_);
+  Known& known = networks_[id];
+  known.bytes = bytes;
+  ++known.times;
+  return chosen;
 }
 
 void DevicePlacer::Forget(const NetworkId& id) {
-  for (const Device& device : devices_) device.memory->Forget(id);
+  for (const auto& memory : devices_) memory->Forget(id);
+  absl::MutexLock lock(&mutex_);
+  const auto known = networks_.find(id);
+  if (known != networks_.end() && --known->second.times == 0) networks_.erase(known);
 }
 
 void DevicePlacer::Record(const NetworkId& id, absl::Duration computed) {
   const absl::Duration now = clock_->Monotonic();
   absl::MutexLock lock(&mutex_);
-  use_.Record(now, id, computed);
-  changed_ = true;
+  const auto known = networks_.find(id);
+  if (known != networks_.end()) known->second.use.Add(now, absl::ToDoubleSeconds(computed));
 }
 
-DevicePlacer::Snapshot DevicePlacer::Look() const {
-  Snapshot snapshot;
-  std::map<NetworkId, PlacedNetwork> networks;
-  for (const Device& device : devices_) {
-    NetworkMemoryView view = device.memory->view();
-    for (const NetworkMemoryView::Hosted& hosted : view.hosted) {
-      PlacedNetwork& network = networks[hosted.id];
-      network.id = hosted.id;
-      network.bytes = hosted.bytes;
-      // Devices of one kind load alike; what was never loaded on one is known from another.
-      network.load_time = std::max(network.load_time, hosted.load_time);
+std::vector<placement::Holder> DevicePlacer::Holders() const {
+  std::vector<placement::Holder> holders;
+  for (const auto& memory : devices_) {
+    placement::Holder& holder = holders.emplace_back();
+    holder.memory_bytes = memory->stats().budget_bytes;
+    const auto hosted = memory->hosted();
+    for (const HostedNetwork& network : *hosted) {
+      if (network.resident) holder.holding.push_back(network.id);
     }
-    snapshot.devices.push_back({.budget_bytes = device.memory->stats().budget_bytes,
-                                .lanes = device.lanes,
-                                .resident = std::move(view.resident)});
   }
-  for (auto& [id, network] : networks) snapshot.networks.push_back(std::move(network));
-  const absl::Duration now = clock_->Monotonic();
-  absl::MutexLock lock(&mutex_);
-  for (PlacedNetwork& network : snapshot.networks) network.use = use_.Recent(now, network.id);
-  return snapshot;
+  return holders;
 }
 
-bool DevicePlacer::Settle(int64_t generation, Snapshot* snapshot) {
+std::vector<placement::WantedNetwork> DevicePlacer::Wanted(const std::vector<placement::Holder>& holders) const {
   const absl::Duration now = clock_->Monotonic();
-  absl::MutexLock lock(&mutex_);
-  if (hosting_ > 0 || generation_ != generation) return false;
-  std::erase_if(failed_until_, [&](const auto& failed) { return failed.second <= now; });
-  for (PlacedNetwork& network : snapshot->networks) network.loadable = !failed_until_.contains(network.id);
-  use_.KeepOnly(snapshot->networks);
-  return true;
-}
-
-void DevicePlacer::MarkCopies(const Snapshot& snapshot) {
-  std::map<NetworkId, int> copies;
-  for (const PlacementDevice& device : snapshot.devices) {
-    for (const ResidentNetwork& copy : device.resident) ++copies[copy.id];
+  double bytes = 0;
+  double use = 0;
+  for (const auto& [id, known] : networks_) {
+    bytes += static_cast<double>(known.bytes);
+    use += known.use.At(now);
   }
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    std::set<NetworkId> elsewhere;
-    for (const ResidentNetwork& copy : snapshot.devices[i].resident) {
-      if (copies[copy.id] > 1) elsewhere.insert(copy.id);
+  // All that fits is shared out by use.
+  const auto all = static_cast<double>(networks_.size());
+  double replicas = 0;
+  for (const placement::Holder& holder : holders) {
+    const bool limited = holder.memory_bytes > 0 && bytes > 0;
+    replicas += limited ? std::min(all, all * static_cast<double>(holder.memory_bytes) / bytes) : all;
+  }
+  std::vector<placement::WantedNetwork> wanted;
+  for (const auto& [id, known] : networks_) {
+    placement::WantedNetwork& network = wanted.emplace_back();
+    network = {.network = id, .bytes = known.bytes, .use = known.use.At(now), .max_replicas = 1};
+    if (use > 0) network.heat = network.use / use * replicas;
+    if (options_.replicate) {
+      network.max_replicas =
+          static_cast<int32_t>(std::clamp(network.use / kCopyWorth, 1.0, static_cast<double>(holders.size())));
     }
-    devices_[i].memory->SetElsewhere(std::move(elsewhere));
   }
+  return wanted;
 }
 
 bool DevicePlacer::Step() {
-  int64_t generation = 0;
+  std::vector<placement::Holder> holders;
+  std::vector<placement::WantedNetwork> wanted;
+  std::set<NetworkId> failed;
   {
     absl::MutexLock lock(&mutex_);
-    changed_ = false;
-    if (hosting_ > 0) return false;
-    generation = generation_;
+    holders = Holders();
+    wanted = Wanted(holders);
+    for (const auto& [id, known] : networks_) {
+      if (known.failed_until > clock_->Monotonic()) failed.insert(id);
+    }
   }
-  Snapshot snapshot = Look();
-  if (!Settle(generation, &snapshot)) return false;
-  MarkCopies(snapshot);
-  const PlacementDecision decision = DecidePlacement(snapshot.networks, snapshot.devices, options_.placement);
-  if (!decision.load) return false;
-  const PlacementLoad& load = *decision.load;
-  const absl::StatusOr<bool> loaded = devices_[load.device].memory->LoadAhead(load.network, load.evict);
-  if (loaded.ok()) {
-    if (*loaded) spdlog::info("loaded {} on device {} ahead: {}", Describe(load.network), load.device, decision.reason);
-    return *loaded;
+  const placement::Placement placement = placement::Place(holders, wanted, /*replicas=*/1);
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    const std::vector<NetworkId>& holding = holders[device].holding;
+    const std::set<NetworkId> keep(placement.assigned[device].begin(), placement.assigned[device].end());
+    for (const NetworkId& id : keep) {
+      if (std::binary_search(holding.begin(), holding.end(), id) || failed.contains(id)) continue;
+      const absl::StatusOr<bool> loaded = devices_[device]->LoadAhead(id, keep);
+      if (!loaded.ok()) {
+        spdlog::warn("cannot load {} ahead: {}", Describe(id), std::string(loaded.status().message()));
+        absl::MutexLock lock(&mutex_);
+        const auto known = networks_.find(id);
+        if (known != networks_.end()) known->second.failed_until = clock_->Monotonic() + kLoadBackoff;
+        return false;
+      }
+      if (!*loaded) continue;
+      spdlog::info("loaded {} on device {} ahead", Describe(id), device);
+      return true;
+    }
   }
-  spdlog::warn("cannot load {} ahead: {}", Describe(load.network), std::string(loaded.status().message()));
-  absl::MutexLock lock(&mutex_);
-  failed_until_[load.network] = clock_->Monotonic() + kLoadBackoff;
   return false;
 }
 
 void DevicePlacer::Work() {
-  const auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
-  const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || changed_; };
   for (;;) {
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&due));
-    }
-    while (Step()) {
-      absl::MutexLock lock(&mutex_);
-      if (stopping_) return;
-    }
+    const absl::Duration pause = Step() ? absl::ZeroDuration() : options_.interval;
     absl::MutexLock lock(&mutex_);
-    if (clock_->AwaitUntil(&mutex_, absl::Condition(&stopping), clock_->Monotonic() + options_.interval)) return;
+    if (clock_->AwaitUntil(&mutex_, absl::Condition(&stopping_), clock_->Monotonic() + pause)) return;
   }
 }
 
 NetworkMemoryStats DevicePlacer::stats() const {
   NetworkMemoryStats sum;
-  for (const Device& device : devices_) {
-    const NetworkMemoryStats stats = device.memory->stats();
+  std::map<NetworkId, int> copies;
+  for (const auto& memory : devices_) {
+    const NetworkMemoryStats stats = memory->stats();
     sum.budget_bytes += stats.budget_bytes;
     sum.resident_bytes += stats.resident_bytes;
     sum.networks = std::max(sum.networks, stats.networks);
@@ -183,12 +172,9 @@ NetworkMemoryStats DevicePlacer::stats() const {
     sum.loads += stats.loads;
     sum.loads_ahead += stats.loads_ahead;
     sum.evictions += stats.evictions;
-  }
-  std::map<NetworkId, int> copies;
-  const Snapshot snapshot = Look();
-  for (const PlacementDevice& device : snapshot.devices) {
-    for (const ResidentNetwork& copy : device.resident) {
-      if (++copies[copy.id] == 2) ++sum.replicated;
+    const auto hosted = memory->hosted();
+    for (const HostedNetwork& network : *hosted) {
+      if (network.resident && ++copies[network.id] == 2) ++sum.replicated;
     }
   }
   return sum;

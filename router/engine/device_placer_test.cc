@@ -29,14 +29,10 @@ std::shared_ptr<const Network> SomeNetwork() {
 
 class DevicePlacerTest : public ::testing::Test {
  protected:
-  void Make(int devices, int64_t budget, PlacementOptions options = {}) {
-    std::vector<DevicePlacer::Device> places;
-    for (int i = 0; i < devices; ++i) {
-      memories_.push_back(std::make_shared<NetworkMemory>(budget, &clock_));
-      places.push_back({.memory = memories_.back()});
-    }
+  void Make(int devices, int64_t budget, bool replicate = true) {
+    for (int i = 0; i < devices; ++i) memories_.push_back(std::make_shared<NetworkMemory>(budget, &clock_));
     placer_ = std::make_unique<DevicePlacer>(
-        DevicePlacerOptions{.placement = options, .interval = absl::ZeroDuration()}, std::move(places), &clock_);
+        DevicePlacerOptions{.replicate = replicate, .interval = absl::ZeroDuration()}, memories_, &clock_);
   }
   // Hosts experts of ten bytes, each loaded where it goes first; the devices.
   std::vector<size_t> Host(const std::vector<int32_t>& experts) {
@@ -92,9 +88,9 @@ TEST_F(DevicePlacerTest, EveryNetworkLiesOnOneDeviceFirst) {
 TEST_F(DevicePlacerTest, AHotNetworkIsLoadedAheadWhereThereIsRoom) {
   Make(2, 30);
   Host({0, 1, 2, 3});
-  placer_->Record(Expert(0), absl::Milliseconds(150));
-  EXPECT_FALSE(placer_->Step()) << "half of it is less than a load takes";
-  placer_->Record(Expert(0), absl::Milliseconds(150));
+  placer_->Record(Expert(0), absl::Milliseconds(900));
+  EXPECT_FALSE(placer_->Step()) << "half of it is not worth a load";
+  placer_->Record(Expert(0), absl::Milliseconds(200));
   EXPECT_TRUE(placer_->Step());
   EXPECT_FALSE(placer_->Step());
   EXPECT_THAT(On(0), ElementsAre(0, 2));
@@ -105,17 +101,25 @@ TEST_F(DevicePlacerTest, AHotNetworkIsLoadedAheadWhereThereIsRoom) {
   EXPECT_EQ(stats.loads, 5);
 }
 
+TEST_F(DevicePlacerTest, WithoutReplicasEveryNetworkLiesOnce) {
+  Make(2, 30, /*replicate=*/false);
+  Host({0, 1});
+  placer_->Record(Expert(0), absl::Seconds(20));
+  EXPECT_FALSE(placer_->Step());
+  EXPECT_EQ(placer_->stats().replicated, 0);
+}
+
 TEST_F(DevicePlacerTest, AColdOneMovesForAHotOnesCopy) {
   Make(2, 30);
   Host({0, 1, 2, 3, 4});
   ASSERT_THAT(On(0), ElementsAre(0, 2, 4));
   placer_->Record(Expert(1), absl::Seconds(20));
   ASSERT_TRUE(placer_->Step());
-  EXPECT_THAT(On(1), ElementsAre(0, 1, 3));
+  EXPECT_THAT(On(1), ElementsAre(1, 3, 4));
   ASSERT_TRUE(placer_->Step());
   EXPECT_FALSE(placer_->Step());
-  EXPECT_THAT(On(0), ElementsAre(1, 2, 4));
-  EXPECT_THAT(On(1), ElementsAre(0, 1, 3));
+  EXPECT_THAT(On(0), ElementsAre(0, 1, 2));
+  EXPECT_THAT(On(1), ElementsAre(1, 3, 4));
   EXPECT_EQ(placer_->stats().evictions, 1);
 }
 
@@ -134,18 +138,23 @@ TEST_F(DevicePlacerTest, UseFadesSoThatAHotterOneTakesTheCopysPlace) {
   EXPECT_THAT(On(1), ElementsAre(1, 2));
 }
 
-TEST_F(DevicePlacerTest, CopiesGiveWayToWhatABatchAsksFor) {
+TEST_F(DevicePlacerTest, ACopyGivesWayToWhatLiesNowhere) {
   Make(2, 20);
   Host({0, 1, 2});
-  ASSERT_THAT(On(1), ElementsAre(1));
   placer_->Record(Expert(0), absl::Seconds(20));
   ASSERT_TRUE(placer_->Step());
   ASSERT_FALSE(placer_->Step());
+  ASSERT_THAT(On(0), ElementsAre(0, 2));
   ASSERT_THAT(On(1), ElementsAre(0, 1));
-  // Expert 1 was not used for longest, but it lies nowhere else.
-  Announce(5);
-  ASSERT_TRUE(memories_[1]->Pin(Expert(5)).ok());
-  EXPECT_THAT(On(1), ElementsAre(1, 5));
+  // Expert 2 was not asked for longest, so it makes room for another one.
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(memories_[0]->Pin(Expert(0)).ok());
+  ASSERT_THAT(Host({5}), ElementsAre(0));
+  ASSERT_THAT(On(0), ElementsAre(0, 5));
+  EXPECT_TRUE(placer_->Step());
+  EXPECT_FALSE(placer_->Step());
+  EXPECT_EQ(placer_->stats().resident, 4);
+  EXPECT_EQ(placer_->stats().replicated, 0);
 }
 
 TEST_F(DevicePlacerTest, WhatABatchUsesIsNotReplaced) {

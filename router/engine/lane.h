@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/network_id.h"
 #include "router/engine/rows.h"
-#include "router/policy/network_id.h"
 
 namespace atl::router {
 

@@ -14,6 +14,7 @@
 #include "common/model/device.h"
 #include "common/model/fingerprint.h"
 #include "common/model/weights.h"
+#include "common/storage/model_folder.h"
 #include "fmt/format.h"
 #include "router/engine/hosted_networks.h"
 #include "router/engine/local_lane.h"
@@ -80,8 +81,11 @@ absl::Status CheckShape(const VersionFiles& files, int32_t expert, const model::
 // Reads, verifies and places one network. The weights are in memory once: their file is mapped.
 absl::StatusOr<std::shared_ptr<const Network>> ReadNetwork(const VersionFiles& files, int32_t expert,
                                                            const std::string& device) {
-  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointFile config_file, FindFile(files, expert, storage::kConfigFile));
-  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointFile weights_file, FindFile(files, expert, storage::kWeightsFile));
+  const auto find = [&](std::string_view name) {
+    return storage::FindNetworkFile(files.index, files.folder_uri, expert, name);
+  };
+  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointFile config_file, find(storage::kConfigFile));
+  ATOLL_ASSIGN_OR_RETURN(const storage::CheckpointFile weights_file, find(storage::kWeightsFile));
   const auto uri_of = [&](const storage::CheckpointFile& file) {
     return fmt::format("{}/{}", files.folder_uri, file.name);
   };
@@ -120,12 +124,12 @@ struct LocalExperts::Core {
   };
 
   Core(std::vector<Device> all, const DevicePlacerOptions& options, Clock* clock)
-      : clock(clock), devices(std::move(all)), placer(options, PlacesOf(devices), clock) {}
+      : clock(clock), devices(std::move(all)), placer(options, MemoriesOf(devices), clock) {}
 
-  static std::vector<DevicePlacer::Device> PlacesOf(const std::vector<Device>& devices) {
-    std::vector<DevicePlacer::Device> places;
-    for (const Device& device : devices) places.push_back({.memory = device.memory, .lanes = device.lanes});
-    return places;
+  static DevicePlacer::Memories MemoriesOf(const std::vector<Device>& devices) {
+    DevicePlacer::Memories memories;
+    for (const Device& device : devices) memories.push_back(device.memory);
+    return memories;
   }
   absl::StatusOr<LocalLane::Computed> Evaluate(const Device& device, const Evaluation& evaluation);
 

@@ -1,6 +1,6 @@
 // Experts and router networks in this process: on every device as many as its memory budget allows, evaluated by the
 // lanes of a device that share them. Of several devices each network lies on one, and those that are used most on more
-// (device_placement.h). Knows no LibTorch, so that a server of experts can host it.
+// (device_placer.h). Knows no LibTorch, so that a server of experts can host it.
 #pragma once
 
 #include <cstdint>

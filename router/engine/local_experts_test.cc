@@ -225,7 +225,7 @@ class TwoDevicesTest : public LocalExpertsTest {
     return LocalExperts::Create({.device = "cpu:0,cpu:1",
                                  .threads = 2,
                                  .memory_budget_bytes = budget,
-                                 .placer = {.placement = {.replicate = replicate}, .interval = absl::Milliseconds(1)}},
+                                 .placer = {.replicate = replicate, .interval = absl::Milliseconds(1)}},
                                 Clock::Real())
         .value();
   }

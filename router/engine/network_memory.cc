@@ -1,8 +1,10 @@
 #include "router/engine/network_memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
@@ -10,8 +12,10 @@
 namespace atl::router {
 
 absl::Status NetworkMemory::Host(const NetworkId& id, int64_t bytes, Load load) {
-  if (DecideResidency(bytes, {}, budget_).action == ResidencyAction::kRefuse) {
-    return DoesNotFitStatus(id, bytes, budget_);
+  if (budget_ > 0 && bytes > budget_) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "EXPERT_DOES_NOT_FIT",
+                     fmt::format("{}: expected a memory budget of at least {} bytes for its weights, found {}",
+                                 Describe(id), bytes, budget_));
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -51,44 +55,33 @@ void NetworkMemory::Erase(const NetworkId& id, bool whatever_times) {
   watchers_.Notify();
 }
 
-absl::StatusOr<NetworkMemory::Turn> NetworkMemory::NextTurn(const NetworkId& id, int64_t ticket,
-                                                            std::vector<std::shared_ptr<const Network>>* evicted) {
-  const auto hosted = hosted_.find(id);
-  if (hosted == hosted_.end()) {
-    return MakeError(absl::StatusCode::kNotFound, "NETWORK_NOT_HOSTED",
-                     fmt::format("{} is not hosted here", Describe(id)));
-  }
-  // Who waits for room comes first, or those who find theirs in memory would keep it for ever.
-  if (!waiting_.empty() && waiting_.front() != ticket) return Turn::kWait;
-  if (const auto entry = entries_.find(id); entry != entries_.end()) {
-    return entry->second.network != nullptr ? Turn::kTake : Turn::kWait;
-  }
-  std::vector<ResidentNetwork> resident;
+bool NetworkMemory::Reserve(const NetworkId& id, const std::set<NetworkId>* keep, Evicted* evicted) {
+  const int64_t bytes = hosted_.at(id).bytes;
+  int64_t missing = bytes - (budget_ > 0 ? budget_ : std::numeric_limits<int64_t>::max());
+  int64_t evictable = 0;
+  std::vector<std::pair<absl::Duration, NetworkId>> unused;
   for (const auto& [other, entry] : entries_) {
-    resident.push_back({.id = other,
-                        .bytes = entry.bytes,
-                        .pins = entry.pins,
-                        .last_used = entry.last_used,
-                        .elsewhere = elsewhere_.contains(other),
-                        .unasked = entry.unasked});
+    missing += entry.bytes;
+    if (entry.pins > 0) continue;
+    const auto hosted = hosted_.find(other);
+    const bool expected = hosted != hosted_.end() && hosted->second.expected > 0;
+    if (keep != nullptr && (expected || keep->contains(other))) continue;
+    evictable += entry.bytes;
+    unused.emplace_back(entry.last_used, other);
   }
-  const ResidencyDecision decision = DecideResidency(hosted->second.bytes, resident, budget_);
-  if (decision.action == ResidencyAction::kRefuse) return DoesNotFitStatus(id, hosted->second.bytes, budget_);
-  if (decision.action == ResidencyAction::kWait) {
-    if (waiting_.empty()) waiting_.push_back(ticket);
-    return Turn::kWait;
+  if (missing > evictable) return false;
+  std::sort(unused.begin(), unused.end());
+  for (const auto& [last_used, other] : unused) {
+    if (missing <= 0) break;
+    const auto entry = entries_.find(other);
+    missing -= entry->second.bytes;
+    evicted->push_back(std::move(entry->second.network));
+    entries_.erase(entry);
+    ++evictions_;
   }
-  for (const NetworkId& other : decision.evict) Evict(other, evicted);
-  entries_[id] = {.bytes = hosted->second.bytes, .pins = 1, .last_used = clock_->Monotonic()};
+  entries_[id] = {.bytes = bytes, .pins = 1};
   if (!evicted->empty()) RefreshHosted();
-  return Turn::kLoad;
-}
-
-void NetworkMemory::Evict(const NetworkId& id, std::vector<std::shared_ptr<const Network>>* evicted) {
-  const auto entry = entries_.find(id);
-  evicted->push_back(std::move(entry->second.network));
-  entries_.erase(entry);
-  ++evictions_;
+  return true;
 }
 
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::Pin(const NetworkId& id) {
@@ -100,44 +93,53 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::PinForCheck(const 
 }
 
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::PinOrLoad(const NetworkId& id, bool asked) {
-  std::vector<std::shared_ptr<const Network>> evicted;
+  Evicted evicted;
   Load load;
   {
     absl::MutexLock lock(&mutex_);
     const int64_t ticket = ++tickets_;
+    const absl::Cleanup leave = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      if (first_waiting_ != ticket) return;
+      first_waiting_ = 0;
+      ++changes_;
+    };
     while (true) {
-      const absl::StatusOr<Turn> turn = NextTurn(id, ticket, &evicted);
-      if (!turn.ok() || *turn != Turn::kWait) LeaveQueue(ticket);
-      ATOLL_RETURN_IF_ERROR(turn.status());
-      if (*turn == Turn::kTake) return PinnedLocked(id, asked);
-      if (*turn == Turn::kLoad) {
-        load = hosted_.at(id).load;
-        break;
+      const auto hosted = hosted_.find(id);
+      if (hosted == hosted_.end()) {
+        return MakeError(absl::StatusCode::kNotFound, "NETWORK_NOT_HOSTED",
+                         fmt::format("{} is not hosted here", Describe(id)));
+      }
+      // The caller that waits for room comes first, or those that find theirs in memory would keep it for ever.
+      if (first_waiting_ == 0 || first_waiting_ == ticket) {
+        const auto entry = entries_.find(id);
+        if (entry != entries_.end() && entry->second.network != nullptr) return PinnedLocked(id, asked);
+        if (entry == entries_.end()) {
+          if (Reserve(id, /*keep=*/nullptr, &evicted)) {
+            load = hosted->second.load;
+            break;
+          }
+          first_waiting_ = ticket;
+        }
       }
       const auto changed = [this, seen = changes_]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return changes_ != seen; };
       mutex_.Await(absl::Condition(&changed));
     }
   }
-  if (!evicted.empty()) watchers_.Notify();
-  // What gives way is gone before its successor comes: the two are never in memory together.
-  evicted.clear();
-  return LoadReserved(id, load, asked);
+  return LoadReserved(id, load, asked, std::move(evicted));
 }
 
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const NetworkId& id, const Load& load,
-                                                                           bool asked) {
-  const absl::Duration start = clock_->Monotonic();
+                                                                           bool asked, Evicted evicted) {
+  if (!evicted.empty()) watchers_.Notify();
+  // What gives way is gone before its successor comes: the two are never in memory together.
+  evicted.clear();
   absl::StatusOr<std::shared_ptr<const Network>> network = load();
-  const absl::Duration took = clock_->Monotonic() - start;
   std::shared_ptr<const Network> pinned;
   {
     absl::MutexLock lock(&mutex_);
     ++changes_;
     const auto entry = entries_.find(id);
     if (network.ok()) {
-      if (const auto hosted = hosted_.find(id); hosted != hosted_.end()) hosted->second.load_time = took;
-      loading_time_ += took;
-      loaded_bytes_ += entry->second.bytes;
       entry->second.network = *std::move(network);
       pinned = PinnedLocked(id, asked);
       --entry->second.pins;  // that of the reservation
@@ -154,9 +156,8 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const
 
 std::shared_ptr<const Network> NetworkMemory::PinnedLocked(const NetworkId& id, bool asked) {
   Entry& entry = entries_.at(id);
-  entry.unasked = entry.unasked && !asked;
   ++entry.pins;
-  entry.last_used = clock_->Monotonic();
+  if (asked) entry.last_used = clock_->Monotonic();
   return {entry.network.get(), [self = shared_from_this(), id](const Network*) { self->Unpin(id); }};
 }
 
@@ -164,7 +165,6 @@ void NetworkMemory::Unpin(const NetworkId& id) {
   std::shared_ptr<const Network> freed;  // without the lock
   absl::MutexLock lock(&mutex_);
   const auto entry = entries_.find(id);
-  entry->second.last_used = clock_->Monotonic();
   ++changes_;
   if (--entry->second.pins > 0 || hosted_.contains(id)) return;
   freed = std::move(entry->second.network);
@@ -193,52 +193,25 @@ void NetworkMemory::Arrived(const NetworkId& id) {
   watchers_.Notify();
 }
 
-absl::StatusOr<bool> NetworkMemory::LoadAhead(const NetworkId& id, std::span<const NetworkId> evict) {
-  std::vector<std::shared_ptr<const Network>> evicted;
+absl::StatusOr<bool> NetworkMemory::LoadAhead(const NetworkId& id, const std::set<NetworkId>& keep) {
+  Evicted evicted;
   Load load;
   {
     absl::MutexLock lock(&mutex_);
     const auto hosted = hosted_.find(id);
-    if (hosted == hosted_.end() || entries_.contains(id) || !waiting_.empty()) return false;
-    int64_t held = hosted->second.bytes;
-    for (const auto& [other, entry] : entries_) held += entry.bytes;
-    for (const NetworkId& other : evict) {
-      const auto entry = entries_.find(other);
-      if (entry == entries_.end()) continue;
-      const auto expected = hosted_.find(other);
-      if (entry->second.pins > 0 || (expected != hosted_.end() && expected->second.expected > 0)) return false;
-      held -= entry->second.bytes;
-    }
-    if (budget_ > 0 && held > budget_) return false;
-    for (const NetworkId& other : evict) {
-      if (entries_.contains(other)) Evict(other, &evicted);
-    }
-    entries_[id] = {.bytes = hosted->second.bytes, .pins = 1, .last_used = clock_->Monotonic()};
-    if (!evicted.empty()) RefreshHosted();
+    if (hosted == hosted_.end() || entries_.contains(id) || first_waiting_ != 0) return false;
+    if (!Reserve(id, &keep, &evicted)) return false;
     load = hosted->second.load;
   }
-  if (!evicted.empty()) watchers_.Notify();
-  evicted.clear();
-  ATOLL_RETURN_IF_ERROR(LoadReserved(id, load, /*asked=*/true).status());
+  ATOLL_RETURN_IF_ERROR(LoadReserved(id, load, /*asked=*/true, std::move(evicted)).status());
   absl::MutexLock lock(&mutex_);
   ++loads_ahead_;
   return true;
 }
 
-void NetworkMemory::SetElsewhere(std::set<NetworkId> elsewhere) {
-  absl::MutexLock lock(&mutex_);
-  elsewhere_ = std::move(elsewhere);
-}
-
 bool NetworkMemory::InMemory(const NetworkId& id) const {
   const auto entry = entries_.find(id);
   return entry != entries_.end() && entry->second.network != nullptr;
-}
-
-void NetworkMemory::LeaveQueue(int64_t ticket) {
-  if (waiting_.empty() || waiting_.front() != ticket) return;
-  waiting_.pop_front();
-  ++changes_;
 }
 
 void NetworkMemory::RefreshHosted() {
@@ -264,28 +237,6 @@ NetworkMemoryStats NetworkMemory::stats() const {
                            .evictions = evictions_};
   for (const auto& [id, entry] : entries_) stats.resident_bytes += entry.bytes;
   return stats;
-}
-
-NetworkMemoryView NetworkMemory::view() const {
-  absl::MutexLock lock(&mutex_);
-  NetworkMemoryView view;
-  std::map<NetworkId, ResidentNetwork> resident;
-  for (const auto& [id, entry] : entries_) {
-    resident[id] = {.id = id, .bytes = entry.bytes, .pins = entry.pins, .last_used = entry.last_used};
-  }
-  const absl::Duration per_byte =
-      loaded_bytes_ > 0 ? loading_time_ / static_cast<double>(loaded_bytes_) : absl::ZeroDuration();
-  for (const auto& [id, hosted] : hosted_) {
-    const bool measured = hosted.load_time > absl::ZeroDuration();
-    view.hosted.push_back({.id = id,
-                           .bytes = hosted.bytes,
-                           .load_time = measured ? hosted.load_time : per_byte * static_cast<double>(hosted.bytes)});
-    if (hosted.expected == 0) continue;
-    ResidentNetwork& coming = resident.try_emplace(id, ResidentNetwork{.id = id, .bytes = hosted.bytes}).first->second;
-    coming.pins += hosted.expected;
-  }
-  for (const auto& [id, network] : resident) view.resident.push_back(network);
-  return view;
 }
 
 }  // namespace atl::router

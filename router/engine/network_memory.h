@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
-#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,9 +13,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/network_id.h"
 #include "router/engine/lane.h"
 #include "router/engine/watchers.h"
-#include "router/policy/residency.h"
 
 namespace atl::router {
 
@@ -34,19 +32,8 @@ struct NetworkMemoryStats {
   int64_t replicated = 0;  // networks that lie on several devices
 };
 
-// One moment of a NetworkMemory.
-struct NetworkMemoryView {
-  struct Hosted {
-    NetworkId id;
-    int64_t bytes = 0;
-    absl::Duration load_time;  // of the last load here; before one, as long as others took by bytes
-  };
-  std::vector<Hosted> hosted;  // ascending
-  // In memory or to come: then they count as pinned.
-  std::vector<ResidentNetwork> resident;  // ascending
-};
-
-// Thread-safe. Always owned by a shared_ptr: what is pinned keeps it.
+// Thread-safe. Always owned by a shared_ptr: what is pinned keeps it. Where the budget is full, the network that
+// batches have not asked for longest is evicted, and never one that is pinned.
 class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
  public:
   using Load = std::function<absl::StatusOr<std::shared_ptr<const Network>>()>;
@@ -75,51 +62,44 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   void Expect(const NetworkId& id);
   void Arrived(const NetworkId& id);
 
-  // Loads a network that nobody has asked for, once `evict` is gone from here. False when that cannot be now: it is
-  // there already, one of `evict` is in use, there is too little room, or batches wait for room. Blocks while it loads,
-  // and nobody else but who pins this network. Or the error of its load.
-  absl::StatusOr<bool> LoadAhead(const NetworkId& id, std::span<const NetworkId> evict);
-  // What lies on other devices too gives way first.
-  void SetElsewhere(std::set<NetworkId> elsewhere);
+  // Loads a network that no batch has asked for. False when that cannot be now: it is there already, batches wait for
+  // room, or there is too little of it without evicting what is in `keep`, in use or expected. Blocks while it loads,
+  // as does any caller that pins this network. Or the error of its load.
+  absl::StatusOr<bool> LoadAhead(const NetworkId& id, const std::set<NetworkId>& keep);
 
   // Of ExpertLane.
   std::shared_ptr<const std::vector<HostedNetwork>> hosted() const;
   Watchers& watchers() { return watchers_; }
   NetworkMemoryStats stats() const;
-  NetworkMemoryView view() const;
 
  private:
   struct Hosted {
     int64_t bytes = 0;
     Load load;
-    int32_t times = 0;         // Host without Forget
-    int32_t expected = 0;      // Expect without Arrived
-    absl::Duration load_time;  // zero before a load
+    int32_t times = 0;     // Host without Forget
+    int32_t expected = 0;  // Expect without Arrived
   };
   struct Entry {
     std::shared_ptr<const Network> network;  // null while it is loaded
     int64_t bytes = 0;
     int32_t pins = 0;
-    absl::Duration last_used;
-    bool unasked = true;  // by a batch
+    absl::Duration last_used = -absl::InfiniteDuration();  // by a batch
   };
+  using Evicted = std::vector<std::shared_ptr<const Network>>;
 
-  enum class Turn { kTake, kLoad, kWait };
-  // What a caller of Pin does next; of kLoad the room is reserved and what gives way is in `evicted`.
-  absl::StatusOr<Turn> NextTurn(const NetworkId& id, int64_t ticket,
-                                std::vector<std::shared_ptr<const Network>>* evicted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const Network>> PinOrLoad(const NetworkId& id, bool asked);
-  // Loads into the reserved room, without the lock.
-  absl::StatusOr<std::shared_ptr<const Network>> LoadReserved(const NetworkId& id, const Load& load, bool asked);
+  // Reserves room for a network that is not in memory, pinned once; what gives way for it is in `evicted`. False when
+  // there is too little: all else is pinned or, for a load ahead, in `keep` or expected.
+  bool Reserve(const NetworkId& id, const std::set<NetworkId>* keep, Evicted* evicted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Loads into the reserved room, once what gave way is gone, without the lock.
+  absl::StatusOr<std::shared_ptr<const Network>> LoadReserved(const NetworkId& id, const Load& load, bool asked,
+                                                              Evicted evicted);
   std::shared_ptr<const Network> PinnedLocked(const NetworkId& id, bool asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unpin(const NetworkId& id);
   void Erase(const NetworkId& id, bool whatever_times);
-  void LeaveQueue(int64_t ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefreshHosted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool InMemory(const NetworkId& id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Evict(const NetworkId& id, std::vector<std::shared_ptr<const Network>>* evicted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t budget_;
   Clock* const clock_;
@@ -127,16 +107,13 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   mutable absl::Mutex mutex_;
   std::map<NetworkId, Hosted> hosted_ ABSL_GUARDED_BY(mutex_);
   std::map<NetworkId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  // Who waits for room, in order.
-  std::deque<int64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  // The caller that waits for room, before which no other gets any; 0: none.
+  int64_t first_waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t tickets_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // wakes those who wait
   int64_t loads_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t loads_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t loaded_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Duration loading_time_ ABSL_GUARDED_BY(mutex_);  // of all loads
   int64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<NetworkId> elsewhere_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::vector<HostedNetwork>> list_ ABSL_GUARDED_BY(mutex_) =
       std::make_shared<std::vector<HostedNetwork>>();
 };

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "router/policy/network_id.h"
+#include "common/base/network_id.h"
 #include "router/policy/request.h"
 
 namespace atl::router {

@@ -31,11 +31,7 @@ absl::StatusOr<std::shared_ptr<const VersionFiles>> OpenVersion(storage::BlobSto
                                                                 const std::string& folder_uri,
                                                                 const std::string& digest);
 
-// The index's entry of a network's config.json or weights; `expert` may be kRouterNetwork. DATA_LOSS with reason
-// MODEL_FILE_MISSING.
-absl::StatusOr<storage::CheckpointFile> FindFile(const VersionFiles& files, int32_t expert, const std::string& name);
-
-// What a network's weights take in memory.
+// What a network's weights take in memory. DATA_LOSS with reason MODEL_FILE_MISSING.
 absl::StatusOr<int64_t> WeightBytes(const VersionFiles& files, int32_t expert);
 
 }  // namespace atl::router

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/network_id.h"
 #include "router/policy/cost_estimates.h"
-#include "router/policy/network_id.h"
 
 namespace atl::router {
 

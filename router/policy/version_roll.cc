@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/network_id.h"
 #include "fmt/format.h"
-#include "router/policy/network_id.h"
 
 namespace atl::router {
 namespace {

@@ -34,7 +34,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodeRequest(int64_t id, const std::shared_ptr
   }
   DenoiseRequest fields;
   fields.set_id(id);
-  *fields.mutable_network() = wire::NetworkToProto(evaluation->network);
+  *fields.mutable_network() = wire::ToProto(evaluation->network);
   fields.set_rows(static_cast<int32_t>(rows.count));
   fields.set_channels(evaluation->channels);
   fields.set_height(evaluation->height);
@@ -74,7 +74,7 @@ std::vector<HostedNetwork> ReadyNetworks(const atlpb::expert::v1::ListNetworksRe
   std::vector<HostedNetwork> ready;
   for (const atlpb::expert::v1::HostedNetwork& entry : hosting.networks()) {
     if (entry.state() != atlpb::expert::v1::HostedNetwork::STATE_READY) continue;
-    ready.push_back({.id = wire::NetworkFromProto<NetworkId>(entry.network()), .resident = true});
+    ready.push_back({.id = wire::FromProto(entry.network()), .resident = true});
   }
   std::sort(ready.begin(), ready.end(), [](const HostedNetwork& a, const HostedNetwork& b) { return a.id < b.id; });
   return ready;

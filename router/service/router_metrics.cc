@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "common/base/network_id.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
-#include "router/policy/network_id.h"
 
 namespace atl::router {
 namespace {

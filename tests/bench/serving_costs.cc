@@ -121,8 +121,8 @@ absl::StatusOr<CostCurve> MeasureLaneCosts(const std::vector<std::shared_ptr<rou
     curve.expert.push_back(SecondsPerRow(threads, batches, rows, [&](int thread, int batch) {
       evaluate(thread, (batch * threads + thread) % info.experts, rows);
     }));
-    curve.router.push_back(SecondsPerRow(threads, batches, rows,
-                                         [&](int thread, int) { evaluate(thread, router::kRouterNetwork, rows); }));
+    curve.router.push_back(
+        SecondsPerRow(threads, batches, rows, [&](int thread, int) { evaluate(thread, kRouterNetwork, rows); }));
   }
   if (failed > 0) return absl::InternalError("a lane did not answer");
   return curve;

@@ -32,11 +32,9 @@ std::vector<TimedRequest> SkewedLoad(int experts, Requests* requests) {
 }
 
 absl::StatusOr<std::unique_ptr<Serving>> OnTwo(Published* published, int64_t budget, bool replicate) {
-  return Serving::StartOn(published->store.get(), published->uri, published->digest,
-                          {.device = "cpu:0,cpu:1",
-                           .threads = kLanes,
-                           .memory_budget_bytes = budget,
-                           .placer = {.placement = {.replicate = replicate}}});
+  return Serving::StartOn(
+      published->store.get(), published->uri, published->digest,
+      {.device = "cpu:0,cpu:1", .threads = kLanes, .memory_budget_bytes = budget, .placer = {.replicate = replicate}});
 }
 
 }  // namespace
@@ -46,7 +44,7 @@ absl::Status RunDevices(const Settings& settings, Published* published) {
   ATOLL_ASSIGN_OR_RETURN(const auto files,
                          router::OpenVersion(published->store.get(), published->uri, published->digest));
   ATOLL_ASSIGN_OR_RETURN(const int64_t expert_bytes, router::WeightBytes(*files, 0));
-  ATOLL_ASSIGN_OR_RETURN(const int64_t router_bytes, router::WeightBytes(*files, router::kRouterNetwork));
+  ATOLL_ASSIGN_OR_RETURN(const int64_t router_bytes, router::WeightBytes(*files, kRouterNetwork));
   const int64_t budget = (experts * 5 + 7) / 8 * expert_bytes + router_bytes;  // five of eight
   std::map<std::string, std::unique_ptr<Serving>> rivals;
   ATOLL_ASSIGN_OR_RETURN(rivals["once"], OnTwo(published, budget, /*replicate=*/false));

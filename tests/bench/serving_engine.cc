@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Serving>> Serving::StartApart(storage::BlobStore*
   for (size_t i = 0; i < experts.size(); ++i) {
     ATOLL_ASSIGN_OR_RETURN(auto local, router::LocalExperts::Create({.threads = 1}, Clock::Real()));
     for (const int32_t expert : experts[i]) ATOLL_RETURN_IF_ERROR(local->Load(files, expert));
-    ATOLL_RETURN_IF_ERROR(local->Load(files, router::kRouterNetwork));
+    ATOLL_RETURN_IF_ERROR(local->Load(files, kRouterNetwork));
     serving->engine_.AddLane(std::make_shared<RenamedLane>(std::to_string(i), local->lanes()[0]));
     serving->local_.push_back(std::move(local));
   }

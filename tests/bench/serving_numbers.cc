@@ -59,7 +59,7 @@ absl::StatusOr<std::string> Probe(Published* published) {
   for (int32_t network = 0; network <= model.experts; ++network) {
     auto batch = std::make_shared<router::Evaluation>();
     batch->id = network + 1;
-    batch->network = version->network(network == model.experts ? router::kRouterNetwork : network);
+    batch->network = version->network(network == model.experts ? kRouterNetwork : network);
     batch->channels = model.channels;
     batch->height = model.side;
     batch->width = model.side;

@@ -31,7 +31,6 @@ using router::Evaluation;
 using router::EvaluationAnswer;
 using router::ExpertLane;
 using router::HostedNetwork;
-using router::NetworkId;
 using router::RemoteLane;
 using worker::ExpertService;
 using worker::FakeLane;
@@ -65,7 +64,7 @@ class ServedLanes {
       for (const HostedNetwork& network : *lane->hosted()) networks[network.id] = true;
     }
     for (const auto& [id, ready] : networks) {
-      hosting.networks.push_back({.id = id, .state = worker::HostedState::State::kReady});
+      hosting.networks.push_back({.network = id, .state = placement::NetworkState::kReady});
     }
     return hosting;
   }
@@ -171,9 +170,9 @@ TEST(ExpertStream, ARemoteLaneAnswersAsTheLaneBehindTheServer) {
                                              .max_batch_values = router::kMaxBatchValues,
                                              .fingerprint = "f"}));
 
-  for (const int32_t expert : {router::kRouterNetwork, 0, 1}) {
+  for (const int32_t expert : {kRouterNetwork, 0, 1}) {
     for (const bool guided : {false, true}) {
-      if (guided && expert == router::kRouterNetwork) continue;
+      if (guided && expert == kRouterNetwork) continue;
       // Large enough to come in many pieces.
       auto batch = std::make_shared<Evaluation>(*Batch(5, Expert(expert), 5000));
       if (guided) batch->rows.null_classes.assign(5000, 3);

@@ -480,7 +480,7 @@ class Serving {
   // Every network's answers on the lane equal the processor's to `tolerance` of the largest.
   absl::Status Compare(const char* name, router::ExpertLane& lane, double tolerance) const {
     double worst = 0;
-    for (int32_t expert = router::kRouterNetwork; expert < files_->index.experts; ++expert) {
+    for (int32_t expert = kRouterNetwork; expert < files_->index.experts; ++expert) {
       for (const int64_t rows : {1, 5, 64}) {
         ATOLL_ASSIGN_OR_RETURN(const std::vector<float> expected, Answer(*processor_->lanes()[0], Of(expert, rows)));
         ATOLL_ASSIGN_OR_RETURN(const std::vector<float> found, Answer(lane, Of(expert, rows)));

@@ -116,7 +116,7 @@ class ExpertServerTest : public testing::Test {
     return image;
   }
 
-  std::shared_ptr<const Evaluation> Batch(const router::NetworkId& network, bool guided) {
+  std::shared_ptr<const Evaluation> Batch(const NetworkId& network, bool guided) {
     auto batch = std::make_shared<Evaluation>();
     batch->id = ++last_batch_;
     batch->network = network;
@@ -151,10 +151,10 @@ TEST_F(ExpertServerTest, TwoServersAnswerAsThisProcessAndOneComesBack) {
   const auto files = router::OpenVersion(store_.get(), store_->root(), "").value();
   const auto local = router::LocalExperts::Create({}, Clock::Real()).value();
   const auto hosted = local->Host(files).value();
-  for (const int32_t expert : {router::kRouterNetwork, 0, 1, 2}) {
+  for (const int32_t expert : {kRouterNetwork, 0, 1, 2}) {
     ExpertLane* const remote = expert == 0 || expert == 1 ? &a_lane : &b_lane;
     for (const bool guided : {false, true}) {
-      if (guided && expert == router::kRouterNetwork) continue;
+      if (guided && expert == kRouterNetwork) continue;
       const auto batch = Batch(hosted->network(expert), guided);
       const auto expected = Ask(local->lanes()[0].get(), batch);
       const auto found = Ask(remote, batch);
@@ -166,7 +166,7 @@ TEST_F(ExpertServerTest, TwoServersAnswerAsThisProcessAndOneComesBack) {
   }
   // What the other server hosts, another version's weights, and rows of another shape.
   EXPECT_EQ(ErrorReason(Ask(&a_lane, Batch(hosted->network(2), false)).status()), "NETWORK_NOT_HOSTED");
-  router::NetworkId other = hosted->network(0);
+  NetworkId other = hosted->network(0);
   other.digest = std::string(64, '0');
   EXPECT_EQ(ErrorReason(Ask(&a_lane, Batch(other, false)).status()), "NETWORK_NOT_HOSTED");
 

@@ -1,7 +1,6 @@
 #include "worker/service/expert_server.h"
 
 #include <charconv>
-#include <filesystem>
 #include <utility>
 
 #include "common/base/errors.h"
@@ -9,6 +8,7 @@
 #include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
 #include "common/storage/existing_store.h"
+#include "common/storage/model_folder.h"
 #include "fmt/format.h"
 #include "router/engine/version_files.h"
 #include "spdlog/spdlog.h"
@@ -46,7 +46,7 @@ absl::Status CheckSource(const ExpertServerOptions& options) {
 absl::StatusOr<std::vector<int32_t>> ParseNetworks(const std::vector<std::string>& names) {
   std::vector<int32_t> networks;
   for (const std::string& name : names) {
-    int32_t expert = router::kRouterNetwork;
+    int32_t expert = kRouterNetwork;
     const char* const end = name.data() + name.size();
     const auto parsed = std::from_chars(name.data(), end, expert);
     const bool number = parsed.ec == std::errc() && parsed.ptr == end && expert >= 0;
@@ -54,23 +54,17 @@ absl::StatusOr<std::vector<int32_t>> ParseNetworks(const std::vector<std::string
       return FieldError("--experts", "UNKNOWN_NETWORK",
                         fmt::format("expected numbers of experts or '{}', found '{}'", kRouterName, name));
     }
-    networks.push_back(number ? expert : router::kRouterNetwork);
+    networks.push_back(number ? expert : kRouterNetwork);
   }
   return networks;
 }
 
 absl::Status ExpertServer::HostFolder(const ExpertServerOptions& options) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::canonical(options.model_dir, error);
-  if (error) {
-    return MakeError(
-        absl::StatusCode::kNotFound, "MODEL_FOLDER_NOT_FOUND",
-        fmt::format("expected a folder with model_index.json, found no '{}': {}", options.model_dir, error.message()));
-  }
-  ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path.string()));
+  ATOLL_ASSIGN_OR_RETURN(const std::string path, storage::FindModelFolder(options.model_dir));
+  ATOLL_ASSIGN_OR_RETURN(store_, storage::BlobStore::Open("file://" + path));
   ATOLL_ASSIGN_OR_RETURN(const auto files, router::OpenVersion(store_.get(), store_->root(), /*digest=*/""));
   std::vector<int32_t> networks = options.networks;
-  for (int32_t expert = router::kRouterNetwork; options.networks.empty() && expert < files->index.experts; ++expert) {
+  for (int32_t expert = kRouterNetwork; options.networks.empty() && expert < files->index.experts; ++expert) {
     networks.push_back(expert);
   }
   std::vector<AssignedNetwork> assigned;
@@ -128,7 +122,7 @@ absl::Status ExpertServer::Listen(const ExpertServerOptions& options) {
 void ExpertServer::MakeKeeper() {
   keeper_ = std::make_unique<HostingKeeper>(
       HostingKeeper::Calls{.load = [this](const AssignedNetwork& network) { return Load(network); },
-                           .drop = [this](const router::NetworkId& id) { local_->Forget(id); },
+                           .drop = [this](const NetworkId& id) { local_->Forget(id); },
                            .changed =
                                [this] {
                                  if (heartbeat_ != nullptr) heartbeat_->HostingChanged();
@@ -189,10 +183,10 @@ Hosting ExpertServer::hosting() const {
   absl::MutexLock lock(&mutex_);
   if (leaving_) return hosting;
   hosting.networks = keeper_->hosted();
-  for (HostedState& network : hosting.networks) {
-    if (network.state != HostedState::State::kReady || local_->Hosts(network.id)) continue;
-    network.state = HostedState::State::kLoading;
-    keeper_->LoadAgain(network.id);
+  for (placement::HostedNetwork& network : hosting.networks) {
+    if (network.state != placement::NetworkState::kReady || local_->Hosts(network.network)) continue;
+    network.state = placement::NetworkState::kLoading;
+    keeper_->LoadAgain(network.network);
   }
   return hosting;
 }

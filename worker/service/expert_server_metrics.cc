@@ -3,21 +3,22 @@
 #include <algorithm>
 #include <string>
 
+#include "common/base/network_id.h"
 #include "common/rpc/status.h"
 #include "fmt/format.h"
-#include "router/policy/network_id.h"
 
 namespace atl::worker {
 namespace {
 
-using State = HostedState::State;
+using State = placement::NetworkState;
 
 constexpr char kNetworks[] = "atoll_expert_server_networks";
 constexpr char kNetworksHelp[] = "Networks that this server is to host, by state.";
 
 double Count(const Hosting& hosting, State state) {
-  return static_cast<double>(std::count_if(hosting.networks.begin(), hosting.networks.end(),
-                                           [&](const HostedState& network) { return network.state == state; }));
+  return static_cast<double>(
+      std::count_if(hosting.networks.begin(), hosting.networks.end(),
+                    [&](const placement::HostedNetwork& network) { return network.state == state; }));
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ void ExpertServerMetrics::OnBatch(const BatchEnd& batch) {
   const int32_t expert = batch.network.expert;
   const metrics::Labels network = {
       {"model", batch.network.model},
-      {"expert", expert == router::kRouterNetwork ? std::string("router") : fmt::format("{}", expert)}};
+      {"expert", expert == kRouterNetwork ? std::string("router") : fmt::format("{}", expert)}};
   registry_
       ->AddHistogram("atoll_expert_server_batch_rows", "Rows of one network's batch.",
                      {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}, network)

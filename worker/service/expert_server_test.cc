@@ -45,7 +45,7 @@ class ExpertServerTest : public testing::Test {
       state->to_assign.clear();
       for (const int32_t expert : experts) {
         atlpb::serving::v1::AssignedNetwork network;
-        *network.mutable_network() = wire::NetworkToProto(files_->network(expert));
+        *network.mutable_network() = wire::ToProto(files_->network(expert));
         network.set_uri(uri);
         state->to_assign.push_back(network);
       }
@@ -154,7 +154,7 @@ TEST_F(ExpertServerTest, WhatCannotBeServedIsRefusedByItsFlag) {
 TEST(ExpertServerMetrics, CountsBatchesByOutcomeAndNetworksThatAnswered) {
   const auto registry = metrics::Registry::Create("test");
   ExpertServerMetrics metrics(registry.get());
-  const router::NetworkId expert{.model = "tiny", .version = "v1", .expert = 1};
+  const NetworkId expert{.model = "tiny", .version = "v1", .expert = 1};
   metrics.OnBatch({.network = expert, .rows = 5, .compute_time = absl::Milliseconds(20)});
   metrics.OnBatch({.network = {.model = "guessed"}, .rows = 1, .outcome = absl::StatusCode::kNotFound});
   metrics.OnLoadFailed();
@@ -163,7 +163,7 @@ TEST(ExpertServerMetrics, CountsBatchesByOutcomeAndNetworksThatAnswered) {
   ExpertService service(
       {}, {}, [] { return Hosting(); }, Clock::Real());
   Hosting hosting;
-  hosting.networks = {{.state = HostedState::State::kReady}, {.state = HostedState::State::kLoading}};
+  hosting.networks = {{.state = placement::NetworkState::kReady}, {.state = placement::NetworkState::kLoading}};
   metrics.Refresh(hosting, {.resident_bytes = 77, .loads = 3}, service);
   metrics.Refresh(hosting, {.resident_bytes = 77, .loads = 4}, service);
   const std::string text = registry->Text();

@@ -5,7 +5,6 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/status.h"
-#include "common/rpc/status_proto.h"
 #include "common/wire/network_wire.h"
 #include "fmt/format.h"
 
@@ -15,18 +14,6 @@ namespace {
 namespace pb = atlpb::expert::v1;
 
 using Frame = grpc::ByteBuffer;
-
-pb::HostedNetwork::State ToProto(HostedState::State state) {
-  switch (state) {
-    case HostedState::State::kLoading:
-      return pb::HostedNetwork::STATE_LOADING;
-    case HostedState::State::kReady:
-      return pb::HostedNetwork::STATE_READY;
-    case HostedState::State::kFailed:
-      return pb::HostedNetwork::STATE_FAILED;
-  }
-  return pb::HostedNetwork::STATE_UNSPECIFIED;
-}
 
 // A stream that is over before it began.
 class RefusedStream final : public grpc::ServerBidiReactor<Frame, Frame> {
@@ -39,13 +26,7 @@ class RefusedStream final : public grpc::ServerBidiReactor<Frame, Frame> {
 
 pb::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots) {
   pb::ListNetworksResponse proto;
-  for (const HostedState& network : hosting.networks) {
-    pb::HostedNetwork* const entry = proto.add_networks();
-    *entry->mutable_network() = wire::NetworkToProto(network.id);
-    entry->set_state(ToProto(network.state));
-    entry->set_bytes(network.bytes);
-    if (!network.error.ok()) *entry->mutable_error() = rpc::ToProto(network.error);
-  }
+  for (const placement::HostedNetwork& network : hosting.networks) *proto.add_networks() = wire::ToProto(network);
   proto.set_fingerprint(hosting.fingerprint);
   proto.set_slots(slots);
   proto.set_memory_bytes(hosting.memory_bytes);

@@ -20,7 +20,7 @@ namespace atl::worker {
 
 // What ListNetworks answers.
 struct Hosting {
-  std::vector<HostedState> networks;
+  std::vector<placement::HostedNetwork> networks;
   std::string fingerprint;   // of the lanes
   int64_t memory_bytes = 0;  // for weights; 0: no limit
 };

@@ -28,7 +28,7 @@ absl::StatusOr<DenoiseFrame> DecodeRequest(grpc::ByteBuffer* bytes) {
   frame.id = fields.id();
   frame.cancel = fields.cancel();
   if (fields.has_timeout()) frame.timeout = wire::FromProto(fields.timeout());
-  frame.evaluation.network = wire::NetworkFromProto<router::NetworkId>(fields.network());
+  frame.evaluation.network = wire::FromProto(fields.network());
   frame.evaluation.channels = fields.channels();
   frame.evaluation.height = fields.height();
   frame.evaluation.width = fields.width();

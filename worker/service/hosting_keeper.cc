@@ -14,7 +14,7 @@ constexpr BackoffLimits kLoadBackoff{.first = absl::Seconds(1), .longest = absl:
 
 }  // namespace
 
-using State = HostedState::State;
+using placement::NetworkState;
 
 HostingKeeper::HostingKeeper(Calls calls, Clock* clock) : calls_(std::move(calls)), clock_(clock) {
   thread_ = std::thread([this] { Run(); });
@@ -34,26 +34,25 @@ void HostingKeeper::Assign(std::vector<AssignedNetwork> assigned) {
   for (AssignedNetwork& network : assigned) {
     Entry& entry = entries_[network.id];
     entry.wanted = true;
+    entry.hosted.network = network.id;
     entry.assigned = std::move(network);
   }
   news_ = true;
 }
 
-void HostingKeeper::LoadAgain(const router::NetworkId& id) {
+void HostingKeeper::LoadAgain(const NetworkId& id) {
   absl::MutexLock lock(&mutex_);
   const auto entry = entries_.find(id);
-  if (entry == entries_.end() || entry->second.state != State::kReady) return;
-  entry->second.state = State::kLoading;
+  if (entry == entries_.end() || entry->second.hosted.state != NetworkState::kReady) return;
+  entry->second.hosted.state = NetworkState::kLoading;
   entry->second.next_try = -absl::InfiniteDuration();
   news_ = true;
 }
 
 std::vector<HostedState> HostingKeeper::hosted() const {
-  std::vector<HostedState> hosted;
+  std::vector<placement::HostedNetwork> hosted;
   absl::MutexLock lock(&mutex_);
-  for (const auto& [id, entry] : entries_) {
-    hosted.push_back({.id = id, .state = entry.state, .bytes = entry.bytes, .error = entry.error});
-  }
+  for (const auto& [id, entry] : entries_) hosted.push_back(entry.hosted);
   return hosted;
 }
 
@@ -62,8 +61,8 @@ absl::Status HostingKeeper::AwaitReady() {
   const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     bool ready = true;
     for (const auto& [id, entry] : entries_) {
-      if (entry.state == State::kFailed) error = entry.error;
-      ready = ready && entry.state == State::kReady;
+      if (entry.hosted.state == NetworkState::kFailed) error = entry.hosted.error;
+      ready = ready && entry.hosted.state == NetworkState::kReady;
     }
     return ready || !error.ok();
   };
@@ -78,7 +77,7 @@ HostingKeeper::Entry* HostingKeeper::Next(absl::Duration now, absl::Duration* lo
     if (!entry.wanted) return &entry;
   }
   for (auto& [id, entry] : entries_) {
-    if (entry.state == State::kReady) continue;
+    if (entry.hosted.state == NetworkState::kReady) continue;
     if (entry.next_try <= now) return &entry;
     *look_again = std::min(*look_again, entry.next_try);
   }
@@ -103,11 +102,11 @@ void HostingKeeper::Run() {
       network = entry->assigned;
       drop = !entry->wanted;
       if (drop) {
-        const bool ready = entry->state == State::kReady;
+        const bool ready = entry->hosted.state == NetworkState::kReady;
         entries_.erase(network.id);
         if (!ready) continue;
       } else {
-        entry->state = State::kLoading;
+        entry->hosted.state = NetworkState::kLoading;
       }
     }
     if (drop) {
@@ -123,13 +122,13 @@ void HostingKeeper::Run() {
   }
 }
 
-void HostingKeeper::Finish(const router::NetworkId& id, const absl::StatusOr<int64_t>& loaded) {
+void HostingKeeper::Finish(const NetworkId& id, const absl::StatusOr<int64_t>& loaded) {
   absl::MutexLock lock(&mutex_);
   // Only this thread erases entries.
   Entry& entry = entries_[id];
-  entry.state = loaded.ok() ? State::kReady : State::kFailed;
-  entry.bytes = loaded.value_or(0);
-  entry.error = loaded.status();
+  entry.hosted.state = loaded.ok() ? NetworkState::kReady : NetworkState::kFailed;
+  entry.hosted.bytes = loaded.value_or(0);
+  entry.hosted.error = loaded.status();
   if (!loaded.ok()) entry.next_try = clock_->Monotonic() + BackoffDelay(kLoadBackoff, ++entry.failures, 0);
 }
 

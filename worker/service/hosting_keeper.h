@@ -14,25 +14,15 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "router/policy/network_id.h"
+#include "common/placement/hosted_network.h"
 
 namespace atl::worker {
 
 // A network that this process is to host.
 struct AssignedNetwork {
-  router::NetworkId id;
+  NetworkId id;
   std::string uri;  // folder that holds the version's model_index.json
   bool operator==(const AssignedNetwork&) const = default;
-};
-
-// One network that this process hosts, loads or could not load.
-struct HostedState {
-  enum class State { kLoading, kReady, kFailed };
-
-  router::NetworkId id;
-  State state = State::kLoading;
-  int64_t bytes = 0;   // memory of its weights, once they are known
-  absl::Status error;  // of kFailed
 };
 
 // Thread-safe. Owns one thread, joined by the destructor, which blocks in `load`.
@@ -41,7 +31,7 @@ class HostingKeeper {
   struct Calls {
     // The bytes of the network's weights. Blocks.
     std::function<absl::StatusOr<int64_t>(const AssignedNetwork&)> load;
-    std::function<void(const router::NetworkId&)> drop;
+    std::function<void(const NetworkId&)> drop;
     // After a network was loaded, could not be loaded, or was dropped; may be empty. Like the others never under a
     // lock.
     std::function<void()> changed = nullptr;
@@ -56,9 +46,9 @@ class HostingKeeper {
   void Assign(std::vector<AssignedNetwork> assigned);
   // What was loaded is hosted no longer, though nobody dropped it: it is loaded again. Changes nothing of what is not
   // ready.
-  void LoadAgain(const router::NetworkId& id);
+  void LoadAgain(const NetworkId& id);
   // By network.
-  std::vector<HostedState> hosted() const;
+  std::vector<placement::HostedNetwork> hosted() const;
   // Waits until everything that is assigned is ready, and returns OK, or the first error of a load.
   absl::Status AwaitReady();
 
@@ -66,22 +56,20 @@ class HostingKeeper {
   struct Entry {
     AssignedNetwork assigned;
     bool wanted = true;  // else it is dropped next
-    HostedState::State state = HostedState::State::kLoading;
-    int64_t bytes = 0;
-    absl::Status error;
+    placement::HostedNetwork hosted;
     int64_t failures = 0;                                 // to load it, in a row
     absl::Duration next_try = -absl::InfiniteDuration();  // of kLoading and kFailed
   };
 
   void Run();
-  void Finish(const router::NetworkId& id, const absl::StatusOr<int64_t>& loaded);
+  void Finish(const NetworkId& id, const absl::StatusOr<int64_t>& loaded);
   // What is to be done now: a drop, else the first load that is due; null when there is nothing before `*look_again`.
   Entry* Next(absl::Duration now, absl::Duration* look_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Calls calls_;
   Clock* const clock_;
   mutable absl::Mutex mutex_;
-  std::map<router::NetworkId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<NetworkId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

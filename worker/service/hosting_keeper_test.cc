@@ -25,7 +25,7 @@ class Loads {
               return 100 + network.id.expert;
             },
             .drop =
-                [this](const router::NetworkId& id) {
+                [this](const NetworkId& id) {
                   absl::MutexLock lock(&mutex_);
                   done_ += "-" + std::to_string(id.expert);
                 }};
@@ -62,10 +62,10 @@ TEST(HostingKeeper, LoadsWhatIsAssignedAndDropsTheRestFirst) {
   EXPECT_TRUE(keeper.AwaitReady().ok());
   const auto hosted = keeper.hosted();
   ASSERT_EQ(hosted.size(), 2u);
-  EXPECT_EQ(hosted[0].id, Expert(1).id);
-  EXPECT_EQ(hosted[0].state, HostedState::State::kReady);
+  EXPECT_EQ(hosted[0].network, Expert(1).id);
+  EXPECT_EQ(hosted[0].state, placement::NetworkState::kReady);
   EXPECT_EQ(hosted[0].bytes, 101);
-  EXPECT_EQ(hosted[1].id, Expert(2).id);
+  EXPECT_EQ(hosted[1].network, Expert(2).id);
   // The same assignment again changes nothing.
   keeper.Assign({Expert(1), Expert(2)});
   EXPECT_TRUE(keeper.AwaitReady().ok());
@@ -84,7 +84,7 @@ TEST(HostingKeeper, WhatFailsIsSaidAndTriedAgain) {
   clock.Advance(absl::Milliseconds(1100));
   EXPECT_TRUE(loads.Await("+0+1+0"));
   EXPECT_TRUE(keeper.AwaitReady().ok());
-  EXPECT_EQ(keeper.hosted()[0].state, HostedState::State::kReady);
+  EXPECT_EQ(keeper.hosted()[0].state, placement::NetworkState::kReady);
 }
 
 TEST(HostingKeeper, WhatIsHostedNoLongerIsLoadedAgainAndFailsByItsReason) {

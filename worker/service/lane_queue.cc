@@ -13,7 +13,6 @@ using router::EvaluationAnswer;
 using router::ExpertLane;
 using router::FindHosted;
 using router::HostedNetwork;
-using router::NetworkId;
 
 namespace {
 

@@ -19,7 +19,7 @@ namespace atl::worker {
 
 // How one batch ended.
 struct BatchEnd {
-  router::NetworkId network;
+  NetworkId network;
   int64_t rows = 0;
   absl::StatusCode outcome = absl::StatusCode::kOk;
   absl::Duration compute_time;  // of kOk
@@ -79,7 +79,7 @@ class LaneQueue {
   // Moves what cannot run any more to `leaving`, and takes the first batch that can run now.
   bool TakeNext(std::vector<Leaving>* leaving, Next* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The lane to run it on, or -1; `hosted` tells whether any lane could, were it free.
-  int FindLane(const router::NetworkId& network, bool* hosted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int FindLane(const NetworkId& network, bool* hosted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartOn(Next next);
   router::ExpertLane::Done Observed(const EvaluationPtr& evaluation, router::ExpertLane::Done done) const;
 

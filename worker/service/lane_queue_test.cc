@@ -14,7 +14,6 @@ namespace {
 
 using router::Evaluation;
 using router::HostedNetwork;
-using router::NetworkId;
 
 NetworkId Expert(int32_t expert, const std::string& digest = "d1") {
   return {.model = "m", .version = "v1", .digest = digest, .expert = expert};

@@ -54,7 +54,7 @@ std::vector<AssignedNetwork> AssignedOf(const pb::HeartbeatResponse& response) {
   std::vector<AssignedNetwork> assigned;
   assigned.reserve(response.assigned_size());
   for (const pb::AssignedNetwork& network : response.assigned()) {
-    assigned.push_back({.id = wire::NetworkFromProto<router::NetworkId>(network.network()), .uri = network.uri()});
+    assigned.push_back({.id = wire::FromProto(network.network()), .uri = network.uri()});
   }
   return assigned;
 }

@@ -64,8 +64,7 @@ TEST(AdvertisedAddress, IsWhereRoutersReachTheServer) {
 
 atlpb::serving::v1::AssignedNetwork Assigned(int32_t expert) {
   atlpb::serving::v1::AssignedNetwork network;
-  *network.mutable_network() =
-      wire::NetworkToProto(router::NetworkId{.model = "m", .version = "v1", .digest = "d", .expert = expert});
+  *network.mutable_network() = wire::ToProto(NetworkId{.model = "m", .version = "v1", .digest = "d", .expert = expert});
   network.set_uri("file:///m");
   return network;
 }
@@ -129,7 +128,7 @@ TEST_F(ServingHeartbeatTest, SaysWhatIsHostedAndHostsWhatIsAssigned) {
   const auto heartbeat = Start(coordinator.server->address());
   const std::vector<AssignedNetwork> assigned = AwaitAssigned(1);
   ASSERT_EQ(assigned.size(), 2u);
-  EXPECT_EQ(assigned[1].id, (router::NetworkId{.model = "m", .version = "v1", .digest = "d", .expert = 2}));
+  EXPECT_EQ(assigned[1].id, (NetworkId{.model = "m", .version = "v1", .digest = "d", .expert = 2}));
   EXPECT_EQ(assigned[1].uri, "file:///m");
 
   // The interval is a minute, but a change is told at once.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace atl::router {
+namespace atl {
 
 // In place of an expert's number: the network that routes.
 inline constexpr int32_t kRouterNetwork = -1;
@@ -21,4 +21,4 @@ struct NetworkId {
 // For messages: "expert 3 of model 'digits' version 'v2'".
 std::string Describe(const NetworkId& id);
 
-}  // namespace atl::router
+}  // namespace atl
