@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "common/base/errors.h"
+#include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/network_id.h"
 #include "router/engine/flight.h"
-#include "router/policy/network_id.h"
 
 namespace atl::router {
 

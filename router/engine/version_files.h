@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/network_id.h"
 #include "common/storage/blob_store.h"
 #include "common/storage/model_index.h"
-#include "router/policy/network_id.h"
 
 namespace atl::router {
 
