@@ -8,7 +8,7 @@
 #include <iostream>
 
 #include "client/app.h"
-#include "common/log/log.h"
+#include "common/base/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 

@@ -12,7 +12,7 @@
 #include "common/base/errors.h"
 #include "common/base/explain.h"
 #include "common/base/files.h"
-#include "common/log/log.h"
+#include "common/base/log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/security_flags.h"
 #include "coordinator/service/coordinator.h"

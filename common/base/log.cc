@@ -1,4 +1,4 @@
-#include "common/log/log.h"
+#include "common/base/log.h"
 
 #include <memory>
 #include <string>
