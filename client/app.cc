@@ -6,15 +6,15 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "client/table.h"
+#include "common/auth/security_flags.h"
+#include "common/auth/tls_check.h"
 #include "common/base/errors.h"
 #include "common/base/flag_checks.h"
 #include "common/base/quoted.h"
 #include "common/base/utf8.h"
 #include "common/base/version.h"
-#include "common/rpc/security_flags.h"
-#include "common/rpc/status.h"
-#include "common/rpc/tls_check.h"
 #include "common/spec/nearest_name.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 
 namespace atl::client {

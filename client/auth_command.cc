@@ -5,9 +5,9 @@
 
 #include "absl/status/status.h"
 #include "client/commands.h"
+#include "common/auth/principals.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/principals.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"

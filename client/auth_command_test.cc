@@ -6,8 +6,8 @@
 
 #include "client/command_line_testing.h"
 #include "client/exit_code.h"
-#include "common/rpc/principals.h"
-#include "common/rpc/security.h"
+#include "common/auth/principals.h"
+#include "common/auth/security.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/session.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/client_context.h"
 

@@ -19,7 +19,7 @@
 #include "common/base/files.h"
 #include "common/dataset/image_codec.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/error_details.h"

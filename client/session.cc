@@ -1,10 +1,10 @@
 #include "client/session.h"
 
+#include "common/auth/security.h"
 #include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/security.h"
 #include "fmt/format.h"
 
 namespace atl::client {

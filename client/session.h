@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/cluster_file.h"
-#include "common/rpc/security_options.h"
+#include "common/auth/security_options.h"
 #include "grpcpp/channel.h"
 
 namespace atl::client {

@@ -4,7 +4,7 @@
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "common/base/errors.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "gtest/gtest.h"
 
 namespace atl::rpc {

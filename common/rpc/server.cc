@@ -2,12 +2,12 @@
 
 #include <chrono>
 
+#include "common/auth/open_streams.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/listen_probe.h"
 #include "common/rpc/open_files.h"
-#include "common/rpc/open_streams.h"
 #include "fmt/format.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"

@@ -19,7 +19,7 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/listen_probe.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::rpc {

@@ -1,7 +1,7 @@
 #include "common/wire/network_wire.h"
 
 #include "common/base/errors.h"
-#include "common/rpc/status_proto.h"
+#include "common/wire/status_proto.h"
 #include "fmt/format.h"
 
 namespace atl::wire {

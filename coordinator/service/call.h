@@ -11,10 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/auth/guard.h"
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
-#include "common/rpc/guard.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "coordinator/service/audit.h"
 #include "coordinator/service/core.h"
 #include "coordinator/service/executor.h"

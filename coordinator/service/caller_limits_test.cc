@@ -6,9 +6,9 @@
 
 #include "absl/time/clock.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
+#include "common/auth/principals.h"
+#include "common/auth/security.h"
 #include "common/base/errors.h"
-#include "common/rpc/principals.h"
-#include "common/rpc/security.h"
 #include "coordinator/service/test_support.h"
 #include "fmt/format.h"
 

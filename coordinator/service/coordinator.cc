@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "common/auth/http_access.h"
+#include "common/auth/roles.h"
 #include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
-#include "common/rpc/roles.h"
 #include "coordinator/service/adoption.h"
 #include "coordinator/service/epoch.h"
 #include "coordinator/service/weights_lookup.h"

@@ -9,10 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/auth/security.h"
 #include "common/base/clock.h"
 #include "common/metrics/exposer.h"
 #include "common/metrics/metrics.h"
-#include "common/rpc/security.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
 #include "coordinator/service/admin_service.h"

@@ -2,9 +2,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/auth/principals.h"
+#include "common/auth/security.h"
 #include "common/base/errors.h"
-#include "common/rpc/principals.h"
-#include "common/rpc/security.h"
 #include "coordinator/service/test_support.h"
 #include "fmt/format.h"
 

@@ -5,8 +5,8 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/status_proto.h"
 #include "common/wire/network_wire.h"
+#include "common/wire/status_proto.h"
 #include "common/wire/time_wire.h"
 #include "coordinator/service/watch.h"
 #include "fmt/format.h"

@@ -8,7 +8,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "grpcpp/generic/async_generic_service.h"
 

@@ -7,7 +7,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "router/engine/hosted_networks.h"

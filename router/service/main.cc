@@ -7,14 +7,14 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "common/auth/security.h"
+#include "common/auth/security_flags.h"
 #include "common/base/byte_size.h"
 #include "common/base/explain.h"
 #include "common/base/files.h"
 #include "common/base/flag_checks.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
-#include "common/rpc/security.h"
-#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "router/service/router_server.h"
 #include "spdlog/spdlog.h"

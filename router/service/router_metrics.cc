@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "common/base/network_id.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 
 namespace atl::router {

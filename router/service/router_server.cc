@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <string_view>
 
+#include "common/auth/http_access.h"
 #include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/http_access.h"
 #include "common/storage/existing_store.h"
 #include "common/storage/model_folder.h"
 #include "fmt/format.h"

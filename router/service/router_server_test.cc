@@ -7,8 +7,8 @@
 
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
 #include "common/storage/testing.h"
+#include "common/wire/status.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"

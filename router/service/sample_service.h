@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
+#include "common/auth/principals.h"
 #include "common/base/clock.h"
-#include "common/rpc/principals.h"
 #include "router/engine/engine.h"
 #include "router/service/caller_quotas.h"
 #include "router/service/model_follower.h"

@@ -11,7 +11,7 @@
 #include "common/dataset/image_codec.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/time_wire.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"

@@ -3,7 +3,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/time_wire.h"
 #include "fmt/format.h"
 #include "google/rpc/error_details.pb.h"

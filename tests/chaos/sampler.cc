@@ -5,7 +5,7 @@
 #include "absl/time/clock.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 
 namespace atl::chaos {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/rpc/principals.h"
-#include "common/rpc/security.h"
+#include "common/auth/principals.h"
+#include "common/auth/security.h"
 #include "tests/pki.h"
 
 namespace atl::entry {

@@ -3,9 +3,9 @@
 #include <map>
 #include <set>
 
+#include "common/auth/http_access.h"
 #include "common/http/http_security.h"
 #include "common/metrics/exposer.h"
-#include "common/rpc/http_access.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"

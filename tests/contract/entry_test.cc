@@ -1,5 +1,5 @@
 // Who may call which RPC: every method, every role, every state of a credential, over real connections. What is
-// expected is written out by hand: a wrong row of the table in common/rpc/roles.cc must show here.
+// expected is written out by hand: a wrong row of the table in common/auth/roles.cc must show here.
 #include <map>
 #include <set>
 
@@ -11,11 +11,11 @@
 #include "atoll/model/v1/model_service.grpc.pb.h"
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
+#include "common/auth/roles.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/roles.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"

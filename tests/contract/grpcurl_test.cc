@@ -1,6 +1,6 @@
 // A client that is not ours, grpcurl, over TLS with a token of each role: it learns the services by reflection, of
-// which it asks for version v1 first, and calls. The calls are written out by hand, as the table in common/rpc/roles.cc
-// has them.
+// which it asks for version v1 first, and calls. The calls are written out by hand, as the table in
+// common/auth/roles.cc has them.
 #include <unistd.h>
 
 #include <cstdio>

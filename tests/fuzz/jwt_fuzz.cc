@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "common/rpc/jwt.h"
+#include "common/auth/jwt.h"
 #include "tests/fuzz/short_error.h"
 
 namespace {

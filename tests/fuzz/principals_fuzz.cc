@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/auth/principals.h"
 #include "common/base/errors.h"
-#include "common/rpc/principals.h"
 #include "tests/fuzz/short_error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "atoll/island/v1/island_service.grpc.pb.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 
 namespace atl::multiproc {
 

@@ -12,8 +12,8 @@
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
 #include "common/storage/blob_store.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "router/engine/testing/published_tiny_model.h"

@@ -8,10 +8,10 @@
 #include <map>
 #include <set>
 
+#include "common/auth/principals.h"
+#include "common/auth/security.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/principals.h"
-#include "common/rpc/security.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

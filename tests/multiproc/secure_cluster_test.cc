@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "common/rpc/principals.h"
-#include "common/rpc/security.h"
+#include "common/auth/principals.h"
+#include "common/auth/security.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,7 @@
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "tests/scale/filled_store.h"
 
 namespace atl::scale {

@@ -14,7 +14,7 @@
 #include "atoll/job/v1/job_service.grpc.pb.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "tests/bench/figures.h"
 #include "tests/scale/coordinator_under_load.h"

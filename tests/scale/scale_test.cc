@@ -10,7 +10,7 @@
 #include "atoll/island/v1/island_service.grpc.pb.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "tests/multiproc/process.h"
 #include "tests/scale/attempts.h"
 #include "tests/scale/coordinator_under_load.h"

@@ -5,7 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/task_wire.h"
 #include "fmt/format.h"
 #include "grpcpp/create_channel.h"

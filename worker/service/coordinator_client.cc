@@ -10,7 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/task_wire.h"
 #include "common/wire/time_wire.h"
 

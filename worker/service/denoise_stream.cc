@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/errors.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 
 namespace atl::worker {

@@ -3,9 +3,9 @@
 #include <charconv>
 #include <utility>
 
+#include "common/auth/http_access.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/http_access.h"
 #include "common/rpc/listen_probe.h"
 #include "common/storage/existing_store.h"
 #include "common/storage/model_folder.h"

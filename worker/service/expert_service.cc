@@ -4,8 +4,8 @@
 
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
 #include "common/wire/network_wire.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 
 namespace atl::worker {

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "atoll/island/v1/island_service.grpc.pb.h"
 #include "common/base/errors.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/task_wire.h"
 #include "common/wire/time_wire.h"
 

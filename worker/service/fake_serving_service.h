@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/time_wire.h"
 
 namespace atl::worker {

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/rpc/security.h"
+#include "common/auth/security.h"
 #include "common/rpc/server.h"
 #include "worker/service/attempt_end.h"
 #include "worker/service/checkpoint_commits.h"

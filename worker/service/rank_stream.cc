@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 
 namespace atl::worker {
 

@@ -9,7 +9,7 @@
 #include "common/base/backoff.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "common/wire/time_wire.h"
 
 namespace atl::worker {

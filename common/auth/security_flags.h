@@ -2,7 +2,7 @@
 #pragma once
 
 #include "CLI/CLI.hpp"
-#include "common/rpc/security_options.h"
+#include "common/auth/security_options.h"
 
 namespace atl::rpc {
 

@@ -1,4 +1,4 @@
-#include "common/rpc/jwt.h"
+#include "common/auth/jwt.h"
 
 #include <openssl/bn.h>
 #include <openssl/core_names.h>
@@ -16,11 +16,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "common/auth/name_pattern.h"
 #include "common/base/errors.h"
 #include "common/base/handles.h"
 #include "common/base/quoted.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/name_pattern.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/rpc/security_options.h"
+#include "common/auth/security_options.h"
 
 namespace atl::rpc {
 

@@ -1,4 +1,4 @@
-#include "common/rpc/open_streams.h"
+#include "common/auth/open_streams.h"
 
 #include <utility>
 #include <vector>

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/rpc/roles.h"
+#include "common/auth/roles.h"
 
 namespace atl::rpc {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/rpc/guard.h"
+#include "common/auth/guard.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_interceptor.h"
 

@@ -1,4 +1,4 @@
-#include "common/rpc/principals.h"
+#include "common/auth/principals.h"
 
 #include <openssl/rand.h>
 #include <openssl/sha.h>
@@ -13,10 +13,10 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
+#include "common/auth/name_pattern.h"
 #include "common/base/errors.h"
 #include "common/base/quoted.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/name_pattern.h"
 #include "common/spec/nearest_name.h"
 #include "common/spec/yaml_tree.h"
 #include "fmt/format.h"

@@ -1,4 +1,4 @@
-#include "common/rpc/principals.h"
+#include "common/auth/principals.h"
 
 #include <openssl/bn.h>
 
@@ -7,8 +7,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "common/auth/name_pattern.h"
 #include "common/base/errors.h"
-#include "common/rpc/name_pattern.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

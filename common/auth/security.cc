@@ -1,4 +1,4 @@
-#include "common/rpc/security.h"
+#include "common/auth/security.h"
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -15,12 +15,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/synchronization/mutex.h"
+#include "common/auth/identity_watch.h"
 #include "common/base/address.h"
 #include "common/base/errors.h"
 #include "common/base/files.h"
 #include "common/base/handles.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/identity_watch.h"
 #include "fmt/format.h"
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/tls_certificate_provider.h"

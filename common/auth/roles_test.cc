@@ -1,4 +1,4 @@
-#include "common/rpc/roles.h"
+#include "common/auth/roles.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -41,7 +41,7 @@ TEST(RolesTest, EveryRpcHasARowAndEveryRowAnRpc) {
   const std::set<std::string> methods = MethodsOfProtos();
   ASSERT_GT(methods.size(), 20u) << "ATOLL_SOURCE_DIR is not set";
   for (const std::string& method : methods) {
-    EXPECT_NE(FindAccess(method), nullptr) << method << " has no row in common/rpc/roles.cc: nobody may call it";
+    EXPECT_NE(FindAccess(method), nullptr) << method << " has no row in common/auth/roles.cc: nobody may call it";
   }
   for (const Access& row : AccessTable()) {
     if (row.method.rfind("/atoll.", 0) != 0) continue;

@@ -1,4 +1,4 @@
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 
 #include "common/base/errors.h"
 #include "google/rpc/error_details.pb.h"

@@ -1,4 +1,4 @@
-#include "common/rpc/security_flags.h"
+#include "common/auth/security_flags.h"
 
 #include <string>
 

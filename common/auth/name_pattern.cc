@@ -1,4 +1,4 @@
-#include "common/rpc/name_pattern.h"
+#include "common/auth/name_pattern.h"
 
 #include <algorithm>
 #include <vector>

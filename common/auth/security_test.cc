@@ -1,5 +1,5 @@
 // Security over real connections: who gets in, with which error who does not, and what takes effect while it runs.
-#include "common/rpc/security.h"
+#include "common/auth/security.h"
 
 #include <csignal>
 #include <filesystem>
@@ -12,12 +12,12 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
+#include "common/auth/security_flags.h"
+#include "common/auth/tls_check.h"
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
-#include "common/rpc/status.h"
-#include "common/rpc/tls_check.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"

@@ -9,10 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/auth/guard.h"
+#include "common/auth/open_streams.h"
+#include "common/auth/security_options.h"
 #include "common/base/clock.h"
-#include "common/rpc/guard.h"
-#include "common/rpc/open_streams.h"
-#include "common/rpc/security_options.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 

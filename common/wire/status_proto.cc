@@ -1,6 +1,6 @@
-#include "common/rpc/status_proto.h"
+#include "common/wire/status_proto.h"
 
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "grpcpp/support/error_details.h"
 
 namespace atl::rpc {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/auth/principals.h"
 #include "common/base/clock.h"
-#include "common/rpc/principals.h"
 
 namespace atl::rpc {
 

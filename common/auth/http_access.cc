@@ -1,10 +1,10 @@
-#include "common/rpc/http_access.h"
+#include "common/auth/http_access.h"
 
 #include <memory>
 #include <utility>
 
 #include "absl/time/time.h"
-#include "common/rpc/roles.h"
+#include "common/auth/roles.h"
 
 namespace atl::rpc {
 

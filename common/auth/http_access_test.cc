@@ -1,4 +1,4 @@
-#include "common/rpc/http_access.h"
+#include "common/auth/http_access.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "absl/time/clock.h"
+#include "common/auth/principals.h"
 #include "common/base/errors.h"
-#include "common/rpc/principals.h"
 #include "gtest/gtest.h"
 #include "tests/pki.h"
 

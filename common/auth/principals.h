@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/rpc/jwt.h"
-#include "common/rpc/roles.h"
+#include "common/auth/jwt.h"
+#include "common/auth/roles.h"
 
 namespace atl::rpc {
 

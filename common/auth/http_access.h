@@ -4,9 +4,9 @@
 #include <functional>
 #include <memory>
 
+#include "common/auth/security.h"
 #include "common/http/http_security.h"
 #include "common/metrics/metrics.h"
-#include "common/rpc/security.h"
 
 namespace atl::rpc {
 

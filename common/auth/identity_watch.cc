@@ -1,9 +1,9 @@
-#include "common/rpc/identity_watch.h"
+#include "common/auth/identity_watch.h"
 
 #include <string>
 #include <utility>
 
-#include "common/rpc/authenticator.h"
+#include "common/auth/authenticator.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::rpc {

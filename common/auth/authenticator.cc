@@ -1,4 +1,4 @@
-#include "common/rpc/authenticator.h"
+#include "common/auth/authenticator.h"
 
 #include <filesystem>
 #include <map>

@@ -1,4 +1,4 @@
-#include "common/rpc/roles.h"
+#include "common/auth/roles.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "common/rpc/guard.h"
+#include "common/auth/guard.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 #include "fmt/format.h"
 #include "grpc/grpc_security_constants.h"
 

@@ -1,4 +1,4 @@
-#include "common/rpc/status.h"
+#include "common/wire/status.h"
 
 #include <algorithm>
 #include <string>

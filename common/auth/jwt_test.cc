@@ -1,4 +1,4 @@
-#include "common/rpc/jwt.h"
+#include "common/auth/jwt.h"
 
 #include <string>
 #include <vector>

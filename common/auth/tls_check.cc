@@ -1,4 +1,4 @@
-#include "common/rpc/tls_check.h"
+#include "common/auth/tls_check.h"
 
 #include <netdb.h>
 #include <openssl/err.h>
