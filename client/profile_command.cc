@@ -15,10 +15,10 @@
 #include "common/base/files.h"
 #include "common/base/flag_checks.h"
 #include "common/base/status_macros.h"
+#include "common/formats/frozen_files.h"
+#include "common/formats/profile_file.h"
 #include "common/planner/measured_profile.h"
 #include "common/spec/spec_io.h"
-#include "common/storage/frozen_files.h"
-#include "common/storage/profile_file.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "atoll/job/v1/job.pb.h"
+#include "common/formats/step_trace.h"
 #include "common/schedule/drawing.h"
 #include "common/storage/blob_store.h"
-#include "common/storage/step_trace.h"
 
 namespace atl::client {
 

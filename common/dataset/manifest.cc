@@ -4,7 +4,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/dataset.h"
-#include "common/storage/file_list.h"
+#include "common/formats/file_list.h"
 #include "common/storage/json_reader.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"

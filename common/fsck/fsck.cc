@@ -11,12 +11,12 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/dataset.h"
-#include "common/storage/checkpoint.h"
-#include "common/storage/file_list.h"
-#include "common/storage/hashed_bytes.h"
+#include "common/formats/checkpoint.h"
+#include "common/formats/file_list.h"
+#include "common/formats/hashed_bytes.h"
+#include "common/formats/model_index.h"
+#include "common/formats/profile_file.h"
 #include "common/storage/json_reader.h"
-#include "common/storage/model_index.h"
-#include "common/storage/profile_file.h"
 #include "fmt/format.h"
 
 namespace atl::fsck {

@@ -8,9 +8,9 @@
 
 #include "common/base/errors.h"
 #include "common/dataset/dataset.h"
-#include "common/storage/checkpoint.h"
-#include "common/storage/hashed_bytes.h"
-#include "common/storage/model_index.h"
+#include "common/formats/checkpoint.h"
+#include "common/formats/hashed_bytes.h"
+#include "common/formats/model_index.h"
 #include "common/storage/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

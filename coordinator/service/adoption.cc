@@ -9,7 +9,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 #include "common/storage/sha256.h"
 #include "coordinator/jobs/retention.h"
 #include "fmt/format.h"

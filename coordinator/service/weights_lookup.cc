@@ -2,8 +2,8 @@
 
 #include "common/base/network_id.h"
 #include "common/base/status_macros.h"
-#include "common/storage/model_folder.h"
-#include "common/storage/model_index.h"
+#include "common/formats/model_folder.h"
+#include "common/formats/model_index.h"
 
 namespace atl::coordinator {
 

@@ -6,10 +6,10 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/base/fake_clock.h"
+#include "common/formats/model_index.h"
 #include "common/model/flow_matching.h"
 #include "common/model/flow_matching_testing.h"
 #include "common/model/weights.h"
-#include "common/storage/model_index.h"
 #include "common/storage/testing.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "common/storage/model_index.h"
+#include "common/formats/model_index.h"
 #include "router/engine/served_version.h"
 #include "router/engine/version_files.h"
 #include "router/policy/request.h"

@@ -2,7 +2,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/storage/model_folder.h"
+#include "common/formats/model_folder.h"
 #include "common/storage/sha256.h"
 #include "fmt/format.h"
 

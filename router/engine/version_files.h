@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/network_id.h"
+#include "common/formats/model_index.h"
 #include "common/storage/blob_store.h"
-#include "common/storage/model_index.h"
 
 namespace atl::router {
 

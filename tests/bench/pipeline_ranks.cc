@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "common/base/status_macros.h"
+#include "common/formats/profile_file.h"
 #include "common/planner/measured_profile.h"
-#include "common/storage/profile_file.h"
 #include "tests/bench/figures.h"
 #include "worker/engine/engine.h"
 #include "worker/trainer/profiler.h"

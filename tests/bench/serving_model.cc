@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "common/base/status_macros.h"
+#include "common/formats/model_index.h"
 #include "common/model/dit.h"
 #include "common/model/weights_testing.h"
-#include "common/storage/model_index.h"
 
 namespace atl::bench {
 namespace {

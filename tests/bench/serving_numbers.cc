@@ -13,7 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/counter_random.h"
 #include "common/base/status_macros.h"
-#include "common/storage/model_index.h"
+#include "common/formats/model_index.h"
 #include "common/storage/safetensors.h"
 #include "router/engine/local_experts.h"
 #include "tests/bench/figures.h"

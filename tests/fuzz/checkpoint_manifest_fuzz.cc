@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "common/formats/checkpoint.h"
+#include "common/formats/model_index.h"
 #include "common/spec/data_cursor.h"
-#include "common/storage/checkpoint.h"
-#include "common/storage/model_index.h"
 #include "coordinator/jobs/retention.h"
 #include "coordinator/jobs/task_graph.h"
 #include "coordinator/service/epoch.h"

@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "common/base/status_macros.h"
+#include "common/formats/checkpoint.h"
+#include "common/formats/model_index.h"
 #include "common/spec/data_cursor.h"
-#include "common/storage/checkpoint.h"
-#include "common/storage/model_index.h"
 #include "common/storage/testing.h"
 #include "coordinator/jobs/job_machine.h"
 #include "coordinator/jobs/task_graph.h"

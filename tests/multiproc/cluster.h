@@ -8,9 +8,9 @@
 
 #include "absl/time/time.h"
 #include "atoll/job/v1/job_service.grpc.pb.h"
+#include "common/formats/checkpoint.h"
 #include "common/spec/spec.h"
 #include "common/storage/blob_store.h"
-#include "common/storage/checkpoint.h"
 #include "grpcpp/security/credentials.h"
 #include "tests/multiproc/process.h"
 

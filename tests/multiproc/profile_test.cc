@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/storage/profile_file.h"
+#include "common/formats/profile_file.h"
 #include "tests/multiproc/process.h"
 
 namespace atl::testing_cluster {

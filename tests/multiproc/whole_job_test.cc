@@ -5,8 +5,8 @@
 #include <set>
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
+#include "common/formats/model_index.h"
 #include "common/rpc/channel.h"
-#include "common/storage/model_index.h"
 #include "tests/multiproc/cluster.h"
 
 namespace atl::testing_cluster {

@@ -15,8 +15,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/formats/checkpoint.h"
 #include "common/storage/blob_store.h"
-#include "common/storage/checkpoint.h"
 #include "worker/trainer/trainer.h"
 
 namespace atl::worker {

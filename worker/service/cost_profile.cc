@@ -5,9 +5,9 @@
 #include <spdlog/spdlog.h>
 
 #include "common/base/status_macros.h"
+#include "common/formats/profile_file.h"
 #include "common/planner/measured_profile.h"
 #include "common/spec/spec_io.h"
-#include "common/storage/profile_file.h"
 #include "common/storage/sha256.h"
 #include "worker/service/frozen_identity.h"
 

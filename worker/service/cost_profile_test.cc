@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/formats/profile_file.h"
 #include "common/planner/measured_profile.h"
-#include "common/storage/profile_file.h"
 
 namespace atl::worker {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/storage/hashed_bytes.h"
+#include "common/formats/hashed_bytes.h"
 #include "common/storage/sha256.h"
 #include "common/wire/plan_wire.h"
 

@@ -9,9 +9,9 @@
 #include "common/base/errors.h"
 #include "common/base/files.h"
 #include "common/base/status_macros.h"
+#include "common/formats/profile_file.h"
 #include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
-#include "common/storage/profile_file.h"
 
 namespace atl::worker {
 namespace {

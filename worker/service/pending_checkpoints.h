@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 
 namespace atl::worker {
 

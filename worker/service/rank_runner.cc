@@ -7,7 +7,7 @@
 #include <spdlog/spdlog.h>
 
 #include "common/base/errors.h"
-#include "common/storage/profile_file.h"
+#include "common/formats/profile_file.h"
 #include "common/wire/plan_wire.h"
 #include "common/wire/task_wire.h"
 #include "worker/service/granted_keys.h"

@@ -10,9 +10,9 @@
 #include "common/base/errors.h"
 #include "common/base/failpoint.h"
 #include "common/base/status_macros.h"
+#include "common/formats/checkpoint.h"
+#include "common/formats/step_trace.h"
 #include "common/spec/data_cursor.h"
-#include "common/storage/checkpoint.h"
-#include "common/storage/step_trace.h"
 #include "worker/service/frozen_identity.h"
 #include "worker/service/same_store.h"
 

@@ -8,11 +8,11 @@
 #include "common/base/counter_random.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
+#include "common/formats/frozen_files.h"
 #include "common/planner/fit_stages.h"
 #include "common/planner/frozen_flow.h"
 #include "common/spec/frozen.h"
 #include "common/spec/spec_io.h"
-#include "common/storage/frozen_files.h"
 
 namespace atl::worker {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/dataset/dataset.h"
+#include "common/formats/checkpoint.h"
 #include "common/planner/plan.h"
 #include "common/spec/task.h"
 #include "common/storage/blob_store.h"
-#include "common/storage/checkpoint.h"
 #include "worker/trainer/trainer.h"
 
 namespace atl::worker {

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/dataset/dataset.h"
+#include "common/formats/model_index.h"
 #include "common/model/weights.h"
-#include "common/storage/model_index.h"
 #include "worker/tasks/task.h"
 
 namespace atl::tasks {

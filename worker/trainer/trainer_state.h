@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 #include "worker/trainer/optimizer.h"
 #include "worker/trainer/trainer.h"
 

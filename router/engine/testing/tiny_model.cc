@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "common/formats/model_index.h"
 #include "common/model/weights_testing.h"
-#include "common/storage/model_index.h"
 #include "fmt/format.h"
 #include "router/engine/testing/published_tiny_model.h"
 

@@ -1,4 +1,4 @@
-#include "common/storage/model_folder.h"
+#include "common/formats/model_folder.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "common/base/errors.h"
-#include "common/storage/checkpoint.h"
-#include "common/storage/hashed_bytes.h"
+#include "common/formats/checkpoint.h"
+#include "common/formats/hashed_bytes.h"
+#include "common/formats/model_index.h"
 #include "common/storage/json_reader.h"
-#include "common/storage/model_index.h"
 #include "common/storage/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

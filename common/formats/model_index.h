@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 
 namespace atl::storage {
 

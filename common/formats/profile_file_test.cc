@@ -1,4 +1,4 @@
-#include "common/storage/profile_file.h"
+#include "common/formats/profile_file.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "common/storage/step_trace.h"
+#include "common/formats/step_trace.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/storage/file_list.h"
+#include "common/formats/file_list.h"
 #include "common/storage/json_reader.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"

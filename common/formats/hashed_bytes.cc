@@ -1,7 +1,7 @@
-#include "common/storage/hashed_bytes.h"
+#include "common/formats/hashed_bytes.h"
 
 #include "common/base/errors.h"
-#include "common/storage/file_list.h"
+#include "common/formats/file_list.h"
 #include "common/storage/sha256.h"
 #include "fmt/format.h"
 

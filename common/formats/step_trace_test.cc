@@ -1,4 +1,4 @@
-#include "common/storage/step_trace.h"
+#include "common/formats/step_trace.h"
 
 #include <functional>
 #include <string>

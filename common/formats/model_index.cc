@@ -1,10 +1,10 @@
-#include "common/storage/model_index.h"
+#include "common/formats/model_index.h"
 
 #include <algorithm>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/storage/file_list.h"
+#include "common/formats/file_list.h"
 #include "common/storage/json_reader.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"

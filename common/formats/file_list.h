@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 #include "common/storage/json_reader.h"
 #include "nlohmann/json.hpp"
 

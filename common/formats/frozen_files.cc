@@ -1,4 +1,4 @@
-#include "common/storage/frozen_files.h"
+#include "common/formats/frozen_files.h"
 
 #include <utility>
 

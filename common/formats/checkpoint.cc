@@ -1,11 +1,11 @@
-#include "common/storage/checkpoint.h"
+#include "common/formats/checkpoint.h"
 
 #include <set>
 #include <utility>
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/storage/file_list.h"
+#include "common/formats/file_list.h"
 #include "common/storage/json_reader.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"

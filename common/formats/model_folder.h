@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "common/storage/model_index.h"
+#include "common/formats/model_index.h"
 
 namespace atl::storage {
 

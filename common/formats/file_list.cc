@@ -1,4 +1,4 @@
-#include "common/storage/file_list.h"
+#include "common/formats/file_list.h"
 
 #include <algorithm>
 #include <set>
