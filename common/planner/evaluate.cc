@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/planner/simulation_costs.h"
 #include "common/planner/steps.h"
-#include "common/schedule/adaptive.h"
+#include "common/schedule/adaptive/adaptive.h"
 #include "common/schedule/generators.h"
 
 namespace atl::planner {

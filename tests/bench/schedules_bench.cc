@@ -17,9 +17,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "common/schedule/adaptive.h"
-#include "common/schedule/adaptive_optimum.h"
-#include "common/schedule/adaptive_testing.h"
+#include "common/schedule/adaptive/adaptive.h"
+#include "common/schedule/adaptive/optimum.h"
+#include "common/schedule/adaptive/testing.h"
 
 namespace atl::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "common/schedule/accumulation.h"
-#include "common/schedule/adaptive.h"
-#include "common/schedule/adaptive_testing.h"
+#include "common/schedule/adaptive/adaptive.h"
+#include "common/schedule/adaptive/testing.h"
 #include "common/schedule/generators.h"
 #include "common/schedule/simulator.h"
 

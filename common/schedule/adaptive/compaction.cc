@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive_compaction.h"
+#include "common/schedule/adaptive/compaction.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive_blocks.h"
+#include "common/schedule/adaptive/blocks.h"
 
 #include <algorithm>
 #include <optional>

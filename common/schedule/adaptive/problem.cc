@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive_problem.h"
+#include "common/schedule/adaptive/problem.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/schedule/adaptive_problem.h"
+#include "common/schedule/adaptive/problem.h"
 
 namespace atl::schedule::adaptive {
 

@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive.h"
+#include "common/schedule/adaptive/adaptive.h"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/schedule/adaptive_problem.h"
-#include "common/schedule/adaptive_search.h"
+#include "common/schedule/adaptive/problem.h"
+#include "common/schedule/adaptive/search.h"
 #include "common/schedule/generators.h"
 #include "common/schedule/shape.h"
 

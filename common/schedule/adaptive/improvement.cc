@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive_improvement.h"
+#include "common/schedule/adaptive/improvement.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive.h"
+#include "common/schedule/adaptive/adaptive.h"
 
 #include <algorithm>
 #include <array>
@@ -15,11 +15,11 @@
 
 #include "common/base/errors.h"
 #include "common/schedule/accumulation.h"
-#include "common/schedule/adaptive_blocks.h"
-#include "common/schedule/adaptive_compaction.h"
-#include "common/schedule/adaptive_optimum.h"
-#include "common/schedule/adaptive_search.h"
-#include "common/schedule/adaptive_testing.h"
+#include "common/schedule/adaptive/blocks.h"
+#include "common/schedule/adaptive/compaction.h"
+#include "common/schedule/adaptive/optimum.h"
+#include "common/schedule/adaptive/search.h"
+#include "common/schedule/adaptive/testing.h"
 #include "common/schedule/generators.h"
 
 namespace atl::schedule {

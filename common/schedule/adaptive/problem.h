@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/schedule/adaptive.h"
+#include "common/schedule/adaptive/adaptive.h"
 #include "common/schedule/simulator.h"
 
 namespace atl::schedule::adaptive {

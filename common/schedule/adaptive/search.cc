@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive_search.h"
+#include "common/schedule/adaptive/search.h"
 
 #include <algorithm>
 #include <array>
@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/schedule/adaptive_blocks.h"
-#include "common/schedule/adaptive_compaction.h"
-#include "common/schedule/adaptive_improvement.h"
-#include "common/schedule/adaptive_optimum.h"
+#include "common/schedule/adaptive/blocks.h"
+#include "common/schedule/adaptive/compaction.h"
+#include "common/schedule/adaptive/improvement.h"
+#include "common/schedule/adaptive/optimum.h"
 
 namespace atl::schedule::adaptive {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/schedule/adaptive_optimum.h"
+#include "common/schedule/adaptive/optimum.h"
 
 #include <algorithm>
 #include <array>

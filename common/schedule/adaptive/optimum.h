@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "common/schedule/adaptive_problem.h"
+#include "common/schedule/adaptive/problem.h"
 
 namespace atl::schedule::adaptive {
 
