@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/dataset/contact_sheet.h"
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import.h"
+#include "common/dataset/import/import.h"
 #include "common/spec/spec_io.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"

@@ -11,7 +11,7 @@
 #include "client/quality_report.h"
 #include "common/base/counter_random.h"
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import.h"
+#include "common/dataset/import/import.h"
 #include "common/storage/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

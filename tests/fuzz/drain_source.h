@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 
 namespace atl::dataset {
 

@@ -1,4 +1,4 @@
-#include "common/dataset/import.h"
+#include "common/dataset/import/import.h"
 
 #include <algorithm>
 #include <optional>
@@ -9,7 +9,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "common/spec/spec_io.h"
 #include "common/storage/local_files.h"
 #include "fmt/format.h"

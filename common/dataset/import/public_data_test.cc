@@ -8,7 +8,7 @@
 #include <string>
 
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "gtest/gtest.h"
 
 namespace atl::dataset {

@@ -1,4 +1,4 @@
-#include "common/dataset/input_stream.h"
+#include "common/dataset/import/input_stream.h"
 
 #include <sys/stat.h>
 #include <zlib.h>

@@ -6,8 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import_source.h"
-#include "common/dataset/tar_reader.h"
+#include "common/dataset/import/import_source.h"
+#include "common/dataset/import/tar_reader.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 

@@ -1,4 +1,4 @@
-#include "common/dataset/import.h"
+#include "common/dataset/import/import.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -21,7 +21,7 @@
 #include "arrow/util/key_value_metadata.h"
 #include "common/base/errors.h"
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "common/dataset/testing.h"
 #include "common/storage/testing.h"
 #include "fmt/format.h"

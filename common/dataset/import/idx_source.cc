@@ -3,7 +3,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/dataset/image_formats.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "fmt/format.h"
 
 namespace atl::dataset {

@@ -1,4 +1,4 @@
-#include "common/dataset/tar_reader.h"
+#include "common/dataset/import/tar_reader.h"
 
 #include <archive.h>
 #include <archive_entry.h>

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/dataset/dataset.h"
-#include "common/dataset/import.h"
-#include "common/dataset/input_stream.h"
+#include "common/dataset/import/import.h"
+#include "common/dataset/import/input_stream.h"
 
 namespace arrow::io {
 class RandomAccessFile;

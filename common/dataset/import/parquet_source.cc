@@ -11,7 +11,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/arrow_columns.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "common/storage/arrow_status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/dataset/input_stream.h"
+#include "common/dataset/import/input_stream.h"
 
 struct archive;
 

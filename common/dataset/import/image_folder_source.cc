@@ -8,7 +8,7 @@
 #include "common/base/files.h"
 #include "common/base/status_macros.h"
 #include "common/dataset/image_codec.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "fmt/format.h"
 
 namespace atl::dataset {

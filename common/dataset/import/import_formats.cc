@@ -7,7 +7,7 @@
 #include "arrow/io/file.h"
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "common/storage/arrow_status.h"
 #include "fmt/format.h"
 

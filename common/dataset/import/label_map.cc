@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/errors.h"
-#include "common/dataset/import_source.h"
+#include "common/dataset/import/import_source.h"
 #include "fmt/format.h"
 
 namespace atl::dataset {
