@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "router/policy/expert_choice.h"
+#include "inference/expert_choice.h"
 #include "router/policy/request.h"
 #include "router/policy/solver.h"
 #include "router/policy/time_grid.h"

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "inference/lane.h"
 #include "router/engine/flight.h"
-#include "router/engine/lane.h"
 
 namespace atl::router {
 

@@ -14,15 +14,15 @@
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "inference/local/local_experts.h"
+#include "inference/testing/tiny_model.h"
 #include "router/engine/engine.h"
-#include "router/engine/local_experts.h"
 #include "router/engine/sampler_info.h"
 #include "router/engine/testing/company.h"
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/serve_inline.h"
 #include "router/engine/testing/ticked_engine.h"
-#include "router/engine/testing/tiny_model.h"
 
 namespace atl::router {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "common/formats/model_index.h"
+#include "inference/version_files.h"
 #include "router/engine/served_version.h"
-#include "router/engine/version_files.h"
 #include "router/policy/request.h"
 
 namespace atl::router {

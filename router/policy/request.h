@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "router/policy/expert_choice.h"
+#include "inference/expert_choice.h"
 #include "router/policy/time_grid.h"
 
 namespace atl::router {

@@ -10,7 +10,7 @@
 #include "common/wire/status.h"
 #include "fmt/format.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "router/engine/hosted_networks.h"
+#include "inference/hosted_networks.h"
 #include "router/service/expert_wire.h"
 #include "spdlog/spdlog.h"
 

@@ -18,7 +18,7 @@
 #include "common/base/clock.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 
 namespace atl::router {
 

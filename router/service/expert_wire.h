@@ -10,7 +10,7 @@
 #include "atoll/expert/v1/expert_service.pb.h"
 #include "common/rpc/channel.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 
 namespace atl::router {
 

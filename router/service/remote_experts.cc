@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/errors.h"
 #include "fmt/format.h"
-#include "router/engine/hosted_networks.h"
+#include "inference/hosted_networks.h"
 #include "router/service/expert_client.h"
 #include "spdlog/spdlog.h"
 

@@ -17,9 +17,9 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "grpcpp/security/credentials.h"
+#include "inference/lane.h"
+#include "inference/watchers.h"
 #include "router/engine/engine.h"
-#include "router/engine/lane.h"
-#include "router/engine/watchers.h"
 #include "router/policy/server_lanes.h"
 #include "router/policy/version_roll.h"
 

@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
+#include "inference/local/network_memory.h"
 #include "router/engine/engine.h"
-#include "router/engine/network_memory.h"
 
 namespace atl::router {
 

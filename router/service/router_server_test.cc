@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
-#include "router/engine/testing/published_tiny_model.h"
+#include "inference/testing/published_tiny_model.h"
 
 namespace atl::router {
 namespace {

@@ -12,8 +12,8 @@
 #include "common/storage/testing.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
+#include "inference/testing/published_tiny_model.h"
 #include "nlohmann/json.hpp"
-#include "router/engine/testing/published_tiny_model.h"
 #include "router/service/router_server.h"
 #include "tests/tls_client.h"
 

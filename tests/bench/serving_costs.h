@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/weights.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 #include "router/policy/request.h"
 
 namespace atl::bench {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/status_macros.h"
-#include "router/engine/version_files.h"
+#include "inference/version_files.h"
 #include "tests/bench/serving_cases.h"
 #include "tests/bench/serving_engine.h"
 

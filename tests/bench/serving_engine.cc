@@ -5,8 +5,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "inference/version_files.h"
 #include "router/engine/sampler_info.h"
-#include "router/engine/version_files.h"
 
 namespace atl::bench {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/storage/blob_store.h"
+#include "inference/local/local_experts.h"
 #include "router/engine/engine.h"
-#include "router/engine/local_experts.h"
 
 namespace atl::bench {
 

@@ -15,7 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/formats/model_index.h"
 #include "common/storage/safetensors.h"
-#include "router/engine/local_experts.h"
+#include "inference/local/local_experts.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/serving_cases.h"
 

@@ -10,8 +10,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "inference/version_files.h"
 #include "router/engine/sampler_info.h"
-#include "router/engine/version_files.h"
 #include "router/service/expert_client.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/serving_cases.h"

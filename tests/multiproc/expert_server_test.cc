@@ -17,8 +17,8 @@
 #include "common/storage/blob_store.h"
 #include "common/wire/status.h"
 #include "gtest/gtest.h"
-#include "router/engine/local_experts.h"
-#include "router/engine/testing/published_tiny_model.h"
+#include "inference/local/local_experts.h"
+#include "inference/testing/published_tiny_model.h"
 #include "router/service/expert_client.h"
 #include "tests/multiproc/process.h"
 

@@ -16,7 +16,7 @@
 #include "common/wire/status.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
-#include "router/engine/testing/published_tiny_model.h"
+#include "inference/testing/published_tiny_model.h"
 #include "tests/bench/arrivals.h"
 #include "tests/bench/open_loop.h"
 #include "tests/multiproc/process.h"

@@ -22,7 +22,7 @@
 #include "coordinator/store/sqlite_store.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
-#include "router/engine/testing/published_tiny_model.h"
+#include "inference/testing/published_tiny_model.h"
 #include "tests/multiproc/process.h"
 
 namespace atl {

@@ -10,7 +10,7 @@
 #include "common/rpc/listen_probe.h"
 #include "common/storage/existing_store.h"
 #include "fmt/format.h"
-#include "router/engine/version_files.h"
+#include "inference/version_files.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::worker {

@@ -18,7 +18,7 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
-#include "router/engine/local_experts.h"
+#include "inference/local/local_experts.h"
 #include "worker/service/expert_server_metrics.h"
 #include "worker/service/expert_service.h"
 #include "worker/service/hosting_keeper.h"

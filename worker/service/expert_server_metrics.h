@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
-#include "router/engine/network_memory.h"
+#include "inference/local/network_memory.h"
 #include "worker/service/expert_service.h"
 #include "worker/service/lane_queue.h"
 

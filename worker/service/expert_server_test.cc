@@ -15,7 +15,7 @@
 #include "common/wire/network_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/testing/published_tiny_model.h"
+#include "inference/testing/published_tiny_model.h"
 #include "worker/service/expert_wire.h"
 #include "worker/service/fake_serving_service.h"
 

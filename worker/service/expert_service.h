@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "atoll/expert/v1/expert_service.grpc.pb.h"
 #include "common/base/clock.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 #include "worker/service/denoise_stream.h"
 #include "worker/service/hosting_keeper.h"
 #include "worker/service/lane_queue.h"

@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "atoll/expert/v1/expert_service.pb.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 
 namespace atl::worker {
 

@@ -5,7 +5,7 @@
 
 #include "common/base/errors.h"
 #include "fmt/format.h"
-#include "router/engine/hosted_networks.h"
+#include "inference/hosted_networks.h"
 
 namespace atl::worker {
 

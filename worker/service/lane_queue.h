@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 
 namespace atl::worker {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "router/policy/expert_choice.h"
+#include "inference/expert_choice.h"
 
 namespace atl::tasks {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "router/engine/rows.h"
+#include "inference/rows.h"
 #include "router/policy/request.h"
 
 namespace atl::router {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 #include "router/engine/testing/backend.h"
 
 namespace atl::router {

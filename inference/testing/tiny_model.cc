@@ -1,11 +1,11 @@
-#include "router/engine/testing/tiny_model.h"
+#include "inference/testing/tiny_model.h"
 
 #include <ATen/ATen.h>
 
 #include "common/formats/model_index.h"
 #include "common/model/weights_testing.h"
 #include "fmt/format.h"
-#include "router/engine/testing/published_tiny_model.h"
+#include "inference/testing/published_tiny_model.h"
 
 namespace atl::router {
 namespace {

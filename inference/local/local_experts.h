@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "router/engine/device_placer.h"
-#include "router/engine/lane.h"
-#include "router/engine/network_memory.h"
-#include "router/engine/version_files.h"
+#include "inference/lane.h"
+#include "inference/local/device_placer.h"
+#include "inference/local/network_memory.h"
+#include "inference/version_files.h"
 
 namespace atl::router {
 

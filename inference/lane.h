@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/network_id.h"
-#include "router/engine/rows.h"
+#include "inference/rows.h"
 
 namespace atl::router {
 

@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/network_id.h"
-#include "router/engine/lane.h"
-#include "router/engine/watchers.h"
+#include "inference/lane.h"
+#include "inference/watchers.h"
 
 namespace atl::router {
 

@@ -18,7 +18,7 @@
 #include "common/base/network_id.h"
 #include "common/placement/fading_sum.h"
 #include "common/placement/placement.h"
-#include "router/engine/network_memory.h"
+#include "inference/local/network_memory.h"
 
 namespace atl::router {
 

@@ -1,4 +1,4 @@
-#include "router/engine/version_files.h"
+#include "inference/version_files.h"
 
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "router/engine/rows.h"
-#include "router/engine/version_files.h"
+#include "inference/rows.h"
+#include "inference/version_files.h"
 
 namespace atl::router {
 

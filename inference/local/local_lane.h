@@ -11,8 +11,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
-#include "router/engine/lane.h"
-#include "router/engine/network_memory.h"
+#include "inference/lane.h"
+#include "inference/local/network_memory.h"
 
 namespace atl::router {
 

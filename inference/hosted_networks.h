@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 
 namespace atl::router {
 

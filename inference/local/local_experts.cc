@@ -1,4 +1,4 @@
-#include "router/engine/local_experts.h"
+#include "inference/local/local_experts.h"
 
 #include <algorithm>
 #include <map>
@@ -16,10 +16,10 @@
 #include "common/model/fingerprint.h"
 #include "common/model/weights.h"
 #include "fmt/format.h"
-#include "router/engine/hosted_networks.h"
-#include "router/engine/local_lane.h"
-#include "router/engine/network.h"
-#include "router/engine/stored_probe.h"
+#include "inference/hosted_networks.h"
+#include "inference/local/local_lane.h"
+#include "inference/local/network.h"
+#include "inference/stored_probe.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {

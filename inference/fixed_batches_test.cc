@@ -1,4 +1,4 @@
-#include "router/policy/fixed_batches.h"
+#include "inference/fixed_batches.h"
 
 #include "gtest/gtest.h"
 

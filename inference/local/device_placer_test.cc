@@ -1,5 +1,5 @@
 // Memories of devices without weights, on a clock of the test.
-#include "router/engine/device_placer.h"
+#include "inference/local/device_placer.h"
 
 #include <algorithm>
 #include <set>
@@ -9,7 +9,7 @@
 #include "common/base/fake_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/hosted_networks.h"
+#include "inference/hosted_networks.h"
 
 namespace atl::router {
 namespace {

@@ -1,5 +1,5 @@
 // Networks without weights, on a clock of the test.
-#include "router/engine/network_memory.h"
+#include "inference/local/network_memory.h"
 
 #include <thread>
 

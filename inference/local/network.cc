@@ -1,4 +1,4 @@
-#include "router/engine/network.h"
+#include "inference/local/network.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include "common/base/errors.h"
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
-#include "router/policy/fixed_batches.h"
+#include "inference/fixed_batches.h"
 
 namespace atl::router {
 namespace {

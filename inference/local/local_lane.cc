@@ -1,4 +1,4 @@
-#include "router/engine/local_lane.h"
+#include "inference/local/local_lane.h"
 
 #include <algorithm>
 #include <utility>

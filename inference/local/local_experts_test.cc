@@ -1,5 +1,5 @@
 // Real networks with random weights, published on disk and hosted in this process.
-#include "router/engine/local_experts.h"
+#include "inference/local/local_experts.h"
 
 #include <limits>
 #include <map>
@@ -18,10 +18,10 @@
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/engine/hosted_networks.h"
-#include "router/engine/network.h"
-#include "router/engine/testing/published_tiny_model.h"
-#include "router/engine/testing/tiny_model.h"
+#include "inference/hosted_networks.h"
+#include "inference/local/network.h"
+#include "inference/testing/published_tiny_model.h"
+#include "inference/testing/tiny_model.h"
 
 namespace atl::router {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/engine/device_placer.h"
+#include "inference/local/device_placer.h"
 
 #include <algorithm>
 #include <set>
@@ -7,7 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "common/base/status_macros.h"
-#include "router/engine/hosted_networks.h"
+#include "inference/hosted_networks.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {

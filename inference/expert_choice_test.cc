@@ -1,4 +1,4 @@
-#include "router/policy/expert_choice.h"
+#include "inference/expert_choice.h"
 
 #include <cmath>
 #include <limits>

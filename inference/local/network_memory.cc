@@ -1,4 +1,4 @@
-#include "router/engine/network_memory.h"
+#include "inference/local/network_memory.h"
 
 #include <algorithm>
 #include <limits>

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/weights.h"
-#include "router/engine/lane.h"
+#include "inference/lane.h"
 
 namespace atl::router {
 

@@ -1,4 +1,4 @@
-#include "router/engine/watchers.h"
+#include "inference/watchers.h"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "router/engine/stored_probe.h"
+#include "inference/stored_probe.h"
 
 #include <cmath>
 #include <functional>
