@@ -12,7 +12,7 @@
 #include "common/base/status_macros.h"
 #include "inference/version_files.h"
 #include "router/engine/sampler_info.h"
-#include "router/service/expert_client.h"
+#include "router/remote/expert_client.h"
 #include "tests/bench/bench_process.h"
 #include "tests/bench/serving_cases.h"
 #include "tests/bench/serving_engine.h"

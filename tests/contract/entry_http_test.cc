@@ -9,7 +9,7 @@
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "router/engine/engine.h"
-#include "router/service/rest_server.h"
+#include "router/rest/rest_server.h"
 #include "tests/contract/entry_callers.h"
 #include "tests/tls_client.h"
 

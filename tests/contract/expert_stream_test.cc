@@ -17,8 +17,8 @@
 #include "gtest/gtest.h"
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/inline_lane.h"
-#include "router/service/expert_client.h"
-#include "router/service/expert_wire.h"
+#include "router/remote/expert_client.h"
+#include "router/remote/expert_wire.h"
 #include "worker/service/expert_service.h"
 #include "worker/service/fake_lane.h"
 

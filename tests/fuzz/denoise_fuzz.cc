@@ -7,7 +7,7 @@
 
 #include "atoll/expert/v1/expert_service.pb.h"
 #include "router/engine/dispatcher.h"
-#include "router/service/expert_wire.h"
+#include "router/remote/expert_wire.h"
 #include "tests/fuzz/short_error.h"
 #include "worker/service/expert_wire.h"
 

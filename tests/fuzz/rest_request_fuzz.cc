@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "nlohmann/json.hpp"
-#include "router/service/rest_wire.h"
+#include "router/rest/rest_wire.h"
 #include "router/service/sample_wire.h"
 
 namespace {

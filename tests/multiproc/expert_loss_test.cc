@@ -25,7 +25,7 @@
 #include "inference/version_files.h"
 #include "router/engine/engine.h"
 #include "router/engine/sampler_info.h"
-#include "router/service/expert_client.h"
+#include "router/remote/expert_client.h"
 #include "tests/multiproc/one_way_proxy.h"
 #include "tests/multiproc/process.h"
 

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "inference/local/local_experts.h"
 #include "inference/testing/published_tiny_model.h"
-#include "router/service/expert_client.h"
+#include "router/remote/expert_client.h"
 #include "tests/multiproc/process.h"
 
 namespace atl {

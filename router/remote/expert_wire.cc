@@ -1,4 +1,4 @@
-#include "router/service/expert_wire.h"
+#include "router/remote/expert_wire.h"
 
 #include <algorithm>
 #include <utility>

@@ -7,7 +7,7 @@
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/rpc/watch_loop.h"
-#include "router/service/remote_experts.h"
+#include "router/remote/remote_experts.h"
 
 namespace atl::router {
 

@@ -1,11 +1,11 @@
-#include "router/service/rest_call.h"
+#include "router/rest/rest_call.h"
 
 #include <utility>
 
 #include "common/base/errors.h"
 #include "fmt/format.h"
 #include "router/policy/admission.h"
-#include "router/service/rest_wire.h"
+#include "router/rest/rest_wire.h"
 
 namespace atl::router {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/service/rest_server.h"
+#include "router/rest/rest_server.h"
 
 #include <algorithm>
 #include <optional>
@@ -12,8 +12,8 @@
 #include "common/base/status_macros.h"
 #include "fmt/format.h"
 #include "router/policy/admission.h"
-#include "router/service/rest_call.h"
-#include "router/service/rest_wire.h"
+#include "router/rest/rest_call.h"
+#include "router/rest/rest_wire.h"
 #include "router/service/sample_wire.h"
 
 namespace atl::router {

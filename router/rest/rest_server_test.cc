@@ -1,6 +1,6 @@
 // The REST facade over real HTTP on loopback, with a fake model version. What a client must not send is written byte by
 // byte; a sane one is curl, where it is installed.
-#include "router/service/rest_server.h"
+#include "router/rest/rest_server.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "router/service/expert_directory.h"
+#include "router/remote/expert_directory.h"
 
 #include "grpcpp/channel.h"
 

@@ -1,4 +1,4 @@
-#include "router/service/expert_client.h"
+#include "router/remote/expert_client.h"
 
 #include <algorithm>
 #include <deque>
@@ -11,7 +11,7 @@
 #include "fmt/format.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "inference/hosted_networks.h"
-#include "router/service/expert_wire.h"
+#include "router/remote/expert_wire.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {

@@ -10,7 +10,7 @@
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/serve_inline.h"
 #include "router/engine/testing/ticked_engine.h"
-#include "router/service/rest_server.h"
+#include "router/rest/rest_server.h"
 #include "tests/tls_client.h"
 
 namespace atl::router {

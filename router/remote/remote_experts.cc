@@ -1,4 +1,4 @@
-#include "router/service/remote_experts.h"
+#include "router/remote/remote_experts.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "common/base/errors.h"
 #include "fmt/format.h"
 #include "inference/hosted_networks.h"
-#include "router/service/expert_client.h"
+#include "router/remote/expert_client.h"
 #include "spdlog/spdlog.h"
 
 namespace atl::router {

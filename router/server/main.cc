@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/rpc/server.h"
-#include "router/service/router_server.h"
+#include "router/server/router_server.h"
 #include "spdlog/spdlog.h"
 
 namespace {

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "inference/testing/published_tiny_model.h"
 #include "nlohmann/json.hpp"
-#include "router/service/router_server.h"
+#include "router/server/router_server.h"
 #include "tests/tls_client.h"
 
 namespace atl::router {

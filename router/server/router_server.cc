@@ -1,4 +1,4 @@
-#include "router/service/router_server.h"
+#include "router/server/router_server.h"
 
 #include <algorithm>
 #include <string_view>

@@ -18,13 +18,13 @@
 #include "common/storage/blob_store.h"
 #include "inference/local/local_experts.h"
 #include "router/engine/engine.h"
+#include "router/remote/expert_directory.h"
+#include "router/remote/remote_experts.h"
+#include "router/rest/rest_server.h"
+#include "router/server/router_metrics.h"
+#include "router/server/routing_reports.h"
 #include "router/service/caller_quotas.h"
-#include "router/service/expert_directory.h"
 #include "router/service/model_follower.h"
-#include "router/service/remote_experts.h"
-#include "router/service/rest_server.h"
-#include "router/service/router_metrics.h"
-#include "router/service/routing_reports.h"
 #include "router/service/sample_service.h"
 
 namespace atl::router {

@@ -1,4 +1,4 @@
-#include "router/service/rest_wire.h"
+#include "router/rest/rest_wire.h"
 
 #include "absl/time/clock.h"
 #include "common/base/errors.h"

@@ -1,5 +1,5 @@
 // Lanes to the servers that the coordinator lists, and what it is told of the routing, over real gRPC.
-#include "router/service/expert_directory.h"
+#include "router/remote/expert_directory.h"
 
 #include <set>
 
@@ -13,8 +13,8 @@
 #include "router/engine/testing/inline_lane.h"
 #include "router/engine/testing/recorded_events.h"
 #include "router/engine/testing/ticked_engine.h"
-#include "router/service/fake_serving_service.h"
-#include "router/service/routing_reports.h"
+#include "router/remote/fake_serving_service.h"
+#include "router/server/routing_reports.h"
 
 namespace atl::router {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/service/router_metrics.h"
+#include "router/server/router_metrics.h"
 
 #include <algorithm>
 #include <string_view>

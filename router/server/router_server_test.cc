@@ -1,5 +1,5 @@
 // The whole router in this process: real gRPC, real networks, health and metrics.
-#include "router/service/router_server.h"
+#include "router/server/router_server.h"
 
 #include <filesystem>
 #include <fstream>

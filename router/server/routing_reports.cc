@@ -1,4 +1,4 @@
-#include "router/service/routing_reports.h"
+#include "router/server/routing_reports.h"
 
 #include <algorithm>
 
