@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ["common", "inference", "coordinator", "worker", "router", "client"]
+FOLDERS = ["common", "inference", "expert_server", "coordinator", "worker", "router", "client"]
 REASON = re.compile(r'"([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+)"')
 CODE = re.compile(r"StatusCode::k(\w+)")
 # Upper-case texts that are no reasons: environment variables and names of canonical codes.

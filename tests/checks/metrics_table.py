@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ["common", "inference", "coordinator", "worker", "router", "client"]
+FOLDERS = ["common", "inference", "expert_server", "coordinator", "worker", "router", "client"]
 PROGRAMS = {"atoll_router": "atoll-router", "atoll_coordinator": "atoll-coordinator", "atoll_worker": "atoll-worker, ranks",
             "atoll_expert_server": "atoll-worker --serve", "": "Every program"}
 CALL = re.compile(r"\bAdd(Counter|Gauge|Histogram)\(\s*(?=[\"k])")

@@ -12,7 +12,7 @@ import sys
 
 TORCH_FOLDERS = ("common/model", "worker/trainer", "worker/tasks", "inference/local", "inference/testing", "common/cmake", "tests")
 WIRE_FOLDERS = ("common/wire", "coordinator/service", "worker/service", "router/service", "router/remote",
-                "router/rest", "router/server", "client", "tests")
+                "router/rest", "router/server", "expert_server", "client", "tests")
 SKIPPED = {"build", ".git", ".cache", "quickstart", "proto"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BANNED_NAME = re.compile(r"\b(?:class|struct|namespace)\s+(\w*(?:Manager|Helper)\w*|\w*utils\w*)\b", re.IGNORECASE)

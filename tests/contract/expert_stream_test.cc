@@ -14,13 +14,13 @@
 #include "common/rpc/server.h"
 #include "common/wire/status.h"
 #include "common/wire/status_proto.h"
+#include "expert_server/expert_service.h"
+#include "expert_server/fake_lane.h"
 #include "gtest/gtest.h"
 #include "router/engine/testing/fake_backend.h"
 #include "router/engine/testing/inline_lane.h"
 #include "router/remote/expert_client.h"
 #include "router/remote/expert_wire.h"
-#include "worker/service/expert_service.h"
-#include "worker/service/fake_lane.h"
 
 namespace atl {
 namespace {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "atoll/expert/v1/expert_service.pb.h"
+#include "expert_server/expert_wire.h"
 #include "router/engine/dispatcher.h"
 #include "router/remote/expert_wire.h"
 #include "tests/fuzz/short_error.h"
-#include "worker/service/expert_wire.h"
 
 namespace {
 

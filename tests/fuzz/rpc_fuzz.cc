@@ -33,6 +33,8 @@
 #include "common/storage/blob_store.h"
 #include "common/wire/status.h"
 #include "coordinator/service/coordinator.h"
+#include "expert_server/expert_service.h"
+#include "expert_server/fake_lane.h"
 #include "fmt/format.h"
 #include "google/protobuf/dynamic_message.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -40,8 +42,6 @@
 #include "router/engine/testing/serve_inline.h"
 #include "router/service/sample_service.h"
 #include "spdlog/spdlog.h"
-#include "worker/service/expert_service.h"
-#include "worker/service/fake_lane.h"
 #include "worker/service/island.h"
 
 // The island here has no rank of its own, so that it calls none of these; what they need is LibTorch's.

@@ -1,4 +1,4 @@
-#include "worker/service/lane_queue.h"
+#include "expert_server/lane_queue.h"
 
 #include <algorithm>
 #include <utility>

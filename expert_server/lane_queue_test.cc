@@ -1,13 +1,13 @@
-#include "worker/service/lane_queue.h"
+#include "expert_server/lane_queue.h"
 
 #include <map>
 #include <string>
 
 #include "common/base/errors.h"
 #include "common/base/fake_clock.h"
+#include "expert_server/expert_wire.h"
+#include "expert_server/fake_lane.h"
 #include "gtest/gtest.h"
-#include "worker/service/expert_wire.h"
-#include "worker/service/fake_lane.h"
 
 namespace atl::worker {
 namespace {

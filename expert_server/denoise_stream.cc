@@ -1,4 +1,4 @@
-#include "worker/service/denoise_stream.h"
+#include "expert_server/denoise_stream.h"
 
 #include <utility>
 #include <vector>

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
+#include "expert_server/expert_wire.h"
+#include "expert_server/lane_queue.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "worker/service/expert_wire.h"
-#include "worker/service/lane_queue.h"
 
 namespace atl::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/service/expert_server_metrics.h"
+#include "expert_server/expert_server_metrics.h"
 
 #include <algorithm>
 #include <string>

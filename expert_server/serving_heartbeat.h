@@ -15,8 +15,8 @@
 #include "absl/time/time.h"
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "expert_server/hosting_keeper.h"
 #include "grpcpp/security/credentials.h"
-#include "worker/service/hosting_keeper.h"
 
 namespace atl::worker {
 

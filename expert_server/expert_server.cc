@@ -1,4 +1,4 @@
-#include "worker/service/expert_server.h"
+#include "expert_server/expert_server.h"
 
 #include <charconv>
 #include <utility>

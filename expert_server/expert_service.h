@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "atoll/expert/v1/expert_service.grpc.pb.h"
 #include "common/base/clock.h"
+#include "expert_server/denoise_stream.h"
+#include "expert_server/hosting_keeper.h"
+#include "expert_server/lane_queue.h"
 #include "inference/lane.h"
-#include "worker/service/denoise_stream.h"
-#include "worker/service/hosting_keeper.h"
-#include "worker/service/lane_queue.h"
 
 namespace atl::worker {
 

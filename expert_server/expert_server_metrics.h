@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
+#include "expert_server/expert_service.h"
+#include "expert_server/lane_queue.h"
 #include "inference/local/network_memory.h"
-#include "worker/service/expert_service.h"
-#include "worker/service/lane_queue.h"
 
 namespace atl::worker {
 

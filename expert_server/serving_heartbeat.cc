@@ -1,4 +1,4 @@
-#include "worker/service/serving_heartbeat.h"
+#include "expert_server/serving_heartbeat.h"
 
 #include <algorithm>
 #include <charconv>
@@ -11,9 +11,9 @@
 #include "common/wire/network_wire.h"
 #include "common/wire/status.h"
 #include "common/wire/time_wire.h"
+#include "expert_server/expert_wire.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
-#include "worker/service/expert_wire.h"
 
 namespace atl::worker {
 namespace {

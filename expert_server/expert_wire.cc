@@ -1,4 +1,4 @@
-#include "worker/service/expert_wire.h"
+#include "expert_server/expert_wire.h"
 
 #include <memory>
 #include <utility>

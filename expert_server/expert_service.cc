@@ -1,4 +1,4 @@
-#include "worker/service/expert_service.h"
+#include "expert_server/expert_service.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "worker/service/serving_heartbeat.h"
+#include "expert_server/serving_heartbeat.h"
 
 #include <memory>
 #include <string>
@@ -6,9 +6,9 @@
 
 #include "common/base/errors.h"
 #include "common/wire/network_wire.h"
+#include "expert_server/expert_wire.h"
+#include "expert_server/fake_serving_service.h"
 #include "gtest/gtest.h"
-#include "worker/service/expert_wire.h"
-#include "worker/service/fake_serving_service.h"
 
 namespace atl::worker {
 namespace {

@@ -18,11 +18,11 @@
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "common/storage/blob_store.h"
+#include "expert_server/expert_server_metrics.h"
+#include "expert_server/expert_service.h"
+#include "expert_server/hosting_keeper.h"
+#include "expert_server/serving_heartbeat.h"
 #include "inference/local/local_experts.h"
-#include "worker/service/expert_server_metrics.h"
-#include "worker/service/expert_service.h"
-#include "worker/service/hosting_keeper.h"
-#include "worker/service/serving_heartbeat.h"
 
 namespace atl::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/service/hosting_keeper.h"
+#include "expert_server/hosting_keeper.h"
 
 #include <map>
 #include <string>

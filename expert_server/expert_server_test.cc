@@ -1,6 +1,6 @@
 // An expert server that follows a coordinator, in this process: a real server and real networks, a registry that
 // answers what the test says.
-#include "worker/service/expert_server.h"
+#include "expert_server/expert_server.h"
 
 #include <unistd.h>
 
@@ -13,11 +13,11 @@
 #include "common/base/errors.h"
 #include "common/rpc/channel.h"
 #include "common/wire/network_wire.h"
+#include "expert_server/expert_wire.h"
+#include "expert_server/fake_serving_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "inference/testing/published_tiny_model.h"
-#include "worker/service/expert_wire.h"
-#include "worker/service/fake_serving_service.h"
 
 namespace atl::worker {
 namespace {
