@@ -20,7 +20,7 @@ esac
 pick=${2:-.}
 # They link LibTorch and Arrow, and no code of theirs runs.
 serving=
-[ "$preset" = tsan ] || serving='router_engine_test|worker_service_test'
+[ "$preset" = tsan ] || serving='router_engine_test|worker_attempt_test|worker_leader_test|worker_process_test|worker_rendezvous_test|expert_hosting_test'
 
 deploy/setup.sh
 cmake --preset "$preset" >/dev/null

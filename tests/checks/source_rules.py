@@ -11,8 +11,9 @@ import re
 import sys
 
 TORCH_FOLDERS = ("common/model", "worker/trainer", "worker/tasks", "inference/local", "inference/testing", "common/cmake", "tests")
-WIRE_FOLDERS = ("common/wire", "coordinator/service", "worker/service", "router/service", "router/remote",
-                "router/rest", "router/server", "expert_server", "client", "tests")
+WIRE_FOLDERS = ("common/wire", "coordinator/service", "router/service", "router/remote", "router/rest",
+                "router/server", "expert_server", "worker/attempt", "worker/island", "worker/leader", "client",
+                "tests")
 SKIPPED = {"build", ".git", ".cache", "quickstart", "proto"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BANNED_NAME = re.compile(r"\b(?:class|struct|namespace)\s+(\w*(?:Manager|Helper)\w*|\w*utils\w*)\b", re.IGNORECASE)

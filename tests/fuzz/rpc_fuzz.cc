@@ -42,7 +42,7 @@
 #include "router/engine/testing/serve_inline.h"
 #include "router/service/sample_service.h"
 #include "spdlog/spdlog.h"
-#include "worker/service/island.h"
+#include "worker/island/island.h"
 
 // The island here has no rank of its own, so that it calls none of these; what they need is LibTorch's.
 namespace atl::worker {

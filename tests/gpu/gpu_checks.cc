@@ -35,7 +35,7 @@
 #include "inference/local/local_experts.h"
 #include "inference/testing/published_tiny_model.h"
 #include "tests/bench/figures.h"
-#include "worker/service/rank_device.h"
+#include "worker/island/rank_device.h"
 #include "worker/trainer/trainer.h"
 #include "worker/transport/nccl/nccl_transport.h"
 

@@ -10,7 +10,7 @@
 #include "atoll/admin/v1/admin_service.grpc.pb.h"
 #include "common/rpc/channel.h"
 #include "tests/multiproc/cluster.h"
-#include "worker/service/fake_metadata.h"
+#include "worker/process/fake_metadata.h"
 
 namespace atl::testing_cluster {
 namespace {

@@ -1,5 +1,5 @@
 // The tasks that one process runs alone (the leader of an island): features, clustering, partitions, publishing.
-// Training runs on every rank: worker/service.
+// Training runs on every rank: worker/attempt.
 #pragma once
 
 #include <functional>
