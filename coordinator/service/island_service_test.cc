@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/base/errors.h"
 #include "common/base/failpoint.h"
-#include "coordinator/service/epoch.h"
+#include "coordinator/core/epoch.h"
 #include "coordinator/service/test_support.h"
 #include "coordinator/store/sqlite_backup.h"
 #include "coordinator/store/sqlite_store.h"

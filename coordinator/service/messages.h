@@ -10,7 +10,7 @@
 #include "atoll/island/v1/island_service.pb.h"
 #include "atoll/job/v1/job_service.pb.h"
 #include "atoll/model/v1/model_service.pb.h"
-#include "coordinator/service/core.h"
+#include "coordinator/core/core.h"
 #include "coordinator/store/store.h"
 #include "google/protobuf/message.h"
 

@@ -3,7 +3,7 @@
 
 #include "atoll/serving/v1/serving_service.grpc.pb.h"
 #include "coordinator/service/call.h"
-#include "coordinator/service/expert_registry.h"
+#include "coordinator/serving/expert_registry.h"
 
 namespace atl::coordinator {
 

@@ -6,9 +6,9 @@
 #include "common/formats/checkpoint.h"
 #include "common/formats/model_index.h"
 #include "common/spec/data_cursor.h"
+#include "coordinator/core/epoch.h"
 #include "coordinator/jobs/retention.h"
 #include "coordinator/jobs/task_graph.h"
-#include "coordinator/service/epoch.h"
 #include "tests/invariants/invariants.h"
 
 namespace atl::testing_invariants {

@@ -4,9 +4,9 @@
 
 #include "common/base/status_macros.h"
 #include "common/storage/blob_store.h"
+#include "coordinator/core/epoch.h"
 #include "coordinator/jobs/task_graph.h"
 #include "coordinator/leases/attempt_secret.h"
-#include "coordinator/service/epoch.h"
 #include "coordinator/store/sqlite_store.h"
 #include "fmt/format.h"
 

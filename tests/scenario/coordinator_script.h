@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "common/base/fake_clock.h"
-#include "coordinator/service/core.h"
+#include "coordinator/core/core.h"
 #include "coordinator/store/sqlite_store.h"
 
 namespace atl::coordinator {
