@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/cluster_file.h"
+#include "client/cluster/cluster_file.h"
 #include "common/auth/security_options.h"
 #include "grpcpp/channel.h"
 

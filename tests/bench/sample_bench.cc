@@ -4,8 +4,8 @@
 
 #include "CLI/CLI.hpp"
 #include "client/exit_code.h"
-#include "client/sample_flags.h"
-#include "client/sampler.h"
+#include "client/sampling/sample_flags.h"
+#include "client/sampling/sampler.h"
 #include "common/auth/security_flags.h"
 #include "common/base/explain.h"
 #include "common/base/flag_checks.h"

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "client/command_line_testing.h"
+#include "client/commands/command_line_testing.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <map>
 
-#include "client/quality_report.h"
+#include "client/sampling/quality_report.h"
 #include "common/base/counter_random.h"
 #include "common/dataset/image_codec.h"
 #include "common/dataset/import/import.h"

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "atoll/sample/v1/sample_service.grpc.pb.h"
-#include "common/fsck/fsck.h"
+#include "client/fsck.h"
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,0 +1,81 @@
+// What a finished job and a set of samples from it amount to: clusters, training, routing, quality, times.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "atoll/job/v1/job.pb.h"
+#include "client/sampling/sample_set.h"
+#include "common/dataset/contact_sheet.h"
+#include "common/dataset/dataset.h"
+#include "common/dataset/quality.h"
+#include "common/storage/blob_store.h"
+
+namespace atl::client {
+
+struct ClusterSummary {
+  int32_t cluster = 0;
+  int64_t samples = 0;
+  std::map<int32_t, int64_t> classes;  // by label, of the samples that were read
+};
+
+struct NetworkSummary {
+  std::string name;  // "expert 2", "router"
+  int64_t steps = 0;
+  int64_t attempts = 0;
+  std::optional<double> loss;  // none when the coordinator forgot it
+  std::optional<double> accuracy;
+};
+
+struct QualitySummary {
+  int64_t images = 0;
+  double nearest_neighbour_accuracy = 0;        // of five neighbours, against every real image
+  double mmd = 0;                               // unbiased, cubic kernel, against held-out images
+  std::optional<dataset::Diversity> diversity;  // against held-out images
+  // The same figures of training images, of as many as samples for the second: what a perfect sampler would reach.
+  std::optional<double> mmd_of_training;
+  std::optional<dataset::Diversity> diversity_of_training;
+  std::optional<dataset::Memorisation> memorisation;
+};
+
+// One set of samples, scored. `samples` comes without its images.
+struct ScoredSamples {
+  SampleSet samples;
+  QualitySummary quality;
+};
+
+struct QualityReport {
+  std::string job_id;
+  std::string model;
+  std::string version;
+  std::string dataset;
+  int64_t training_samples = 0;
+  int64_t held_out_samples = 0;
+  std::vector<ClusterSummary> clusters;
+  std::vector<NetworkSummary> networks;
+  std::vector<ScoredSamples> scored;  // e.g. one per mode
+  double job_seconds = 0;
+};
+
+// The shards of each cluster, from the outputs of the job's partition tasks. FAILED_PRECONDITION, reason
+// NOT_PARTITIONED, when the job is not that far.
+absl::StatusOr<std::vector<std::vector<dataset::Shard>>> PartitionsOf(const atlpb::job::v1::Job& job);
+
+// Reads partitions and real images and scores each set of samples. `sheet` gets a row per cluster with up to
+// `images_per_cluster` images, evenly spaced.
+absl::StatusOr<QualityReport> MakeReport(const atlpb::job::v1::Job& job, const dataset::DatasetManifest& manifest,
+                                         storage::BlobStore* store, const std::vector<SampleSet>& sets,
+                                         int images_per_cluster, std::vector<dataset::SheetRow>* sheet);
+
+// "MODE_TOP_K" -> "top k"; the unset mode, of older sets, is top 1.
+std::string ModeText(const std::string& mode);
+
+// For people (Markdown; links clusters.png and samples.png beside it) and for programs.
+std::string ToMarkdown(const QualityReport& report);
+std::string ToJson(const QualityReport& report);
+
+}  // namespace atl::client

@@ -1,0 +1,11 @@
+// Flags that say what is drawn, by which experts, and how; `tests/bench/sample_bench` has them too.
+#pragma once
+
+#include "CLI/App.hpp"
+#include "client/sampling/sample_request.h"
+
+namespace atl::client {
+
+void AddSamplingFlags(CLI::App* command, SampleFlags* flags);
+
+}  // namespace atl::client
