@@ -14,6 +14,11 @@ TORCH_FOLDERS = ("common/model", "worker/trainer", "worker/tasks", "inference/lo
 WIRE_FOLDERS = ("common/wire", "coordinator/service", "router/service", "router/remote", "router/rest",
                 "router/server", "expert_server", "worker/attempt", "worker/island", "worker/leader", "client",
                 "tests")
+# Programs know each other by messages alone.
+PROGRAMS = ("client", "coordinator", "expert_server", "router", "worker")
+# The worker's binary is the expert server's too.
+PROGRAMS_JOINED = {("worker/process/main.cc", "expert_server")}
+LARGEST_FOLDER = 45  # files that are neither tests nor their doubles
 SKIPPED = {"build", ".git", ".cache", "quickstart", "proto"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 BANNED_NAME = re.compile(r"\b(?:class|struct|namespace)\s+(\w*(?:Manager|Helper)\w*|\w*utils\w*)\b", re.IGNORECASE)
@@ -27,7 +32,7 @@ def within(path, folders):
 
 
 def libraries(root):
-    """{folder: (layer, files of the library)}"""
+    """{folder: (layer, files of the library, folders of the libraries that its DEPS name)}"""
     found = {}
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if name not in SKIPPED]
@@ -41,14 +46,18 @@ def libraries(root):
         words = call.group(1).split()
         folder = os.path.relpath(directory, root).replace(os.sep, "/")
         layer = int(words[words.index("LAYER") + 1])
-        members, section = [], ""
+        members, deps, section = [], [], ""
         for word in words:
             if word in KEYWORDS:
                 section = word
             elif section in ("SOURCES", "HEADERS"):
                 members.append(f"{folder}/{word}")
-        found[folder] = (layer, set(members))
-    return found
+            elif section == "DEPS" and word.startswith("atoll::"):
+                deps.append(word.removeprefix("atoll::"))
+        found[folder] = (layer, set(members), deps)
+    names = {folder.replace("/", "_"): folder for folder in found}
+    return {folder: (layer, members, {names[dep] for dep in deps if dep in names})
+            for folder, (layer, members, deps) in found.items()}
 
 
 def folder_of(path, folders):
@@ -82,10 +91,45 @@ def check_include(path, quote, included, libs):
     other = folder_of(included, libs)
     if quote == '"' and own and other and path in libs[own][1] and libs[other][0] > libs[own][0]:
         yield f"{own} (layer {libs[own][0]}) includes {included} (layer {libs[other][0]}): includes never point upward"
+    elif quote == '"' and own and other and path in libs[own][1] and other not in libs[own][2] | {own}:
+        yield f"{own} includes {included}: its DEPS lack atoll::{other.replace('/', '_')}"
+    program, foreign = path.split("/")[0], included.split("/")[0]
+    if program in PROGRAMS and foreign in PROGRAMS and program != foreign and not TEST_FILE.search(path):
+        if (path, foreign) not in PROGRAMS_JOINED:
+            yield f"{program} includes {included}: programs know each other by messages alone"
+
+
+def circles(libs):
+    """Libraries that depend on each other, each circle once. CMake permits it for static libraries."""
+    done = set()
+
+    def walk(folder, way):
+        if folder in way:
+            yield way[way.index(folder):] + [folder]
+        elif folder not in done:
+            for other in sorted(libs[folder][2]):
+                yield from walk(other, way + [folder])
+            done.add(folder)
+
+    for folder in sorted(libs):
+        yield from walk(folder, [])
+
+
+def check_folders(root, libs):
+    for circle in circles(libs):
+        yield f"{circle[0]}/CMakeLists.txt:1: a circle of libraries: {' -> '.join(circle)}"
+    counts = {}
+    for path in sources(root):
+        if not TEST_FILE.search(path) and not within(path, ("tests",)):
+            counts.setdefault(os.path.dirname(path), []).append(path)
+    for folder, paths in counts.items():
+        if len(paths) > LARGEST_FOLDER:
+            yield f"{folder}:1: {len(paths)} files beside the tests, more than {LARGEST_FOLDER}: it wants parting"
 
 
 def check(root):
     libs = libraries(root)
+    yield from check_folders(root, libs)
     for path in sources(root):
         with open(os.path.join(root, path), encoding="utf-8") as file:
             lines = file.read().split("\n")

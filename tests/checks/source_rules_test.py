@@ -45,6 +45,30 @@ class SourceRulesTest(unittest.TestCase):
     def test_relative_include_is_refused(self):
         self.assertEqual(len(self.offences(("common/low/low.cc", '#include "../low.h"\n'))), 1)
 
+    def test_an_include_needs_its_library_among_the_deps(self):
+        side = ("worker/side/CMakeLists.txt", "atoll_library(LAYER 4 HEADERS side.h SOURCES side.cc)\n")
+        (offence,) = self.offences(side, ("worker/side/side.cc", '#include "worker/high/high.h"\n'))
+        self.assertIn("its DEPS lack atoll::worker_high", offence)
+        self.assertEqual(self.offences(side, ("worker/side/side_test.cc", '#include "worker/high/high.h"\n')), [])
+
+    def test_libraries_form_no_circle(self):
+        (offence,) = self.offences(
+            ("worker/a/CMakeLists.txt", "atoll_library(LAYER 4 SOURCES a.cc DEPS atoll::worker_b)\n"),
+            ("worker/b/CMakeLists.txt", "atoll_library(LAYER 4 SOURCES b.cc DEPS atoll::worker_a)\n"))
+        self.assertIn("worker/a -> worker/b -> worker/a", offence)
+
+    def test_programs_do_not_include_each_other(self):
+        high = '#include "worker/high/high.h"\n'
+        self.assertEqual(len(self.offences(("router/main.cc", high))), 1)
+        self.assertEqual(self.offences(("router/main_test.cc", high)), [])
+        self.assertEqual(self.offences(("worker/process/main.cc", '#include "expert_server/expert_server.h"\n')), [])
+
+    def test_no_folder_is_too_large(self):
+        files = [(f"worker/high/{i}.cc", "\n") for i in range(45)]
+        tests = [(f"worker/high/{i}_test.cc", "\n") for i in range(45)]
+        self.assertEqual(self.offences(*files, *tests), [])
+        self.assertEqual(len(self.offences(*files, ("worker/high/more.cc", "\n"))), 1)
+
 
 if __name__ == "__main__":
     unittest.main()
