@@ -49,7 +49,7 @@ void HostingKeeper::LoadAgain(const NetworkId& id) {
   news_ = true;
 }
 
-std::vector<HostedState> HostingKeeper::hosted() const {
+std::vector<placement::HostedNetwork> HostingKeeper::hosted() const {
   std::vector<placement::HostedNetwork> hosted;
   absl::MutexLock lock(&mutex_);
   for (const auto& [id, entry] : entries_) hosted.push_back(entry.hosted);

@@ -38,7 +38,7 @@ constexpr size_t kP256Bytes = 32;  // of a coordinate, and of each half of an ES
 using KeyPtr = Handle<EVP_PKEY, EVP_PKEY_free>;
 using NumberPtr = Handle<BIGNUM, BN_free>;
 
-absl::Status Refused(std::string_view message, std::string_view reason = "TOKEN_INVALID") {
+absl::Status RefuseToken(std::string_view message, std::string_view reason = "TOKEN_INVALID") {
   return MakeError(absl::StatusCode::kUnauthenticated, reason, fmt::format("JWT: {}", message));
 }
 
@@ -68,7 +68,7 @@ std::string Text(const Json& object, const char* name) {
 }
 
 // Seconds since the epoch, up to the year 9999.
-std::optional<absl::Time> TimeOf(const Json& object, const char* name) {
+std::optional<absl::Time> ClaimTime(const Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_number()) return std::nullopt;
   const double seconds = found->get<double>();
@@ -238,22 +238,22 @@ absl::StatusOr<size_t> IssuerOf(const Json& claims, std::span<const JwtIssuer> i
   for (size_t i = 0; i < issuers.size(); ++i) {
     if (issuers[i].issuer == name && HasAudience(claims, issuers[i].audience)) return i;
   }
-  return Refused(
+  return RefuseToken(
       fmt::format("no issuer that is trusted here is {} (iss), with this service as audience (aud)", Quoted(name)));
 }
 
 absl::StatusOr<absl::Time> CheckTimes(const Json& claims, absl::Time now) {
-  const std::optional<absl::Time> issued = TimeOf(claims, "iat");
-  const std::optional<absl::Time> expires = TimeOf(claims, "exp");
-  const std::optional<absl::Time> start = claims.contains("nbf") ? TimeOf(claims, "nbf") : issued;
+  const std::optional<absl::Time> issued = ClaimTime(claims, "iat");
+  const std::optional<absl::Time> expires = ClaimTime(claims, "exp");
+  const std::optional<absl::Time> start = claims.contains("nbf") ? ClaimTime(claims, "nbf") : issued;
   if (!issued || !expires || !start || *expires <= *issued || *expires - *issued > kMaxJwtLifetime) {
-    return Refused(
+    return RefuseToken(
         "expected claims iat and exp, and nbf if any, in seconds since 1970, with exp at most an hour after iat");
   }
   if (now > *expires + kJwtLeeway) {
-    return Refused(fmt::format("it expired at {}", absl::FormatTime(*expires, absl::UTCTimeZone())), "TOKEN_EXPIRED");
+    return RefuseToken(fmt::format("it expired at {}", absl::FormatTime(*expires, absl::UTCTimeZone())), "TOKEN_EXPIRED");
   }
-  if (std::max(*issued, *start) > now + kJwtLeeway) return Refused("it is from the future; are the clocks right?");
+  if (std::max(*issued, *start) > now + kJwtLeeway) return RefuseToken("it is from the future; are the clocks right?");
   return *expires;
 }
 
@@ -284,7 +284,7 @@ absl::Status TakeRights(const Json& claims, const JwtIssuer& issuer, JwtClaims* 
   auto islands = CoveredTexts(claims, "islands", issuer.islands);
   auto models = CoveredTexts(claims, "models", issuer.models);
   if (!roles || !islands || !models) {
-    return Refused("expected claims roles, islands and models to be lists of texts");
+    return RefuseToken("expected claims roles, islands and models to be lists of texts");
   }
   for (const std::string& name : *roles) {
     // Names of other services' roles may stand beside ours.
@@ -313,25 +313,25 @@ std::string_view SignedPart(std::string_view token) {
 }
 
 absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtIssuer> issuers, absl::Time now) {
-  if (token.size() > kMaxJwtBytes) return Refused("expected at most 8 KiB");
-  if (!LooksLikeJwt(token)) return Refused("expected three parts between two dots");
+  if (token.size() > kMaxJwtBytes) return RefuseToken("expected at most 8 KiB");
+  if (!LooksLikeJwt(token)) return RefuseToken("expected three parts between two dots");
   const std::string_view signed_part = SignedPart(token);
   const size_t dot = signed_part.find('.');
   const std::optional<std::string> header_text = FromBase64Url(signed_part.substr(0, dot));
   const std::optional<std::string> claims_text = FromBase64Url(signed_part.substr(dot + 1));
   const std::optional<std::string> signature = FromBase64Url(token.substr(signed_part.size() + 1));
   if (!header_text || !claims_text || !signature || signature->empty()) {
-    return Refused("expected three parts in base64url");
+    return RefuseToken("expected three parts in base64url");
   }
   const std::optional<Json> header = ReadObject(*header_text);
-  if (!header) return Refused("expected a JSON object as header");
+  if (!header) return RefuseToken("expected a JSON object as header");
   const std::string algorithm = Text(*header, "alg");
   if (algorithm != "RS256" && algorithm != "ES256") {
-    return Refused(fmt::format("expected RS256 or ES256, found {}", Quoted(algorithm)));
+    return RefuseToken(fmt::format("expected RS256 or ES256, found {}", Quoted(algorithm)));
   }
-  if (header->contains("crit")) return Refused("expected no header 'crit': nothing of it is known");
+  if (header->contains("crit")) return RefuseToken("expected no header 'crit': nothing of it is known");
   const std::optional<Json> claims = ReadObject(*claims_text);
-  if (!claims) return Refused("expected a JSON object as claims");
+  if (!claims) return RefuseToken("expected a JSON object as claims");
 
   JwtClaims taken;
   ATOLL_ASSIGN_OR_RETURN(taken.issuer, IssuerOf(*claims, issuers));
@@ -342,15 +342,15 @@ absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtI
            SignatureFits(key, signed_part, *signature);
   });
   if (!genuine) {
-    return Refused(fmt::format("no {} key of {} made its signature", algorithm, Quoted(issuer.issuer)));
+    return RefuseToken(fmt::format("no {} key of {} made its signature", algorithm, Quoted(issuer.issuer)));
   }
   ATOLL_ASSIGN_OR_RETURN(taken.expires, CheckTimes(*claims, now));
   taken.subject = Text(*claims, "sub");
   if (!IsName(taken.subject)) {
-    return Refused(fmt::format("expected a claim sub of 1 to {} printable bytes, no blank at its ends", kMaxSubject));
+    return RefuseToken(fmt::format("expected a claim sub of 1 to {} printable bytes, no blank at its ends", kMaxSubject));
   }
   if (claims->contains("jti") && !claims->at("jti").is_string()) {
-    return Refused("expected claim jti to be a text");
+    return RefuseToken("expected claim jti to be a text");
   }
   taken.id = Text(*claims, "jti");
   ATOLL_RETURN_IF_ERROR(TakeRights(*claims, issuer, &taken));

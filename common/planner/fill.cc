@@ -69,7 +69,7 @@ struct Placement {
   double end = 0;
 };
 
-struct Candidate {
+struct PieceCandidate {
   int32_t component = -1;
   int32_t layer = 0;
   int32_t samples = 0;
@@ -113,11 +113,11 @@ class Filler {
   int32_t Arrived(const LayerState& source, int32_t rank, double bytes_per_sample);
   int32_t Available(int32_t component, int32_t layer, int32_t rank);
   int32_t LargestFitting(int32_t component, int32_t layer, int32_t rank, int32_t most, double window) const;
-  Candidate Choose(int32_t rank, double window, int32_t most, const Rule& rule);
+  PieceCandidate Choose(int32_t rank, double window, int32_t most, const Rule& rule);
   double Ready(const Step& step) const;
   bool Start(int32_t rank, double target, const Rule& rule);
   void RunStep(int32_t rank);
-  void RunPiece(int32_t rank, const Candidate& candidate);
+  void RunPiece(int32_t rank, const PieceCandidate& candidate);
 
   const FillRequest& request_;
   const Profile& profile_;
@@ -247,8 +247,8 @@ int32_t Filler::LargestFitting(int32_t component, int32_t layer, int32_t rank, i
   return low * grain;
 }
 
-Candidate Filler::Choose(int32_t rank, double window, int32_t most, const Rule& rule) {
-  Candidate best;
+PieceCandidate Filler::Choose(int32_t rank, double window, int32_t most, const Rule& rule) {
+  PieceCandidate best;
   const auto& layers = LayersFor(rank);
   for (size_t c = 0; c < layers.size(); ++c) {
     const auto component = static_cast<int32_t>(c);
@@ -287,7 +287,7 @@ void Filler::RunStep(int32_t rank) {
   placement_.end = std::max(placement_.end, state.free_at);
 }
 
-void Filler::RunPiece(int32_t rank, const Candidate& candidate) {
+void Filler::RunPiece(int32_t rank, const PieceCandidate& candidate) {
   LayerState& layer = LayersFor(rank)[candidate.component][candidate.layer];
   const FrozenPiece piece{.component = candidate.component,
                           .first_layer = candidate.layer,
@@ -335,7 +335,7 @@ bool Filler::Start(int32_t rank, double target, const Rule& rule) {
     window = kNever;
     if (!rule.own_samples) most = (request_.batch + ranks_ - 1) / ranks_;
   }
-  const Candidate candidate = Choose(rank, window, most, rule);
+  const PieceCandidate candidate = Choose(rank, window, most, rule);
   if (candidate.component < 0) return false;
   RunPiece(rank, candidate);
   return true;

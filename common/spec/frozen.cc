@@ -22,7 +22,7 @@ std::string Text(const SampleShape& shape) {
   return shape.empty() ? "a class" : fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-absl::Status OneOf(const std::string& path, const std::string& value, const std::vector<std::string>& known) {
+absl::Status CheckOneOf(const std::string& path, const std::string& value, const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return absl::OkStatus();
   const std::string nearest = NearestName(value, known);
   return FieldError(path, "UNKNOWN_VALUE",
@@ -30,7 +30,7 @@ absl::Status OneOf(const std::string& path, const std::string& value, const std:
                                 nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
 }
 
-absl::Status Range(const std::string& path, int64_t value, int64_t least, int64_t most) {
+absl::Status CheckRange(const std::string& path, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return FieldError(path, "OUT_OF_RANGE", fmt::format("expected between {} and {}, found {}", least, most, value));
 }
@@ -41,15 +41,15 @@ bool HasWidth(const FrozenLayerSpec& layer) {
 
 absl::Status ValidateLayer(const std::string& path, const FrozenLayerSpec& layer) {
   ATOLL_RETURN_IF_ERROR(
-      OneOf(path + ".kind", layer.kind, {"convolution", "block", "norm", "mean", "linear", "embedding"}));
-  ATOLL_RETURN_IF_ERROR(HasWidth(layer) ? Range(path + ".width", layer.width, 1, kMostWidth)
-                                        : Range(path + ".width", layer.width, 0, 0));
-  ATOLL_RETURN_IF_ERROR(Range(path + ".kernel", layer.kernel, 1, 63));
+      CheckOneOf(path + ".kind", layer.kind, {"convolution", "block", "norm", "mean", "linear", "embedding"}));
+  ATOLL_RETURN_IF_ERROR(HasWidth(layer) ? CheckRange(path + ".width", layer.width, 1, kMostWidth)
+                                        : CheckRange(path + ".width", layer.width, 0, 0));
+  ATOLL_RETURN_IF_ERROR(CheckRange(path + ".kernel", layer.kernel, 1, 63));
   if (layer.kernel % 2 == 0) {
     return FieldError(path + ".kernel", "OUT_OF_RANGE", fmt::format("expected an odd number, found {}", layer.kernel));
   }
-  ATOLL_RETURN_IF_ERROR(Range(path + ".stride", layer.stride, 1, 63));
-  return OneOf(path + ".activation", layer.activation, {"none", "relu", "silu", "gelu", "tanh"});
+  ATOLL_RETURN_IF_ERROR(CheckRange(path + ".stride", layer.stride, 1, 63));
+  return CheckOneOf(path + ".activation", layer.activation, {"none", "relu", "silu", "gelu", "tanh"});
 }
 
 absl::Status ValidateHashes(const std::string& path, const FrozenSpec& component) {
@@ -72,7 +72,7 @@ absl::Status ValidateSource(const std::string& path, const FrozenSpec& component
                       fmt::format("expected either layers or torchscript files, found {} and {}",
                                   component.layers.size(), component.torchscript.size()));
   }
-  ATOLL_RETURN_IF_ERROR(Range(path + ".layers", FrozenLayerCount(component), 1, kMostFrozenLayers));
+  ATOLL_RETURN_IF_ERROR(CheckRange(path + ".layers", FrozenLayerCount(component), 1, kMostFrozenLayers));
   for (size_t i = 0; i < component.layers.size(); ++i) {
     ATOLL_RETURN_IF_ERROR(ValidateLayer(fmt::format("{}.layers[{}]", path, i), component.layers[i]));
   }
@@ -91,14 +91,14 @@ absl::Status ValidateSource(const std::string& path, const FrozenSpec& component
 absl::Status ValidateShapeField(const std::string& path, const FrozenSpec& component) {
   int64_t values = 1;
   for (const int32_t size : component.shape) {
-    ATOLL_RETURN_IF_ERROR(Range(path + ".shape", size, 1, kMostWidth));
+    ATOLL_RETURN_IF_ERROR(CheckRange(path + ".shape", size, 1, kMostWidth));
     values *= size;
-    ATOLL_RETURN_IF_ERROR(Range(path + ".shape", values, 1, kMostValues));
+    ATOLL_RETURN_IF_ERROR(CheckRange(path + ".shape", values, 1, kMostValues));
   }
   const size_t dimensions = component.output == "latent" ? 3 : component.output == "condition" ? 1 : 0;
   const bool needed = dimensions > 0 && !component.torchscript.empty();
   if (dimensions == 3 && component.shape.size() == 3) {
-    ATOLL_RETURN_IF_ERROR(Range(path + ".shape", int64_t{component.shape[1]} * component.shape[2], 1, kMostPixels));
+    ATOLL_RETURN_IF_ERROR(CheckRange(path + ".shape", int64_t{component.shape[1]} * component.shape[2], 1, kMostPixels));
   }
   if (dimensions == 0 || (component.shape.empty() && !needed) || component.shape.size() == dimensions) {
     return absl::OkStatus();
@@ -116,7 +116,7 @@ std::string RootOf(const std::vector<FrozenSpec>& components, int32_t i) {
 
 absl::Status ValidateOutput(const std::vector<FrozenSpec>& components, int32_t i, const std::string& path) {
   const FrozenSpec& component = components[static_cast<size_t>(i)];
-  ATOLL_RETURN_IF_ERROR(OneOf(path + ".output", component.output, {"latent", "condition", "none"}));
+  ATOLL_RETURN_IF_ERROR(CheckOneOf(path + ".output", component.output, {"latent", "condition", "none"}));
   if (component.output == "none") return absl::OkStatus();
   if (const int32_t first = *FrozenWithOutput(components, component.output); first != i) {
     return FieldError(path + ".output", "FROZEN_OUTPUT",
@@ -142,7 +142,7 @@ absl::Status ValidateComponent(const std::vector<FrozenSpec>& components, int32_
   }
   std::vector<std::string> inputs{"image", "label"};
   for (int32_t before = 0; before < i; ++before) inputs.push_back(components[static_cast<size_t>(before)].name);
-  ATOLL_RETURN_IF_ERROR(OneOf(path + ".input", component.input, inputs));
+  ATOLL_RETURN_IF_ERROR(CheckOneOf(path + ".input", component.input, inputs));
   ATOLL_RETURN_IF_ERROR(ValidateSource(path, component));
   ATOLL_RETURN_IF_ERROR(ValidateOutput(components, i, path));
   return ValidateShapeField(path, component);
@@ -320,7 +320,7 @@ absl::StatusOr<SampleShape> LearntShape(const std::vector<FrozenSpec>& component
 
 absl::Status ValidateFrozen(const std::vector<FrozenSpec>& components, const SampleShape* image, int32_t classes,
                             int32_t model_width) {
-  ATOLL_RETURN_IF_ERROR(Range("frozen", static_cast<int64_t>(components.size()), 0, kMostComponents));
+  ATOLL_RETURN_IF_ERROR(CheckRange("frozen", static_cast<int64_t>(components.size()), 0, kMostComponents));
   for (size_t i = 0; i < components.size(); ++i) {
     ATOLL_RETURN_IF_ERROR(ValidateComponent(components, static_cast<int32_t>(i)));
   }

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kWaiting = 64;
 constexpr int kThreads = 4;
 
-absl::Status Failed(std::string_view what) {
+absl::Status GrantFailed(std::string_view what) {
   return MakeError(absl::StatusCode::kUnavailable, "STORAGE_GRANT_FAILED", what);
 }
 
@@ -26,7 +26,7 @@ absl::Status Failed(std::string_view what) {
 
 absl::StatusOr<std::unique_ptr<StorageGrants>> StorageGrants::Start(StorageGrantOptions options, Clock* clock) {
   const int cancel_fd = eventfd(0, EFD_CLOEXEC);
-  if (cancel_fd < 0) return Failed("no descriptor is free");
+  if (cancel_fd < 0) return GrantFailed("no descriptor is free");
   return std::unique_ptr<StorageGrants>(new StorageGrants(std::move(options), clock, cancel_fd));
 }
 
@@ -58,12 +58,12 @@ void StorageGrants::Make(const spec::TaskGrant& grant, Done done) {
     done(std::move(made));
   });
   if (posted) return;
-  done(Failed(fmt::format("task {}: too many storage grants wait, or the coordinator ends", grant.token.task_id)));
+  done(GrantFailed(fmt::format("task {}: too many storage grants wait, or the coordinator ends", grant.token.task_id)));
 }
 
 absl::StatusOr<spec::StorageGrant> StorageGrants::MakeNow(const spec::TaskGrant& grant, absl::Duration deadline) {
   const absl::Duration left = deadline - clock_->Monotonic();
-  if (left <= absl::ZeroDuration()) return Failed("too many storage grants were made before it");
+  if (left <= absl::ZeroDuration()) return GrantFailed("too many storage grants were made before it");
   ATOLL_ASSIGN_OR_RETURN(const std::string output,
                          RunCommand({.command = options_.command,
                                      .input = GrantRequestJson(grant, options_.blob_root, options_.lifetime),

@@ -11,7 +11,7 @@ namespace {
 
 namespace pb = atlpb::admin::v1;
 
-constexpr size_t kLongestReason = 1024;
+constexpr size_t kLongestDrainReason = 1024;
 
 template <typename Response>
 std::string EncodeIslandAs(const IslandView& view) {
@@ -45,7 +45,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::DrainIsland(grpc::CallbackServerCont
                        if (request->reason().empty()) {  // which would undrain it
                          return FieldError("reason", "FIELD_REQUIRED", "expected a value, found none");
                        }
-                       return core.DrainIsland(key, request->island_id(), CutText(request->reason(), kLongestReason),
+                       return core.DrainIsland(key, request->island_id(), CutText(request->reason(), kLongestDrainReason),
                                                EncodeIslandAs<pb::DrainIslandResponse>);
                      });
 }

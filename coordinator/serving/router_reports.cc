@@ -9,7 +9,7 @@
 namespace atl::serving {
 namespace {
 
-constexpr size_t kMaxName = 256;
+constexpr size_t kMaxReportName = 256;
 constexpr size_t kMaxUses = 1000;
 constexpr size_t kMaxExperts = 10'000;
 // Of one expert: the sum over kMaxExperts does not overflow.
@@ -19,14 +19,14 @@ absl::Status Invalid(const std::string& field, const std::string& message) {
   return FieldError(field, "INVALID_ROUTING_REPORT", message);
 }
 
-absl::Status CheckName(const std::string& field, const std::string& text) {
-  if (!text.empty() && text.size() <= kMaxName) return absl::OkStatus();
-  return Invalid(field, fmt::format("expected 1 to {} characters, found {}", kMaxName, text.size()));
+absl::Status CheckReportName(const std::string& field, const std::string& text) {
+  if (!text.empty() && text.size() <= kMaxReportName) return absl::OkStatus();
+  return Invalid(field, fmt::format("expected 1 to {} characters, found {}", kMaxReportName, text.size()));
 }
 
 absl::Status CheckUse(const std::string& field, const VersionUse& use) {
-  ATOLL_RETURN_IF_ERROR(CheckName(field + ".model", use.model));
-  ATOLL_RETURN_IF_ERROR(CheckName(field + ".version", use.version));
+  ATOLL_RETURN_IF_ERROR(CheckReportName(field + ".model", use.model));
+  ATOLL_RETURN_IF_ERROR(CheckReportName(field + ".version", use.version));
   if (use.requests < 0) {
     return Invalid(field + ".requests", fmt::format("expected at least 0, found {}", use.requests));
   }
@@ -40,7 +40,7 @@ absl::Status CheckUse(const std::string& field, const VersionUse& use) {
 }
 
 absl::Status Check(const RoutingReport& report) {
-  ATOLL_RETURN_IF_ERROR(CheckName("router_id", report.router_id));
+  ATOLL_RETURN_IF_ERROR(CheckReportName("router_id", report.router_id));
   if (report.uses.size() > kMaxUses) {
     return Invalid("uses", fmt::format("expected at most {}, found {}", kMaxUses, report.uses.size()));
   }

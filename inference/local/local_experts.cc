@@ -66,16 +66,17 @@ absl::Status CheckShape(const VersionFiles& files, int32_t expert, const model::
     return fmt::format("{}x{}x{} images, {} classes, {} outputs{}", channels, height, width, classes, outputs,
                        self_conditioning ? ", self-conditioned" : "");
   };
-  const SamplerInfo& info = files.served.info;
+  const storage::ModelIndex& index = files.index;
   const bool routes = expert == kRouterNetwork;
   // The router network sees no estimate.
-  const std::string expected = describe(info.channels, info.height, info.width, info.classes, routes ? info.experts : 0,
-                                        !routes && info.self_conditioning);
+  const std::string expected =
+      describe(index.channels, index.height, index.width, static_cast<int64_t>(index.classes.size()),
+               routes ? index.experts : 0, !routes && index.self_conditioning);
   const std::string found = describe(config.channels, config.height, config.width_pixels, config.classes,
                                      config.outputs, config.self_conditioning);
   if (expected == found) return absl::OkStatus();
   return MakeError(absl::StatusCode::kDataLoss, "MODEL_MISMATCH",
-                   fmt::format("{}: expected {}, found {}", Describe(files.served.network(expert)), expected, found));
+                   fmt::format("{}: expected {}, found {}", Describe(files.network(expert)), expected, found));
 }
 
 // Reads, verifies and places one network. The weights are in memory once: their file is mapped.
@@ -108,7 +109,7 @@ absl::Status CheckStoredProbe(const VersionFiles& files, int32_t expert, const N
   ATOLL_ASSIGN_OR_RETURN(const std::vector<float> answers, network.Run(probe->rows));
   return CheckAnswers(*probe, answers,
                       network.config().compute == "bfloat16" ? kProbeToleranceBfloat16 : kProbeTolerance,
-                      Describe(files.served.network(expert)));
+                      Describe(files.network(expert)));
 }
 
 }  // namespace

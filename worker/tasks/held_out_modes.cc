@@ -27,7 +27,7 @@ constexpr int32_t kRouterNetwork = -1;
 constexpr int64_t kMaxRows = 256;
 constexpr int64_t kProbeRows = 8;
 // Of one evaluation: bounds the activations.
-constexpr int64_t kBatch = 32;
+constexpr int64_t kRowsPerBatch = 32;
 
 struct HeldOut {
   at::Tensor images;   // [n, c, h, w] in [-1, 1]
@@ -64,9 +64,9 @@ absl::StatusOr<at::Tensor> Evaluate(const TaskContext& context, const NetworkLoa
                                     const model::NoisedBatch& rows, const at::Tensor& estimate) {
   ATOLL_ASSIGN_OR_RETURN(const model::LoadedModel network, load(expert));
   std::vector<at::Tensor> answers;
-  for (int64_t first = 0; first < rows.t.size(0); first += kBatch) {
+  for (int64_t first = 0; first < rows.t.size(0); first += kRowsPerBatch) {
     ATOLL_RETURN_IF_ERROR(CheckCancelled(context));
-    const int64_t end = std::min(first + kBatch, rows.t.size(0));
+    const int64_t end = std::min(first + kRowsPerBatch, rows.t.size(0));
     const auto part = [&](const at::Tensor& all) { return all.defined() ? all.slice(0, first, end) : all; };
     answers.push_back(
         model::RunModel(network.layers, part(rows.x_t), part(rows.t), part(rows.classes), part(estimate)));
@@ -126,7 +126,7 @@ storage::VersionSampling SamplingOf(const router::RoutingRule& rule) {
   return sampling;
 }
 
-storage::VersionSampling Choose(int32_t experts, const at::Tensor& velocities, const at::Tensor& posterior,
+storage::VersionSampling ChooseSampling(int32_t experts, const at::Tensor& velocities, const at::Tensor& posterior,
                                 const at::Tensor& target) {
   const std::vector<CandidateMode> modes = CandidateModes(experts);
   const at::Tensor by_row = velocities.transpose(0, 1).contiguous();
@@ -179,7 +179,7 @@ absl::StatusOr<HeldOutModes> MeasureModes(const TaskContext& context, const data
     ATOLL_ASSIGN_OR_RETURN(velocities, Velocities(context, load, rows, estimate));
   }
   HeldOutModes modes;
-  modes.sampling = Choose(context.grant.spec.experts, velocities, posterior, rows.target.contiguous());
+  modes.sampling = ChooseSampling(context.grant.spec.experts, velocities, posterior, rows.target.contiguous());
   ATOLL_ASSIGN_OR_RETURN(modes.probe, Probe(rows, estimate, velocities, posterior));
   return modes;
 }

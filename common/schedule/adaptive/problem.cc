@@ -9,7 +9,7 @@ namespace {
 // The lane on which an action's result travels; kAllKinds for W.
 constexpr std::array<uint8_t, kAllKinds> kLane{kF0, kF1, kI1, kI0, kAllKinds, kAllKinds, kI1, kI0};
 
-constexpr double kRounding = 1e-9;
+constexpr double kLimitSlack = 1e-9;
 
 // The most seconds of forwards that `rank` can run while it has no gradient yet.
 double ForwardsBeforeGradients(const RankProblem& rank, int32_t micro_batches) {
@@ -73,7 +73,7 @@ Problem MakeProblem(int32_t micro_batches, const SimulationCosts& costs, const s
   }
   for (int32_t r = 0; r < rank_count; ++r) {
     RankProblem& rank = problem.ranks[r];
-    rank.limit_bytes = limit_bytes[r] * (1 + kRounding);
+    rank.limit_bytes = limit_bytes[r] * (1 + kLimitSlack);
     const double pair = rank.held_bytes[kF0] + rank.held_bytes[kF1];
     const int32_t most = 2 * micro_batches;
     rank.halves = pair > 0 ? static_cast<int32_t>(std::min<double>(most, 2 * rank.limit_bytes / pair)) : most;
