@@ -86,7 +86,7 @@ TEST_F(ExpertServerTest, HostsWhatTheCoordinatorAssigns) {
 
   Assign({1, 2}, uri_);
   EXPECT_TRUE(AwaitHosting("1 READY, 2 READY"));
-  EXPECT_EQ((*server)->hosting().networks[0].id, files_->network(1));
+  EXPECT_EQ((*server)->hosting().networks[0].network, files_->network(1));
 }
 
 TEST_F(ExpertServerTest, WhatCannotBeLoadedIsToldAndTheRestIsHosted) {

@@ -62,7 +62,9 @@ function(atoll_use_pch target pch)
     target_link_libraries(${target} PRIVATE deps::torch)
   endif()
   if(pch MATCHES "test")
+    # A header is used only where the same macros are defined: FMT_SHARED, _REENTRANT.
     target_link_libraries(${target} PRIVATE deps::fmt)
+    target_compile_options(${target} PRIVATE -pthread)
     # Optimising a test costs more than running it does; the libraries that it tests are built as they are shipped.
     target_compile_options(${target} PRIVATE -O0)
   endif()
