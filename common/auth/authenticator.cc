@@ -16,7 +16,8 @@
 namespace atl::rpc {
 namespace {
 
-// Of JWTs whose signatures were checked: an elliptic curve takes about a hundred times as long as a look here.
+// Bound on cached JWTs whose signatures were checked. Checking an elliptic curve takes about a hundred times as long as
+// a lookup.
 constexpr size_t kMaxChecked = 4096;
 constexpr int64_t kMaxFileBytes = 4 << 20;
 
@@ -72,8 +73,8 @@ class FileAuthenticator final : public Authenticator {
 
  private:
   using Files = std::map<std::string, std::string>;  // contents, by path
-  // What is in force, and the files that it was read from. Each part is read by itself: whoever is shut out stays out
-  // while the other part cannot be read.
+  // The principals in force, and the contents of the files that they were read from. Principals and deny list are
+  // reloaded separately: while one cannot be read, a caller revoked by the other stays out.
   struct Known {
     Principals principals;
     Files files;

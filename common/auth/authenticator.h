@@ -14,13 +14,13 @@
 
 namespace atl::rpc {
 
-// How often files of credentials are looked at.
+// How often the credential files are checked for changes.
 inline constexpr absl::Duration kReloadInterval = absl::Seconds(1);
 
 struct AuthenticatorOptions {
   std::string principals;  // file
   std::string deny_list;   // file; empty: none
-  // Called after one of them was read again, and once more at the next look, on the thread that reads.
+  // Called on the reading thread after a file was reloaded, and once more at the next check.
   std::function<void(const class Authenticator&)> reloaded;
 };
 
@@ -32,12 +32,12 @@ class Authenticator {
                                                                    Clock* clock = Clock::Real());
   virtual ~Authenticator() = default;
 
-  // As Principals::Check. A file that changed into one that cannot be read is said once in the log, and what it said
-  // last stays in force: principals with their keys by themselves, the deny list by itself.
+  // As Principals::Check. If a changed file cannot be read, the log says so once, and its previous contents stay in
+  // force. Principals (with their keys) and the deny list fail independently.
   virtual absl::StatusOr<Principal> Check(std::string_view bearer,
                                           std::span<const std::string> certificate_names) const = 0;
 
-  // What today's files say of a call that began at `time`: what has expired since counts, what was revoked does not.
+  // Checks a call that began at `time` against the current files: expiry is judged at `time`, revocation now.
   virtual absl::StatusOr<Principal> CheckAsOf(std::string_view bearer, std::span<const std::string> certificate_names,
                                               absl::Time time) const = 0;
 };

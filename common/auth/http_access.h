@@ -1,4 +1,4 @@
-// The security of a process's HTTP ports, from what it knows of its callers, and what they show of it.
+// The security of a process's HTTP ports, from the security that the process has for gRPC.
 #pragma once
 
 #include <functional>
@@ -10,16 +10,16 @@
 
 namespace atl::rpc {
 
-// TLS as gRPC has it, and the table of roles (roles.h) for routes: a route without a row is for nobody. With TLS and
-// without principals callers show a certificate of the authority instead, also at /healthz. Null: in the clear, for
-// everybody on this machine. Its guard is told of callers who are refused. `security` may be destroyed.
+// TLS as for gRPC, and the table of roles (roles.h) for routes: a route without a row is closed to all. With TLS but
+// without principals, callers need a certificate of the authority instead, also at /healthz. Null: in the clear, for
+// every caller on this machine. Reports refused callers to the guard. `security` may be destroyed.
 http::HttpSecurity HttpSecurityOf(const Security* security);
 
-// The same for a port of metrics; when `open` (--metrics-open), in the clear and for everybody, anywhere.
+// The same for a port of metrics. With `open` (--metrics-open): in the clear, for every caller, from any address.
 http::HttpSecurity MetricsSecurityOf(const Security* security, bool open);
 
-// What a port of metrics calls before it answers: says when the process's certificate ends
-// (atoll_certificate_end_time_seconds). Does nothing, and has no such metric, without a certificate; `security` may be
+// Returns a function that a metrics port calls before it answers: it sets atoll_certificate_end_time_seconds, the end
+// of the process's certificate. Without a certificate it does nothing, and the metric does not exist. `security` may be
 // null. `registry` outlives it.
 std::function<void()> ShowCertificate(std::shared_ptr<const Security> security, metrics::Registry* registry);
 

@@ -1,4 +1,4 @@
-// A look after a process's certificate, its key and its authorities while it runs.
+// Watches a process's certificate, its key and its authorities while it runs.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,9 @@
 
 namespace atl::rpc {
 
-// gRPC reads these files again when they change and believes them: where certificate and key do not fit each other, or
-// authorities are none, every new connection ends, and nothing says why. This says it in the log, once per complaint.
-// One thread of its own, joined by the destructor. Thread-safe.
+// Logs files that gRPC cannot use. gRPC reloads these files without a check: if certificate and key do not match, or
+// there is no authority, every new connection breaks without an explanation. Logs each complaint once. Has one thread
+// of its own, joined by the destructor. Thread-safe.
 class IdentityWatch {
  public:
   // Returns what is wrong with the files as they are. Sets `end` to when the certificate ends, where it can be read.

@@ -269,8 +269,8 @@ std::optional<std::vector<std::string>> TextsOf(const Json& claims, const char* 
   return texts;
 }
 
-// What the claim names of what the issuer may give; all of that where there is no such claim. Unset: it is no list of
-// texts.
+// Returns the claim's entries that the issuer may grant, or all of the issuer's where the claim is absent. Unset if the
+// claim is not a list of texts.
 std::optional<std::vector<std::string>> CoveredTexts(const Json& claims, const char* name,
                                                      const std::vector<std::string>& patterns) {
   if (!claims.contains(name)) return patterns;

@@ -1,4 +1,4 @@
-// JSON Web Tokens: RS256 and ES256, an hour at most. Pure.
+// JSON Web Tokens: RS256 and ES256, valid for an hour at most. Pure.
 #pragma once
 
 #include <openssl/types.h>
@@ -18,7 +18,7 @@ namespace atl::rpc {
 
 inline constexpr size_t kMaxJwtBytes = 8 * 1024;
 inline constexpr absl::Duration kMaxJwtLifetime = absl::Hours(1);
-// How far the clocks of issuer and server may be apart.
+// Largest difference between the clocks of issuer and server.
 inline constexpr absl::Duration kJwtLeeway = absl::Seconds(30);
 
 // A public key that verifies tokens of one algorithm.
@@ -28,17 +28,17 @@ struct JwtKey {
   std::shared_ptr<EVP_PKEY> key;
 };
 
-// Keys from PEM ("BEGIN PUBLIC KEY", one or more) or from a JSON Web Key Set. RSA keys have at least 2048 bits, EC keys
-// are on P-256. INVALID_ARGUMENT, reason INVALID_JWT_KEYS.
+// Reads keys from PEM ("BEGIN PUBLIC KEY", one or more) or from a JSON Web Key Set. RSA keys have at least 2048 bits,
+// EC keys are on P-256. INVALID_ARGUMENT, reason INVALID_JWT_KEYS.
 absl::StatusOr<std::vector<JwtKey>> ParseJwtKeys(std::string_view text, std::string_view file_name);
 
-// Whose tokens are taken, and what they may carry at most.
+// An issuer whose tokens are accepted, and the most that they may grant.
 struct JwtIssuer {
   std::string issuer;    // "iss"
   std::string audience;  // has to be in "aud"
   std::vector<JwtKey> keys;
   RoleSet roles;
-  std::vector<std::string> islands;         // patterns; a token may name others only where one of these covers it
+  std::vector<std::string> islands;         // patterns; a token may name only islands that one of them covers
   std::vector<std::string> models = {"*"};  // likewise
 };
 
@@ -52,15 +52,15 @@ struct JwtClaims {
   absl::Time expires;
 };
 
-// Whether a bearer token has the form of a JWT: three parts between two dots.
+// Returns whether a bearer token has the form of a JWT: three parts between two dots.
 bool LooksLikeJwt(std::string_view token);
 
-// The part of a token that its issuer signed, header and claims. The holder of a token can write its signature in
-// several ways, but not this.
+// Returns the part of a token that its issuer signed: header and claims. The holder of a token can rewrite its
+// signature in several ways, but not this part.
 std::string_view SignedPart(std::string_view token);
 
-// UNAUTHENTICATED with reason TOKEN_EXPIRED or TOKEN_INVALID. The header's algorithm is checked before anything else is
-// read: no "none", no HS256 over a public key.
+// UNAUTHENTICATED with reason TOKEN_EXPIRED or TOKEN_INVALID. The header's algorithm is checked first, so that neither
+// "none" nor HS256 over a public key is accepted.
 absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtIssuer> issuers, absl::Time now);
 
 }  // namespace atl::rpc

@@ -1,4 +1,4 @@
-// Names with *, as "eu-*". Pure.
+// Name patterns with *, as "eu-*". Pure.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace atl::rpc {
 
-// Whether `name` is `pattern`, in which * stands for any letters, also none.
+// Returns whether `name` matches `pattern`, in which * stands for any letters or none.
 bool Matches(std::string_view pattern, std::string_view name);
 bool MatchesAny(std::span<const std::string> patterns, std::string_view name);
 

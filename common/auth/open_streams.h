@@ -1,5 +1,5 @@
-// The streams that are open at a server with a guard, so that those of callers who were shut out can be cut: the gRPC
-// library asks for credentials when a call begins, and streams last for days.
+// The open streams of a server with a guard. gRPC checks credentials only when a call begins, and streams last for
+// days, so streams of revoked callers must be cut.
 #pragma once
 
 #include <functional>

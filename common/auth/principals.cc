@@ -147,7 +147,7 @@ class PrincipalsReader {
     return names.empty() ? Missing(path + ".roles", node, expected) : absl::OkStatus();
   }
 
-  // Who acts for islands says for which: a forgotten line must not mean all of them.
+  // An entry with the role island must list its islands: a forgotten line must not mean all of them.
   static absl::Status ReadIslands(const YamlNode& node, const std::string& path, RoleSet roles,
                                   std::vector<std::string>* islands) {
     ATOLL_RETURN_IF_ERROR(ReadTexts(node, path, "islands", islands));
@@ -209,7 +209,7 @@ class PrincipalsReader {
     if (tokens.empty() && certificates.empty()) return Missing(path, node, "token_sha256 or certificate");
     const size_t index = principals_->principals_.size();
     for (const std::string& token : tokens) {
-      // What stands there may be the token itself: it is not repeated.
+      // The entry may be the token itself, so the message does not repeat it.
       if (!IsTokenHash(token)) {
         return FieldError(path + ".token_sha256", "INVALID_PRINCIPALS",
                           fmt::format("expected the SHA-256 of a token, 64 digits of lower-case hex ('atoll auth "

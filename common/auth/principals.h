@@ -1,5 +1,5 @@
-// Who callers are: the principals file, which says what a token, a certificate or an issuer of JWTs stands for, and the
-// deny list. Pure: files are read by Authenticator (authenticator.h). docs/security.md has both formats.
+// Callers: the principals file, which maps tokens, certificates and issuers of JWTs to principals, and the deny list.
+// Pure: Authenticator (authenticator.h) reads the files. docs/security.md has both formats.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@
 
 namespace atl::rpc {
 
-// Most that one subject may have at a time, and of images also how many it may ask for in a minute; unset: no limit.
+// Limits of one subject: the most it may have at a time, and for images also per minute; unset: no limit.
 struct Quota {
   std::optional<int64_t> open_jobs;
   std::optional<int64_t> images_in_flight;
   std::optional<int64_t> images_per_minute;
-  // Islands that are registered of those that it may act for.
+  // Most islands that may be registered, of all that it may act for.
   std::optional<int64_t> islands;
   bool operator==(const Quota&) const = default;
 };
@@ -36,7 +36,7 @@ struct Principal {
   RoleSet roles;
   // Islands that it may act for, as names or with * for any letters: "eu-*".
   std::vector<std::string> islands;
-  // Expert servers that it may act for, likewise; empty: those that nobody else acts for.
+  // Expert servers that it may act for, likewise; empty: the ones that no other caller acts for.
   std::vector<std::string> expert_servers;
   // Models that its jobs may publish and whose served version it may choose, likewise.
   std::vector<std::string> models = {"*"};
@@ -44,27 +44,27 @@ struct Principal {
   absl::Time expires = absl::InfiniteFuture();
 };
 
-// Whoever reaches a port that asks for no credential: every role, every island. `subject` is "anonymous", or the name
-// in the client's certificate.
+// The principal of every caller at a port that asks for no credential: every role, every island. `subject` is
+// "anonymous", or the name in the client's certificate.
 Principal OpenPrincipal(std::string_view subject);
 
 // OK, or PERMISSION_DENIED with reason ISLAND_NOT_YOURS.
 absl::Status CheckIsland(const Principal& principal, std::string_view island_id);
 bool MayActForIsland(const Principal& principal, std::string_view island_id);
 
-// Whether the principal is named for the expert server, and may so take the place of who else acts for it; false where
-// its entry names none. PERMISSION_DENIED (EXPERT_SERVER_NOT_YOURS) where it names others.
+// Returns whether the principal's entry names the expert server, so that it may replace another caller that acts for
+// it. False if the entry names no server. PERMISSION_DENIED (EXPERT_SERVER_NOT_YOURS) if it names only others.
 absl::StatusOr<bool> IsNamedForExpertServer(const Principal& principal, std::string_view server_id);
 
 // OK, or PERMISSION_DENIED with reason MODEL_NOT_YOURS.
 absl::Status CheckModel(const Principal& principal, std::string_view model);
 
-// Credentials that are refused whatever else is known of them. Text, one entry a line: "subject NAME", "jti ID" or
-// "token SHA256"; a line that starts with # is a comment. INVALID_ARGUMENT, INVALID_DENY_LIST, names another line.
+// Credentials that are always refused. Text with one entry a line: "subject NAME", "jti ID" or "token SHA256"; a line
+// that starts with # is a comment. INVALID_ARGUMENT, INVALID_DENY_LIST, names any other line.
 struct DenyList {
   std::set<std::string, std::less<>> subjects;
   std::set<std::string, std::less<>> jtis;
-  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex; of a JWT that of its SignedPart
+  std::set<std::string, std::less<>> tokens;  // SHA-256, lower-case hex; for a JWT, of its SignedPart
 
   static absl::StatusOr<DenyList> Parse(std::string_view text, std::string_view file_name);
 };
@@ -77,15 +77,15 @@ class Principals {
   using ReadFile = std::function<absl::StatusOr<std::string>(const std::string& path)>;
   static absl::StatusOr<Principals> Parse(std::string_view yaml, std::string_view file_name, const ReadFile& read);
 
-  // Who has this credential: the bearer token where there is one, else the first of the verified client certificate's
-  // names (common name, then alternative names) that the file knows. UNAUTHENTICATED with reason CREDENTIAL_REQUIRED,
-  // TOKEN_* or CERTIFICATE_UNKNOWN; no message repeats a token.
+  // Returns the principal of a credential: of the bearer token if there is one, else of the first name in the verified
+  // client certificate (common name, then alternative names) that the file knows. UNAUTHENTICATED with reason
+  // CREDENTIAL_REQUIRED, TOKEN_* or CERTIFICATE_UNKNOWN. No message repeats a token.
   absl::StatusOr<Principal> Check(std::string_view bearer, std::span<const std::string> certificate_names,
                                   const DenyList& denied, absl::Time now) const;
 
  private:
   friend class PrincipalsReader;
-  // What a JWT's subject gets beside its claims.
+  // The issuer's part of a JWT subject's principal, besides its claims.
   struct IssuedTo {
     std::string subject_prefix;
     Quota quota;
@@ -99,18 +99,17 @@ class Principals {
   std::vector<IssuedTo> issued_to_;  // by issuer
 };
 
-// Returns the subject that a refused call is from, for the audit log alone: also where the entry is revoked or has
-// expired (`caller` is then the error of Principals::Check). Else the first of the names in its verified certificate,
-// or "".
+// Returns the subject of a refused call, for the audit log alone: also if the entry is revoked or has expired (`caller`
+// is then the error of Principals::Check). Otherwise the first name in its verified certificate, or "".
 std::string SubjectOfRefused(const absl::StatusOr<Principal>& caller, std::span<const std::string> certificate_names);
 
-// A new random token of 256 bits, and what the principals file keeps of it.
+// A new random token of 256 bits, and its hash for the principals file.
 struct NewToken {
   std::string token;
   std::string sha256;  // lower-case hex
 };
 NewToken MakeToken();
-// Lower-case hex.
+// Returns lower-case hex.
 std::string TokenHash(std::string_view token);
 
 }  // namespace atl::rpc

@@ -139,7 +139,7 @@ jwt:
   EXPECT_EQ(ann->roles, RoleSet({Role::kSubmitter}));
   EXPECT_EQ(ann->quota.open_jobs, 2);
   EXPECT_EQ(ErrorReason(principals->Check(token, {}, {.jtis = {"7"}}, kNow).status()), "TOKEN_REVOKED");
-  // By what the issuer signed: a holder can write the signature in other ways, which verify as well.
+  // The deny list hashes only the signed part: a holder can rewrite the signature in other ways that verify as well.
   const DenyList denied{.tokens = {TokenHash(SignedPart(token))}};
   for (const std::string& text : {token, TwinOf(token), WithOtherLastBits(token)}) {
     EXPECT_EQ(principals->Check(text, {}, {}, kNow)->subject, "corp/ann") << text;
@@ -204,7 +204,7 @@ TEST(PrincipalsTest, WrongFilesSayWhere) {
     EXPECT_EQ(ErrorField(status), one.field) << one.yaml << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(one.message)) << one.yaml;
   }
-  // Somebody wrote the token where its hash belongs.
+  // The file has the token in place of its hash.
   EXPECT_THAT(std::string(Parse(cases[10].yaml).status().message()), Not(HasSubstr("hunter2")));
   const absl::Status keys = Parse("jwt: [{issuer: i, audience: a, roles: [admin], keys: k.pem}]").status();
   EXPECT_EQ(keys.message(), "jwt[0].keys: cannot read k.pem");
@@ -301,7 +301,7 @@ TEST(DenyListTest, LinesThatCouldMatchNobodyAreRefused) {
     const absl::Status status = DenyList::Parse("jti 1\n" + line + "\njti 2", "deny").status();
     EXPECT_EQ(ErrorReason(status), "INVALID_DENY_LIST") << line;
     EXPECT_THAT(std::string(status.message()), StartsWith("deny, line 2: expected 'subject NAME'")) << line;
-    // Somebody wrote the token where its hash belongs.
+    // The line has the token in place of its hash.
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("hunter2")));
   }
 }

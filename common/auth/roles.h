@@ -1,4 +1,4 @@
-// Who may call what: one table of every RPC and of every HTTP route (roles.cc). Pure.
+// Roles that may call each RPC and each HTTP route: one table (roles.cc). Pure.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class RoleSet {
   constexpr void Add(Role role) { bits_ |= 1u << static_cast<unsigned>(role); }
   constexpr bool Has(Role role) const { return (bits_ >> static_cast<unsigned>(role) & 1u) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
-  // Those that both sets have.
+  // Returns the roles that both sets have.
   constexpr RoleSet operator&(RoleSet other) const {
     RoleSet both;
     both.bits_ = bits_ & other.bits_;
@@ -39,30 +39,30 @@ class RoleSet {
   uint32_t bits_ = 0;
 };
 
-// The role of a name: "admin", "submitter", …
+// Parses a role's name: "admin", "submitter", …
 std::optional<Role> ParseRole(std::string_view name);
-// "island, reader"; "no role" for none.
+// Returns "island, reader"; "no role" for an empty set.
 std::string RoleNames(RoleSet roles);
 
 struct Access {
-  // "/atoll.job.v1.JobService/SubmitJob"; an HTTP route as "/metrics"; one that ends with / stands for all below it.
+  // "/atoll.job.v1.JobService/SubmitJob"; an HTTP route as "/metrics"; a route that ends with / covers all below it.
   std::string_view method;
-  // Who may call it beside an admin, who may call everything.
+  // Roles that may call it. An admin may call every method.
   RoleSet roles;
-  // Anybody may call it, also without a credential.
+  // Every caller may call it, even without a credential.
   bool open = false;
-  // It changes something that outlives the call, or somebody else's work: the audit log names it.
+  // The call changes something that outlives it, or another caller's work: the audit log records it.
   bool mutating = false;
 };
 
 // Every row, sorted by method.
 std::span<const Access> AccessTable();
 
-// The method's row; else that of the longest route above it; null for what is not in the table.
+// Returns the method's row, else that of the longest route above it, or null if the table has none.
 const Access* FindAccess(std::string_view method);
 
-// Whether a caller with `roles` may call `method`: PERMISSION_DENIED with reason ROLE_REQUIRED; UNIMPLEMENTED with
-// reason METHOD_UNKNOWN for what has no row, as a server says it that lacks the method. `subject` is for the message.
+// OK if a caller with `roles` may call `method`, else PERMISSION_DENIED with reason ROLE_REQUIRED. A method without a
+// row is UNIMPLEMENTED with reason METHOD_UNKNOWN, as from a server without that method. `subject` is for the message.
 absl::Status CheckAccess(std::string_view method, std::string_view subject, RoleSet roles);
 
 }  // namespace atl::rpc

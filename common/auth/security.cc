@@ -162,7 +162,7 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
 
 using FileWatcher = grpc::experimental::FileWatcherCertificateProvider;
 
-// Of the identity in `folder` and of `authorities`; either may be empty: none.
+// Watches the identity in `folder` and `authorities`; an empty path: none.
 std::shared_ptr<FileWatcher> WatchFiles(const std::string& folder, const std::string& authorities) {
   const auto seconds = static_cast<unsigned>(absl::ToInt64Seconds(kReloadInterval));
   const bool identity = !folder.empty();
@@ -249,7 +249,7 @@ absl::Status Security::LoadChannelCredentials(Clock* clock) {
   }
   if (options_.token_file.empty()) return absl::OkStatus();
   ATOLL_ASSIGN_OR_RETURN(std::string token, ReadToken(options_.token_file));
-  // What refuses to send a token in the clear beyond this machine: these credentials connect to nothing else.
+  // These credentials connect to this machine only, so that no token leaves it in the clear.
   if (tls_ == nullptr) channel_credentials_ = grpc::experimental::LocalCredentials(LOCAL_TCP);
   channel_credentials_ = grpc::CompositeChannelCredentials(
       channel_credentials_, grpc::experimental::MetadataCredentialsFromPlugin(

@@ -1,5 +1,5 @@
-// What one process has to be trusted with and by: its certificates, its token, and who may call it. All of it is read
-// again when it changes.
+// One process's security: its certificates, its token, and the callers that it accepts. All files are reloaded when
+// they change.
 #pragma once
 
 #include <memory>
@@ -18,16 +18,16 @@
 
 namespace atl::rpc {
 
-// Thread-safe. Whatever it made outlives it.
+// Thread-safe. The objects that it made outlive it.
 class Security {
  public:
-  // Reads every file once: INVALID_ARGUMENT or FAILED_PRECONDITION names the file and what is wrong with it, as
+  // Reads every file once. INVALID_ARGUMENT or FAILED_PRECONDITION names the file and the error, as
   // CERTIFICATE_EXPIRED; TLS_REQUIRED where client certificates are required without tls_dir.
   static absl::StatusOr<std::shared_ptr<const Security>> Make(const SecurityOptions& options,
                                                               Clock* clock = Clock::Real());
 
-  // For a port at `listen`; null: in the clear, for everybody. FAILED_PRECONDITION with reason TLS_REQUIRED beyond
-  // loopback without TLS, and CALLERS_UNKNOWN where TLS would let in everybody.
+  // Credentials for a port at `listen`; null: in the clear, for every caller. FAILED_PRECONDITION with reason
+  // TLS_REQUIRED beyond loopback without TLS, and CALLERS_UNKNOWN where TLS would accept every caller.
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(std::string_view listen) const;
 
   // For channels; null: in the clear. Without TLS and with a token they connect to this machine only.
@@ -36,14 +36,14 @@ class Security {
   // FAILED_PRECONDITION, reason TOKEN_NEEDS_TLS, where a token would leave this machine in the clear.
   absl::Status CheckTarget(std::string_view address) const;
 
-  // Null without principals: then everybody who gets in may call everything.
+  // Null without principals: then every accepted caller may call everything.
   const std::shared_ptr<Guard>& guard() const { return guard_; }
-  // Null without principals. For servers of whose streams those are to be cut whose callers are shut out.
+  // Null without principals. For servers that must cut the streams of revoked callers.
   const std::shared_ptr<OpenStreams>& open_streams() const { return open_streams_; }
   // Null without principals. For ports that do not speak gRPC.
   const std::shared_ptr<const Authenticator>& authenticator() const { return authenticator_; }
   const SecurityOptions& options() const { return options_; }
-  // When the process's own certificate ends, as its file is now; InfiniteFuture without one.
+  // End of the process's own certificate in its current file; InfiniteFuture without one.
   absl::Time certificate_end() const;
 
   ~Security();
@@ -62,7 +62,7 @@ class Security {
   std::shared_ptr<grpc::ChannelCredentials> channel_credentials_;
 };
 
-// The same where a process has none, as in tests: in the clear, for everybody.
+// The same for a process without security, as in tests: in the clear, for every caller.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(const Security* security,
                                                                              std::string_view listen);
 std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Security* security);

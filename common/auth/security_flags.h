@@ -8,9 +8,10 @@ namespace atl::rpc {
 
 enum class Side { kClient, kServer, kBoth };
 
-// --tls-dir (ATOLL_TLS_DIR), and by side --ca (ATOLL_CA), --token-file (ATOLL_TOKEN_FILE), --principals, --deny-list,
-// --require-client-certificate and --insecure-network. kClient is the command, which decides itself when the
-// environment counts. Tokens and keys are in files only: a command line can be read by every process of a machine.
+// Adds --tls-dir (ATOLL_TLS_DIR), and by side --ca (ATOLL_CA), --token-file (ATOLL_TOKEN_FILE), --principals,
+// --deny-list, --require-client-certificate and --insecure-network. kClient is the command, which decides itself when
+// the environment counts. Tokens and keys are in files only, because every process of a machine can read a command
+// line.
 void AddSecurityFlags(CLI::App& app, SecurityOptions* options, Side side);
 
 }  // namespace atl::rpc

@@ -1,4 +1,4 @@
-// Where a process's certificates, token and principals lie: what its flags say.
+// Paths of a process's certificates, token and principals, as its flags set them.
 #pragma once
 
 #include <string>
@@ -6,20 +6,20 @@
 namespace atl::rpc {
 
 struct SecurityOptions {
-  // Folder with tls.crt, tls.key and ca.crt (the names of Kubernetes' secrets), to be replaced as one: by a link that
-  // is swapped. Empty: no TLS.
+  // Folder with tls.crt, tls.key and ca.crt (the names of Kubernetes' secrets). Replace all three at once, by swapping
+  // a link. Empty: no TLS.
   std::string tls_dir;
-  // A client's: certificates to trust where it has none of its own, in place of tls_dir's ca.crt. A server knows its
-  // clients by that one all the same.
+  // Client only: certificates to trust in place of tls_dir's ca.crt. A server still verifies its clients by tls_dir's
+  // ca.crt.
   std::string ca;
-  // A client's: file with the token that it shows.
+  // Client only: file with the token that it sends.
   std::string token_file;
-  // A server's: who callers are. Empty: a port without TLS lets everybody call everything, a port with TLS everybody
-  // who has a certificate of the authority.
+  // Server only: the principals file. Empty: a port without TLS lets every caller call everything, and a port with TLS
+  // every caller with a certificate of the authority.
   std::string principals;
   std::string deny_list;
   bool require_client_certificate = false;
-  // Serve in the clear beyond this machine.
+  // Allows serving in the clear beyond this machine.
   bool insecure_network = false;
 };
 

@@ -61,7 +61,7 @@ bool Becomes(const std::function<bool()>& holds) {
   return false;
 }
 
-// What the log says while it lives.
+// Collects the log's lines while it lives.
 class CapturedLog {
  public:
   CapturedLog() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("security_test", lines_)); }
@@ -480,7 +480,7 @@ TEST_F(SecurityTest, ATokenThatIsReplacedIsShownOnTheSameChannel) {
   EXPECT_EQ(ask(), "TOKEN_UNKNOWN");
   Write("token", "ann's");
   EXPECT_TRUE(Becomes([&] { return ask().empty(); }));
-  // One that is no good leaves it, and is told.
+  // An invalid file leaves the token as it is, and the log says so.
   const auto log = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(16);
   const absl::Cleanup restore = [before = spdlog::default_logger()] { spdlog::set_default_logger(before); };
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("security_test", log));
@@ -548,7 +548,7 @@ TEST_F(SecurityTest, BadFilesAreNamed) {
   mixed.key = "no key";
   EXPECT_EQ(ErrorReason(status({.tls_dir = Folder("keyless", mixed)})), "INVALID_KEY");
   EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", "nothing")})), "INVALID_CERTIFICATE");
-  // Of several authorities one suffices.
+  // One valid authority of several suffices.
   const std::string old = authority_.IssueExpired("old").certificate;
   EXPECT_EQ(ErrorReason(status({.ca = Write("ca.crt", old)})), "CERTIFICATE_EXPIRED");
   EXPECT_TRUE(status({.ca = Write("ca.crt", old + authority_.certificate())}).ok());

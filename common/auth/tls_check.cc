@@ -29,7 +29,7 @@ std::string HostOf(const std::string& address) {
   return host;
 }
 
-// None where the address cannot be dialled.
+// Returns no descriptor if the address cannot be dialled.
 Descriptor Dial(const std::string& address, absl::Duration timeout) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -55,7 +55,7 @@ absl::Status Broken(std::string_view reason, const std::string& address, std::st
   return MakeError(absl::StatusCode::kUnavailable, reason, fmt::format("{} {}", address, message));
 }
 
-// What OpenSSL said last, in words, and forgets.
+// Returns OpenSSL's last error as text, and clears it.
 std::string TakeError() {
   const unsigned long error = ERR_peek_last_error();
   const char* const reason = ERR_reason_error_string(error);
