@@ -6,7 +6,7 @@
 namespace atl {
 namespace {
 
-// What follows `colon`; -1 for what is no port.
+// Returns the port after `colon`, or -1 if there is no valid port.
 int PortAfter(std::string_view text, size_t colon) {
   int port = -1;
   const char* const end = text.data() + text.size();
@@ -56,7 +56,7 @@ bool IsAddressList(std::string_view list) {
 bool IsLoopback(std::string_view address) {
   const std::string_view host = address.substr(0, address.rfind(':'));
   if (host == "localhost" || host == "[::1]") return true;
-  // Nothing but digits and dots: 127.example.org may lie anywhere.
+  // Only digits and dots are accepted: the name 127.example.org may be any machine.
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 

@@ -10,7 +10,7 @@
 
 namespace atl {
 
-// One purpose per kind of draw, so that two draws never share bits. Values are part of exact resume: never reuse one.
+// One purpose per kind of sample, so that two kinds never share bits. Values are part of exact resume: never reuse one.
 enum class RandomPurpose : uint32_t {
   kShuffle = 1,            // order of samples in an epoch
   kNoise = 2,              // diffusion noise of a training sample

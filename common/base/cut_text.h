@@ -1,4 +1,4 @@
-// Texts of which only the beginning is kept.
+// Truncates texts.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace atl {
 
-// The first `most` bytes of the text, a view into it. A letter of UTF-8 that does not fit whole is left out: half of it
-// would make every message unreadable that holds the text.
+// Returns the first `most` bytes of the text, a view into it. Leaves out a UTF-8 letter that does not fit whole,
+// because half of it would make every message that holds the text unreadable.
 inline std::string_view CutText(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;

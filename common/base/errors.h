@@ -15,7 +15,8 @@ absl::Status MakeError(absl::StatusCode code, std::string_view reason, std::stri
 // INVALID_ARGUMENT for the field at `path` ("training.batch_size"); the message becomes "path: message".
 absl::Status FieldError(std::string_view path, std::string_view reason, std::string_view message);
 
-// Both at once, for a status that came from elsewhere. An empty `path` sets no field; the message is taken as it is.
+// Sets reason and field on a status that came from elsewhere. An empty `path` sets no field; the message stays as it
+// is.
 absl::Status MakeErrorWithField(absl::StatusCode code, std::string_view reason, std::string_view path,
                                 std::string_view message);
 

@@ -1,4 +1,4 @@
-// What programs print of an error.
+// Error messages as programs print them.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace atl {
 
-// The message on one line, then in brackets the reason by which docs/errors.md and docs/operations.md know it.
+// Returns the message on one line, then in brackets the reason that docs/errors.md and docs/operations.md list.
 std::string Explain(const absl::Status& status);
 
 }  // namespace atl

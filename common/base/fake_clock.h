@@ -1,4 +1,4 @@
-// For tests: a clock that moves only when told.
+// A clock for tests, which moves only when Advance is called.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -20,7 +20,7 @@ class FakeClock : public Clock {
     return elapsed_;
   }
 
-  // Looks at the condition and at the fake time every millisecond of real time.
+  // Checks the condition and the fake time every millisecond of real time.
   bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Duration deadline) override {
     while (!condition.Eval()) {
       if (Monotonic() >= deadline) return false;

@@ -10,12 +10,12 @@
 
 namespace atl {
 
-// NOT_FOUND (FILE_NOT_FOUND), else the system's error as FILE_ERROR; where rights are missing the message says whose
-// the file is and who this process is. RESOURCE_EXHAUSTED above `limit` bytes. "-" reads standard input.
+// NOT_FOUND (FILE_NOT_FOUND), else the system's error as FILE_ERROR. If permissions are missing, the message names the
+// file's owner and this process's user. RESOURCE_EXHAUSTED above `limit` bytes. "-" reads standard input.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit = int64_t{1} << 30);
 
-// Writes beside the file and renames, so that a reader sees the old file or the new one. Makes its folder. A device, a
-// pipe or a link is written to.
+// Writes a temporary file beside the file and renames it, so that a reader sees the old file or the new one. Makes the
+// folder. Writes directly to a device, a pipe or a link.
 absl::Status WriteFile(const std::string& path, std::string_view bytes);
 
 absl::Status MakeFolders(const std::string& path);

@@ -1,5 +1,5 @@
-// Checks of flags' values for CLI11, whose messages say what was expected and what was found. The library's own let NaN
-// pass, read 010 as eight, cut what does not fit, and write limits of a type with 309 digits.
+// Checks of flag values for CLI11; their messages name the expected and the found value. CLI11's own checks accept NaN,
+// read 010 as eight, truncate numbers that do not fit, and print limits of a type with 309 digits.
 #pragma once
 
 #include <charconv>
@@ -12,7 +12,7 @@
 
 namespace atl {
 
-// A whole number in decimal digits from `least` to `most`; T is the flag's type.
+// Accepts a whole number in decimal digits from `least` to `most`; T is the flag's type.
 template <typename T>
 CLI::Validator WholeNumber(T least, T most = std::numeric_limits<T>::max()) {
   return CLI::Validator(
@@ -43,14 +43,14 @@ inline CLI::Validator FiniteNumber(double least, bool open, double most, const s
 
 }  // namespace internal
 
-// A finite number in [least, most].
+// Accepts a finite number in [least, most].
 inline CLI::Validator Number(double least, double most = std::numeric_limits<double>::infinity()) {
   return internal::FiniteNumber(
       least, /*open=*/false, most,
       std::isinf(most) ? fmt::format("of at least {}", least) : fmt::format("from {} to {}", least, most));
 }
 
-// A finite number in (0, most].
+// Accepts a finite number in (0, most].
 inline CLI::Validator PositiveNumber(double most = std::numeric_limits<double>::infinity()) {
   return internal::FiniteNumber(0, /*open=*/true, most,
                                 std::isinf(most) ? "above 0" : fmt::format("above 0 and at most {}", most));

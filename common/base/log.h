@@ -3,9 +3,9 @@
 
 namespace atl::log {
 
-// From now on every line of the log is one message: control characters of texts that callers sent are written as
-// escapes (OneLine), so that nobody makes a line of his own or moves the cursor of who reads it. Call it once, at the
-// start of main, before loggers are made; those get it as well.
+// Makes every line of the log one message: control characters in texts from callers are escaped (OneLine), so that a
+// caller can neither forge a line nor move a reader's cursor. Call it once, at the start of main, before loggers are
+// made; later loggers inherit it.
 void EscapeTexts();
 
 }  // namespace atl::log

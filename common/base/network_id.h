@@ -1,4 +1,4 @@
-// Names one network of a published model version, on every machine alike. Pure.
+// Names one network of a published model version; the name is the same on every machine. Pure.
 #pragma once
 
 #include <compare>
@@ -7,7 +7,7 @@
 
 namespace atl {
 
-// In place of an expert's number: the network that routes.
+// Takes the place of an expert's number: the network that routes.
 inline constexpr int32_t kRouterNetwork = -1;
 
 struct NetworkId {

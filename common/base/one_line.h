@@ -1,4 +1,4 @@
-// Texts that are shown as one line, whoever wrote them.
+// Shows any text as one line.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace atl {
 
-// The text with escapes in place of its control characters ("\n", "\t", "\x1b", and those that UTF-8 writes in two
-// bytes: "\xc2\x9b") and of bytes that are no UTF-8. Other letters stay.
+// Returns the text with escapes in place of control characters ("
+// ", "\t", "\x1b", and the two-byte UTF-8 ones: "\xc2\x9b") and of bytes that are no UTF-8. Other letters stay.
 std::string OneLine(std::string_view text);
 
 }  // namespace atl

@@ -1,4 +1,4 @@
-// Texts of strangers in messages.
+// Quotes untrusted texts in messages.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace atl {
 
-// In quotes, on one line: what is no printable ASCII becomes an escape, and of a long text only the beginning stays.
+// Returns the text in quotes, on one line: other than printable ASCII is escaped, and a long text is truncated.
 std::string Quoted(std::string_view text);
 
 }  // namespace atl

@@ -13,7 +13,7 @@ namespace atl {
 
 struct SubprocessOptions {
   std::vector<std::string> command;      // program by path, then its arguments
-  std::vector<std::string> environment;  // "NAME=value", in place of this process's own of that name, beside the others
+  std::vector<std::string> environment;  // "NAME=value"; replaces this process's value, other variables are inherited
   // Both outputs are appended to this file; empty: `output` and `error` say where they go.
   std::string log_file;
   std::optional<int> input;   // none: /dev/null
@@ -23,9 +23,9 @@ struct SubprocessOptions {
   bool dies_with_thread = true;
 };
 
-// Starts a process in a group of its own, so that Ctrl-C on a terminal reaches only the parent; no signal is blocked or
-// ignored in it, and no other descriptor is open. Does not wait; the caller reaps it. NOT_FOUND (PROGRAM_NOT_FOUND),
-// UNKNOWN (FILE_ERROR) for the log, RESOURCE_EXHAUSTED (CANNOT_FORK). Thread-safe.
+// Starts a process in a group of its own, so that Ctrl-C on a terminal reaches only the parent. The child blocks and
+// ignores no signal and inherits no other descriptor. Does not wait; the caller reaps it. NOT_FOUND
+// (PROGRAM_NOT_FOUND), UNKNOWN (FILE_ERROR) for the log, RESOURCE_EXHAUSTED (CANNOT_FORK). Thread-safe.
 absl::StatusOr<pid_t> StartSubprocess(const SubprocessOptions& options);
 
 // Returns "exited with code 3" or "was ended by signal 9".

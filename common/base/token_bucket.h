@@ -1,4 +1,4 @@
-// A token bucket: so much per second on average, so much at once. Pure.
+// A token bucket: limits an average rate per second and a burst. Pure.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@ namespace atl {
 
 struct BucketRate {
   double per_second = 0;  // above 0
-  double burst = 0;       // that a bucket holds when it is full
+  double burst = 0;       // tokens in a full bucket
 };
 
-// Full at first. One executor's or one mutex's.
+// Starts full. Not thread-safe: used on one executor or under one mutex.
 class TokenBucket {
  public:
-  // Takes `count` tokens and returns zero; or, where they are not there, takes none and returns how long it is until
-  // they would be: for ever where they are more than a full bucket. `now` is of a monotonic clock.
+  // Takes `count` tokens and returns zero. If too few are there, takes none and returns the time until they would be:
+  // infinite if `count` exceeds a full bucket. `now` is of a monotonic clock.
   absl::Duration Take(const BucketRate& rate, absl::Duration now, double count) {
     if (count > rate.burst) return absl::InfiniteDuration();
     const absl::Duration full_at = std::max(full_at_, now) + absl::Seconds(count / rate.per_second);
@@ -26,10 +26,10 @@ class TokenBucket {
     return absl::ZeroDuration();
   }
 
-  // Puts back what was taken at this rate and not used.
+  // Puts back tokens that were taken at this rate and not used.
   void PutBack(const BucketRate& rate, double count) { full_at_ -= absl::Seconds(count / rate.per_second); }
 
-  // Whether it is as good as new.
+  // Returns whether the bucket is full, like a new one.
   bool IsFull(absl::Duration now) const { return full_at_ <= now; }
 
  private:

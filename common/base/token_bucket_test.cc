@@ -23,7 +23,7 @@ TEST(TokenBucketTest, GivesItsRateAndNoMoreThanABurst) {
        {absl::Milliseconds(7'400), 1, absl::Milliseconds(100)},
        {absl::Milliseconds(7'500), 1, absl::ZeroDuration()},
        {absl::Milliseconds(7'500), 1, absl::Milliseconds(500)}},
-      // What is refused takes nothing.
+      // A refused call takes no tokens.
       {{absl::ZeroDuration(), 3, absl::ZeroDuration()},
        {absl::ZeroDuration(), 2, absl::Milliseconds(500)},
        {absl::ZeroDuration(), 1, absl::ZeroDuration()}},
@@ -33,7 +33,7 @@ TEST(TokenBucketTest, GivesItsRateAndNoMoreThanABurst) {
        {absl::Hours(1), 4, absl::Seconds(2)}},
       // More than a full bucket never comes.
       {{absl::ZeroDuration(), 4.5, never}, {absl::Hours(1), 5, never}, {absl::Hours(1), 4, absl::ZeroDuration()}},
-      // Nothing costs nothing.
+      // Zero tokens cost nothing.
       {{absl::ZeroDuration(), 4, absl::ZeroDuration()}, {absl::ZeroDuration(), 0, absl::ZeroDuration()}},
   };
   for (size_t c = 0; c < cases.size(); ++c) {

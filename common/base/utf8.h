@@ -12,11 +12,12 @@ struct Utf8Letter {
   size_t bytes = 0;  // 0: none
 };
 
-// Returns the letter that `text` begins with. None where its bytes are no UTF-8, longer than needed, or half of a pair.
+// Returns the letter that `text` begins with. None if its bytes are no UTF-8, are longer than needed, or encode half of
+// a surrogate pair.
 Utf8Letter FirstLetter(std::string_view text);
 
-// Whether the text is UTF-8 of characters only: no letter is written longer than needed, and none is half of a pair or
-// a code that stands for no character (U+FFFF).
+// Returns whether the text is UTF-8 of characters only: no letter is longer than needed, half of a surrogate pair, or a
+// code that stands for no character (U+FFFF).
 bool IsPlainUtf8(std::string_view text);
 
 }  // namespace atl

@@ -1,4 +1,4 @@
-// The version of this build, as people and registering workers see it. Equals the project's version in CMakeLists.txt.
+// The version of this build, shown to users and sent when workers register. Equals the version in CMakeLists.txt.
 #pragma once
 
 #include <string_view>
