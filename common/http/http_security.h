@@ -1,4 +1,4 @@
-// The security of an HTTP port, and what the server knows of its callers.
+// The security of an HTTP port, and the server's view of its callers.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ struct HttpCaller {
   std::string address;                         // "ip:port"
 };
 
-// A caller who was let in.
+// A caller that was accepted.
 struct HttpSubject {
   std::string name = "anonymous";
-  // Images that it may have under way at a time; unset: no limit.
+  // Most images that it may have in flight; unset: no limit.
   std::optional<int64_t> images_in_flight;
-  // Images that it may ask for in a minute; unset: no limit.
+  // Most images that it may request per minute; unset: no limit.
   std::optional<int64_t> images_per_minute;
 };
 
-// Decides whether a caller may use a route, and says who it is. UNAUTHENTICATED or PERMISSION_DENIED. Called from a
-// server's thread, must not block.
+// Decides whether a caller may use a route, and returns its subject. UNAUTHENTICATED or PERMISSION_DENIED. Runs on a
+// server's thread and must not block.
 using HttpAccess = std::function<absl::StatusOr<HttpSubject>(const HttpCaller& caller, std::string_view route)>;
 
 struct HttpSecurity {
@@ -38,7 +38,7 @@ struct HttpSecurity {
   bool require_client_certificate = false;
   // Empty: every caller may do everything.
   HttpAccess access;
-  // In the clear at other addresses than this machine's loopback, too.
+  // Allows serving in the clear beyond this machine's loopback.
   bool allow_clear = false;
 };
 

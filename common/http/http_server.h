@@ -43,27 +43,26 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// One request that came whole, and the way back to its caller. Thread-safe. Calls after the answer's end, after the
-// connection is lost or after the server is destroyed do nothing.
+// One complete request, and the way to answer it. Thread-safe. Calls after the answer's end, after the connection is
+// lost or after the server is destroyed do nothing.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
 
   virtual const HttpRequest& request() const = 0;
 
-  // Answers: once, unless a stream has begun.
+  // Answers. Call it once, unless a stream has begun.
   virtual void Answer(HttpResponse response) = 0;
 
-  // Answers 200 with a body whose length is not known. Each piece may be sent when `sent` of the one before, or of the
-  // start, was called on a handler thread; where the caller does not take a piece in time it is never called.
+  // Answers 200 with a body of unknown length. Send each piece only after the previous `sent` was called, on a handler
+  // thread. If the caller does not read a piece in time, `sent` is never called.
   virtual void StartStream(std::string type, std::function<void()> sent) = 0;
   virtual void Send(std::string piece, std::function<void()> sent) = 0;
   virtual void EndStream(std::string piece) = 0;
 
   // Calls `gone` on the server's thread, at most once, when the exchange can be given up: CANCELLED, reason
-  // REQUEST_CANCELLED, when the caller hangs up; UNAVAILABLE, reason DRAINING, when the server ends. It is to be
-  // answered all the same. `gone` lives until the answer is written or the connection is lost: what it holds is freed
-  // then.
+  // REQUEST_CANCELLED, if the caller hangs up; UNAVAILABLE, reason DRAINING, if the server ends. The service must still
+  // answer it. `gone` is freed when the answer is written or the connection is lost.
   virtual void OnGone(std::function<void(const absl::Status&)> gone) = 0;
 
   // Runs `work` on a handler thread.
@@ -75,52 +74,52 @@ class HttpService {
  public:
   virtual ~HttpService() = default;
 
-  // Whether requests for `path` are only for those whom HttpSecurity::access lets in.
+  // Returns whether requests for `path` need the permission of HttpSecurity::access.
   virtual bool IsGuarded(std::string_view path) const = 0;
-  // Looks at a head, on the server's thread. A response refuses the request before its body is read; otherwise at most
-  // `*max_body_bytes` of body are read. Where that stays 0 the request is handled without the body that it may have,
-  // and the connection ends with the answer.
+  // Checks a head, on the server's thread. A response refuses the request before its body is read; otherwise at most
+  // `*max_body_bytes` of body are read. If that stays 0, the request is handled without its body, and the connection
+  // ends with the answer.
   virtual std::optional<HttpResponse> CheckHead(const HttpRequest& request, size_t* max_body_bytes) = 0;
-  // Answers a request that came whole, sooner or later. Called on a handler thread, of which there are
-  // kHandlerThreads: what takes long is answered by a callback.
+  // Answers a complete request, now or later. Runs on one of kHandlerThreads handler threads, so long work must answer
+  // from a callback.
   virtual void Handle(std::shared_ptr<HttpExchange> exchange) = 0;
-  // The answer to a request that the server refuses.
+  // Returns the answer to a request that the server refuses.
   virtual HttpResponse ErrorResponse(int code, const absl::Status& status) const = 0;
   // Called on the server's thread when an answer was written or given up. `duration` counts from the head.
   virtual void OnAnswered(const HttpRequest& /*request*/, int /*code*/, absl::Duration /*duration*/) {}
 };
 
-// Every time is absolute: bytes that come or go in between do not prolong it.
+// Every time is absolute: traffic in between does not prolong it.
 struct HttpLimits {
-  // From the connection, or from the first byte of a further request, until the whole head has come. The TLS handshake
-  // lies within it.
+  // Time from the connection, or from the first byte of a further request, until the whole head has come. Includes the
+  // TLS handshake.
   absl::Duration start_time = absl::Seconds(10);
-  // From the head until the whole body has come.
+  // Time from the head until the whole body has come.
   absl::Duration body_time = absl::Seconds(30);
-  // How long a caller may take to read its answer, or one piece of a stream.
+  // Time for a caller to read its answer, or one piece of a stream.
   absl::Duration answer_time = absl::Seconds(30);
-  // How long a connection is kept between two requests.
+  // Time that an idle connection is kept between two requests.
   absl::Duration idle_time = absl::Seconds(5);
-  // While callers wait because max_connections are open, the oldest requests that are unfinished, and the oldest
-  // answers that are unread, have this time alone. Idle connections are closed at once then. An answer to a body that
-  // the service accepted keeps its answer_time.
+  // While callers wait because max_connections are open, idle connections are closed at once, and the oldest unfinished
+  // requests and unread answers get only this time. An answer to a body that the service accepted keeps its
+  // answer_time.
   absl::Duration crowded_time = absl::Seconds(1);
-  // How long the caller may take to close a connection that is over; what it still sends is discarded.
+  // Time for the caller to close a finished connection; what it still sends is discarded.
   absl::Duration close_time = absl::Seconds(1);
 };
 
 struct HttpServerOptions {
   std::string listen;     // "host:port"; port 0 takes a free one
-  std::string what;       // is served there, for messages: "metrics"
-  std::string open_flag;  // that sets allow_clear, for messages
+  std::string what;       // the service, for messages: "metrics"
+  std::string open_flag;  // the flag that sets allow_clear, for messages
   HttpSecurity security;
-  // Further ones wait to be accepted.
+  // Further connections wait to be accepted.
   int max_connections = 256;
   HttpLimits limits;
 };
 
-// One thread moves bytes, kHandlerThreads run the service. The destructor calls OnGone of exchanges under way, waits
-// until they are answered and joins the threads.
+// One thread moves bytes, kHandlerThreads run the service. The destructor calls OnGone of open exchanges, waits until
+// they are answered and joins the threads.
 class HttpServer {
  public:
   static constexpr int kHandlerThreads = 2;

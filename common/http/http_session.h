@@ -27,12 +27,12 @@
 
 namespace atl::http {
 
-// The threads of a server, as exchanges that outlive it know them. Thread-safe.
+// The threads of a server, for exchanges that outlive it. Thread-safe.
 class HttpThreads {
  public:
   HttpThreads(boost::asio::io_context* io, boost::asio::thread_pool* handlers) : io_(io), handlers_(handlers) {}
 
-  // Runs `work` on the server's thread, or on a handler thread; drops it after Close.
+  // Runs `work` on the server's thread (Post) or on a handler thread (Run); drops it after Close.
   void Post(std::function<void()> work);
   void Run(std::function<void()> work);
   void Close();
@@ -43,17 +43,17 @@ class HttpThreads {
   boost::asio::thread_pool* handlers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The server's side of a session. On the server's thread alone.
+// The server's side of a session. Used on the server's thread alone.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;
   virtual void OnClosed(class Session* session) = 0;
 };
 
-// Reads requests one after the other, and while one is handled reads on, which shows that its caller hangs up.
+// Reads requests one after the other. Reads on while one is handled, to detect that the caller hangs up.
 //   kStart -> kBody -> kHandling <-> kWriting -> kIdle -> kStart
 // Each of the first four goes to kWriting for a refusal; kWriting to kClosing where the connection is not kept; all to
-// kClosed. On the server's thread alone.
+// kClosed. Used on the server's thread alone.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   struct Context {
@@ -65,13 +65,13 @@ class Session : public std::enable_shared_from_this<Session> {
   };
   using Time = std::chrono::steady_clock::time_point;
 
-  // Without a TLS context it speaks in the clear.
+  // Speaks in the clear without a TLS context.
   Session(const Context& context, boost::asio::ip::tcp::socket socket, SSL_CTX* tls);
 
   void Start();
-  // The server ends: nothing but an answer under way is waited for.
+  // Ends the session; waits only for an answer that is being written.
   void Stop();
-  // From when on it may be closed to make room for others.
+  // Time from which the session may be closed to make room for others.
   Time spare_from() const;
   void Close();
 
@@ -82,18 +82,18 @@ class Session : public std::enable_shared_from_this<Session> {
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   enum class Phase { kStart, kBody, kHandling, kWriting, kIdle, kClosing, kClosed };
 
-  // Every phase but kHandling has a deadline, from its begin.
+  // Every phase but kHandling has a deadline, counted from its begin.
   void Enter(Phase phase, absl::Duration deadline);
   void OnDeadline();
 
   void OnHandshake(const Error& error);
   void ReadMore();
   void OnRead(const Error& error);
-  // Reads as much of a request as has come.
+  // Parses as much of a request as has come.
   void Parse();
   void NewParser();
   void OnHead();
-  // Fills request_ from the head, or says what is wrong with it.
+  // Fills request_ from the head, or returns the error in it.
   absl::Status ReadHead();
   void ParseBody();
   void Handle();
@@ -107,11 +107,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // The head of an answer. `framing` is the header line that says where the body ends.
   std::string HeadOf(const HttpResponse& response, std::string_view framing);
   void Write(std::string head, std::string body, std::function<void()> then);
-  // Writes head_out_ and body_out_. `then` is not called where that fails.
+  // Writes head_out_ and body_out_. `then` is not called if that fails.
   void WriteOut(std::function<void()> then);
-  // The answer is written.
+  // Called when the answer is written.
   void Finish();
-  // The exchange is over, well or not.
+  // Drops the exchange after it ended or failed.
   void Forget();
   void BeginClose();
   void TellGone(const absl::Status& why);
@@ -125,11 +125,11 @@ class Session : public std::enable_shared_from_this<Session> {
   bool handshaken_ = false;
   bool stopping_ = false;
 
-  std::array<char, size_t{16} << 10> piece_;  // is read into
+  std::array<char, size_t{16} << 10> piece_;  // read buffer
   bool reading_ = false;
   bool writing_ = false;
   bool ended_ = false;  // the caller sends no more
-  std::string buffer_;  // has come and is not parsed
+  std::string buffer_;  // received and not yet parsed
   size_t head_bytes_ = 0;
   std::optional<Parser> parser_;
   size_t max_body_bytes_ = 0;

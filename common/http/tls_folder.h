@@ -1,4 +1,4 @@
-// A server's certificate, its key, and whom it believes, read from a folder that may change while it serves.
+// A server's certificate, its key and its trusted authority, read from a folder that may change while it serves.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@
 namespace atl::http {
 
 struct TlsFolderOptions {
-  // tls.crt (with the chain), tls.key and, where clients may prove who they are, ca.crt: the names of Kubernetes'
-  // secrets. Swap all three with one rename of a link, as it does.
+  // Contains tls.crt (with the chain), tls.key and, if clients may send certificates, ca.crt: the names of Kubernetes'
+  // secrets. Swap all three with one rename of a link, as Kubernetes does.
   std::string folder;
   // Clients without a certificate of ca.crt are refused.
   bool require_client_certificate = false;
-  // How old what was read may be when it is used.
+  // Largest age of the files' contents when they are used.
   absl::Duration max_age = absl::Seconds(1);
 };
 
@@ -43,7 +43,7 @@ class TlsFolder {
   absl::Duration looked_;
 };
 
-// Whom a certificate names, as gRPC has it: its common name, then its DNS names, e-mail addresses, URIs and IP
+// Returns a certificate's names in gRPC's order: its common name, then its DNS names, e-mail addresses, URIs and IP
 // addresses ("10.0.0.1", "::1"). Empty for null.
 std::vector<std::string> NamesOf(X509* certificate);
 
