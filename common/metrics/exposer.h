@@ -11,14 +11,14 @@
 
 namespace atl::metrics {
 
-// Serves from a few threads of its own, joined by the destructor. /healthz is open to all who reach the port, also
-// where /metrics is not.
+// Serves from a few threads of its own, joined by the destructor. /healthz is open to every caller that reaches the
+// port, even if /metrics is not.
 class Exposer {
  public:
   // Listens at "host:port"; port 0 takes a free one. `registry` must outlive it. `healthy` (may be empty: always
-  // healthy) is called on a serving thread for every /healthz, which answers 200 "ok" or 503 "not ready".
-  // `refresh` (may be empty) is called there before every /metrics, for what is measured by asking.
-  // UNAVAILABLE, reason CANNOT_LISTEN; errors of HttpServer::Start.
+  // healthy) runs on a serving thread for every /healthz, which answers 200 "ok" or 503 "not ready". `refresh` (may be
+  // empty) runs there before every /metrics, to update metrics that are polled. UNAVAILABLE, reason CANNOT_LISTEN;
+  // errors of HttpServer::Start.
   static absl::StatusOr<std::unique_ptr<Exposer>> Start(const Registry* registry, const std::string& listen,
                                                         std::function<bool()> healthy = {},
                                                         std::function<void()> refresh = {},

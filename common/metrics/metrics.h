@@ -41,8 +41,8 @@ class Histogram {
   virtual void Observe(double value) = 0;
 };
 
-// Thread-safe. A name that Prometheus refuses, or one made before as another type, is a bug of the caller: the process
-// logs it and aborts.
+// Thread-safe. If Prometheus rejects a name, or the name exists as another type, the caller has a bug: the process logs
+// it and aborts.
 class Registry {
  public:
   virtual ~Registry() = default;
@@ -51,13 +51,14 @@ class Registry {
   // `bounds`: upper bounds of the buckets, growing; +Inf is added.
   virtual Histogram* AddHistogram(const std::string& name, const std::string& help, const std::vector<double>& bounds,
                                   const Labels& labels = {}) = 0;
-  // Removes one series of a family, when what it described is gone. Its pointer must not be used any more.
+  // Removes one series of a family whose subject no longer exists. Its pointer must not be used any more.
   virtual void RemoveGauge(const std::string& name, const Labels& labels) = 0;
 
-  // Everything, in Prometheus' text format.
+  // Returns all metrics in Prometheus' text format.
   virtual std::string Text() const = 0;
 
-  // With the process's own metrics: atoll_build_info{version, process} and process_start_time_seconds.
+  // Creates a registry with the process's own metrics: atoll_build_info{version, process} and
+  // process_start_time_seconds.
   static std::unique_ptr<Registry> Create(std::string_view process);
 };
 
