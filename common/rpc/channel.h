@@ -16,25 +16,25 @@ namespace atl::rpc {
 // Largest message either side takes. Tensors and images above it are streamed or passed by URI.
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-// A channel to "host:port" that connects when first used: pings an idle connection every 20 s, and tries again after
-// 0.2 s growing to at most 5 s (gRPC adds 20 % of jitter). Thread-safe; it dies with its last reference, which a
-// reactor must not hold. Null credentials: in the clear.
+// Returns a channel to "host:port" that connects on first use. It pings an idle connection every 20 s, and reconnects
+// after 0.2 s growing to at most 5 s (gRPC adds 20 % of jitter). Thread-safe. The channel ends with its last reference,
+// which a reactor must not hold. Null credentials: in the clear.
 //
-// Of a list "host:port,host:port" each call goes to a server that says by its health (the name "") that it serves: to
-// the active coordinator and no standby. Names in a list are looked up now, once, which blocks; their certificates must
-// bear the first one's name, and they are called by IPv4 where any has such an address. "dns:///host:port" is such a
-// list too: of every address that the name has, looked up again when connections break.
+// For a list "host:port,host:port", each call goes to a server whose health (the name "") is SERVING: to the active
+// coordinator and not to a standby. Names in a list are resolved now, once, which blocks. Their certificates must bear
+// the first one's name, and they are called by IPv4 if any has such an address. "dns:///host:port" is a list of every
+// address that the name has, resolved again when connections break.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr);
 
-// The call ends after `timeout` at the latest. With `wait_for_ready` it waits for a server that is not there yet
+// Ends the call after `timeout` at the latest. With `wait_for_ready` it waits for a server that is not there yet
 // instead of failing with UNAVAILABLE at once.
 void SetTimeout(grpc::ClientContext* context, absl::Duration timeout, bool wait_for_ready = false);
 
-// Time that the caller still waits; InfiniteDuration when it set no deadline, zero when it is past.
+// Returns the time that the caller still waits; InfiniteDuration without a deadline, zero when it is past.
 absl::Duration TimeLeft(const grpc::ServerContextBase& context);
 
-// OK, or INVALID_ARGUMENT with reason DEADLINE_REQUIRED when the caller set no deadline.
+// Returns INVALID_ARGUMENT with reason DEADLINE_REQUIRED if the caller set no deadline, else OK.
 absl::Status RequireDeadline(const grpc::ServerContextBase& context);
 
 }  // namespace atl::rpc

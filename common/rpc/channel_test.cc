@@ -40,7 +40,7 @@ class ChannelListTest : public testing::Test {
     return *std::move(server);
   }
 
-  // Who answers, waiting until anybody serves.
+  // Returns the name of the server that answers; waits until one serves.
   static std::string Ask(JobService::Stub& stub) {
     grpc::ClientContext context;
     SetTimeout(&context, absl::Seconds(20), /*wait_for_ready=*/true);
@@ -70,7 +70,7 @@ TEST_F(ChannelListTest, CallsGoToTheOneThatServesAndMoveWithIt) {
   b_->SetServing("", false);
   a_->SetServing("", true);
   EXPECT_EQ(AskUntil(*stub, "a"), "a");
-  // One that is gone, and names that mean this machine.
+  // A server that has ended is skipped, and names resolve to this machine.
   b_->Shutdown(absl::ZeroDuration());
   for (int i = 0; i < 10; ++i) EXPECT_EQ(Ask(*stub), "a");
   const auto named = JobService::NewStub(

@@ -35,8 +35,8 @@ void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
     quota.Resize(options.memory_bytes);
     builder.SetResourceQuota(quota);
   }
-  // Who connects and says nothing is cut off: handshakes of thousands of islands at once wait for the processor for
-  // less.
+  // Disconnects peers that connect and send nothing. Handshakes of thousands of islands at once wait less than this for
+  // the processor.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
   // A second process on the same port must fail, not share it.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (options.other_calls != nullptr) builder.RegisterCallbackGenericService(options.other_calls);
 
   std::unique_ptr<Server> server(new Server);
-  // What gRPC would print of an address that is taken is said below.
+  // The error below replaces gRPC's own messages about an address that is taken.
   gpr_set_log_function([](gpr_log_func_args*) {});
   server->server_ = builder.BuildAndStart();
   gpr_set_log_function(nullptr);

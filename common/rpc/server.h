@@ -26,18 +26,18 @@ struct ServerOptions {
   // "host:port"; port 0 takes a free one. IPv6 hosts in brackets.
   std::string listen = "127.0.0.1:0";
   std::vector<NamedService> services;
-  // What the port asks of its callers; null: in the clear, anybody.
+  // Credentials that the port requires of callers; null: in the clear, for every caller.
   std::shared_ptr<grpc::ServerCredentials> credentials;
-  // Where streams are listed while they are open; null: nowhere.
+  // List of the streams while they are open; null: none.
   std::shared_ptr<OpenStreams> open_streams;
-  // Takes the calls of methods that no service has; null: UNIMPLEMENTED. Borrowed; must outlive the server.
+  // Handles calls of methods that no service has; null: UNIMPLEMENTED. Borrowed; must outlive the server.
   grpc::CallbackGenericService* other_calls = nullptr;
-  // The largest message that comes in.
+  // Largest incoming message.
   int max_message_bytes = kMaxMessageBytes;
-  // A connection is not used for new calls after it, so that certificates are shown anew and callers spread over the
-  // addresses of a name; its calls get ten minutes to end. Infinite: streams that must last for days.
+  // After this age a connection takes no new calls, so that certificates are checked again and callers spread over the
+  // addresses of a name. Its calls get ten minutes to end. Infinite for streams that must last for days.
   absl::Duration max_connection_age = absl::InfiniteDuration();
-  // Memory of messages and connections, together; gRPC reads more slowly as it comes near. 0: no limit.
+  // Memory of messages and connections together; gRPC reads more slowly near this limit. 0: no limit.
   int64_t memory_bytes = 0;
 };
 
@@ -54,14 +54,14 @@ class Server {
   // "host:port": the host of `listen` and the bound port.
   const std::string& address() const { return address_; }
 
-  // Every service of the options, or one by its name.
+  // Sets every service of the options, or one by its name.
   void SetServing(bool serving);
   void SetServing(const std::string& service_name, bool serving);
 
-  // Health answers NOT_SERVING for every name, also ""; calls are served as before.
+  // Sets health to NOT_SERVING for every name, also ""; calls are served as before.
   void AnnounceEnd();
 
-  // Health turns NOT_SERVING, new calls are refused, running ones get `grace` to end and are then cancelled. Returns
+  // Sets health to NOT_SERVING and refuses new calls. Running calls get `grace` to end and are then cancelled. Returns
   // when all handlers have ended. Safe to call twice. The services may be destroyed after it.
   void Shutdown(absl::Duration grace);
 

@@ -1,4 +1,4 @@
-// Keeps a server stream open: reads it to its end, and opens it again with back-off.
+// Keeps a server stream open: reads it to its end, and reopens it with back-off.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ class WatchLoop {
   // ended. Runs on the loop's thread.
   using ReadStream = std::function<grpc::Status(grpc::ClientContext* context, const std::function<void()>& received)>;
   struct Options {
-    std::string what;       // is watched, for the log: "models"
-    std::string meanwhile;  // what happens while there is no stream, for the log
+    std::string what;       // the watched object, for the log: "models"
+    std::string meanwhile;  // the fallback without a stream, for the log
     BackoffLimits backoff{.first = absl::Milliseconds(200), .longest = absl::Seconds(5)};
     // Called on the loop's thread with the first message of a stream, and when a stream broke; may be null.
     std::function<void(bool connected)> on_connection;
@@ -34,7 +34,7 @@ class WatchLoop {
   WatchLoop(const WatchLoop&) = delete;
   WatchLoop& operator=(const WatchLoop&) = delete;
 
-  // Cancels the stream and opens no other one. Does not block.
+  // Cancels the stream and opens no other. Does not block.
   void Stop();
 
  private:
