@@ -1,4 +1,4 @@
-// Networks of model versions, and what servers say of them, to and from proto.
+// Networks of model versions and their hosting states, to and from proto.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace atl::wire {
 NetworkId FromProto(const atlpb::expert::v1::Network& proto);
 atlpb::expert::v1::Network ToProto(const NetworkId& network);
 
-// INVALID_ARGUMENT with reason INVALID_EXPERT_SERVER, naming `field`, where the state is none of them.
+// INVALID_ARGUMENT with reason INVALID_EXPERT_SERVER, naming `field`, if the state is unknown.
 absl::StatusOr<placement::HostedNetwork> FromProto(const std::string& field,
                                                    const atlpb::expert::v1::HostedNetwork& proto);
 atlpb::expert::v1::HostedNetwork ToProto(const placement::HostedNetwork& hosted);

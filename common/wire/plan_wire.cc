@@ -39,7 +39,7 @@ absl::Status CheckStages(const planner::Plan& plan) {
   return absl::OkStatus();
 }
 
-// What the sizes of the plan's parts are multiplied to must be a batch that a job could ask for.
+// The product of the plan's sizes must be a batch that a job can request.
 absl::Status CheckBatch(const planner::Plan& plan) {
   const int64_t most = spec::kMaxBatchSize / (int64_t{plan.replicas} * plan.micro_batches);
   if (plan.micro_batch_size >= 1 && plan.micro_batch_size <= most) return absl::OkStatus();
@@ -61,7 +61,7 @@ absl::Status CheckSelfConditioned(const planner::Plan& plan) {
   return FieldError("self_conditioned_schedule", "PLAN_MISMATCH", std::string(same.message()));
 }
 
-// What is asked of every layer by number: those of the stages, and of each frozen component.
+// Checks values that are given per layer number: of the stages, and of each frozen component.
 absl::Status CheckLayers(const planner::Plan& plan) {
   int32_t before = -1;
   for (size_t i = 0; i < plan.recomputed_layers.size(); ++i) {

@@ -11,11 +11,11 @@ namespace atl::wire {
 void ToProto(const spec::JobSpec& spec, atlpb::job::v1::JobSpec* proto);
 atlpb::job::v1::JobSpec ToProto(const spec::JobSpec& spec);
 
-// A field that is not set keeps its default; one of router_training takes the value of the same field of training.
-// Never fails: what makes no sense is for spec::Validate to say.
+// An unset field keeps its default; one of router_training takes the value of the same field of training. Never fails:
+// spec::Validate reports invalid values.
 spec::JobSpec FromProto(const atlpb::job::v1::JobSpec& proto);
 
-// In the same way, between a precision and the message of a plan.
+// Converts a precision to and from the message of a plan in the same way.
 void ToProto(const spec::PrecisionSpec& precision, atlpb::plan::v1::Precision* proto);
 spec::PrecisionSpec FromProto(const atlpb::plan::v1::Precision& proto);
 

@@ -11,16 +11,16 @@ namespace atl::rpc {
 
 inline constexpr char kErrorDomain[] = "atoll";
 
-// Makes a message one line, and cuts it above 4 KiB: details ride in trailers, which are small.
+// Makes the message one line and cuts it above 4 KiB: details are sent in trailers, which are small.
 grpc::Status ToGrpc(const absl::Status& status);
 
-// A peer that sent no ErrorInfo gives a status whose reason is DefaultReason of its code.
+// Converts a peer's status. Without ErrorInfo the reason is DefaultReason of its code.
 absl::Status FromGrpc(const grpc::Status& status);
 
-// The reason of an error that names none: "UNAVAILABLE", "INVALID_ARGUMENT", …: the code's own name.
+// Returns the reason of an error that names none, the code's own name: "UNAVAILABLE", "INVALID_ARGUMENT", ….
 std::string DefaultReason(absl::StatusCode code);
 
-// Whether a caller may try the same idempotent call again: UNAVAILABLE only.
+// Returns whether a caller may retry the same idempotent call: UNAVAILABLE only.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace atl::rpc

@@ -9,7 +9,7 @@
 namespace atl::wire {
 namespace {
 
-// Of StorageGrant.credentials.
+// Keys of StorageGrant.credentials.
 constexpr char kAccessKey[] = "access_key_id";
 constexpr char kSecretKey[] = "secret_access_key";
 constexpr char kSessionToken[] = "session_token";

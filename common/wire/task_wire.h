@@ -1,5 +1,5 @@
-// Tasks and what passes between them, between domain and proto. What cannot be converted is INVALID_ARGUMENT with the
-// field's path.
+// Converts tasks and their messages between domain and proto. A value that cannot be converted is INVALID_ARGUMENT with
+// the field's path.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -31,7 +31,7 @@ spec::LeaseToken FromProto(const atlpb::island::v1::LeaseToken& proto);
 atlpb::island::v1::TaskInput ToProto(const spec::TaskInput& input);
 absl::StatusOr<spec::TaskInput> FromProto(const atlpb::island::v1::TaskInput& proto);
 
-// Without write_prefix, which is the task's.
+// Leaves out write_prefix, which belongs to the task.
 atlpb::island::v1::StorageGrant ToProto(const spec::StorageGrant& grant);
 spec::StorageGrant FromProto(const atlpb::island::v1::StorageGrant& proto);
 atlpb::island::v1::TaskGrant ToProto(const spec::TaskGrant& grant);
