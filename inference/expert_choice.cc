@@ -27,13 +27,14 @@ ExpertChoice Weigh(std::vector<int32_t> experts, std::span<const float> posterio
   return choice;
 }
 
-// What is not there at all is no matter of rounding.
+// Returns the distance of two probabilities: |log(a / b)|. Infinite if one is zero, because rounding cannot change
+// that.
 double LogRatio(double a, double b) {
   if (!(a > 0) || !(b > 0)) return std::numeric_limits<double>::infinity();
   return std::abs(std::log(a / b));
 }
 
-// Between the last of `chosen` experts and the first that is not.
+// Returns the margin between the last of the `chosen` experts and the first one that is not chosen.
 double RankMargin(const std::vector<int32_t>& ranked, std::span<const float> posterior, size_t chosen) {
   if (chosen >= ranked.size()) return std::numeric_limits<double>::infinity();
   return LogRatio(posterior[ranked[chosen - 1]], posterior[ranked[chosen]]);

@@ -1,4 +1,4 @@
-// Which experts draw one image's next step, from one row of the router network's posterior. Pure.
+// Decides from one row of the router network's posterior which experts draw one image's next step. Pure.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct RoutingRule {
   double threshold = 0;
   int32_t oracle_expert = 0;
   double nucleus_p = 0;
-  // Every mode but oracle chooses and weighs by the posterior raised to 1 / temperature: below 1 it is sharper.
+  // Every mode but kOracle uses the posterior raised to 1 / temperature; a temperature below 1 sharpens it.
   double temperature = 1;
 
   bool needs_posterior() const { return mode != RoutingMode::kOracle; }
@@ -39,23 +39,24 @@ struct ExpertWeight {
 struct ExpertChoice {
   std::vector<ExpertWeight> experts;  // ascending by expert, weights above 0 and adding up to 1
   std::string_view reason;            // static text, for logs and tests
-  // By how much the logarithm of a ratio of probabilities, as the router network gave them, would have to change for
-  // other experts to be chosen; infinite where none of its answers would change them.
+  // The smallest change of the logarithm of a ratio of the router network's probabilities that changes the chosen
+  // experts. Infinite if no answer of the router network changes them.
   double margin = std::numeric_limits<double>::infinity();
 
-  // The same image with other neighbours in its batches, whose answers differ by rounding, may be drawn by others.
+  // Returns whether rounding may change the choice: the same image batched with other neighbours may get other experts.
   bool close() const;
 };
 
-// A smaller margin is a matter of rounding. In float32 the kernels of two batch shapes move an image by about a
-// thousandth of it over a whole sample, which leaves room for networks that answer such a change with a larger one.
+// Rounding can explain a smaller margin. In float32, over a whole sample, different batch shapes move an image by about
+// a thousandth of its size. That leaves room for networks that answer such a change with a larger one.
 inline constexpr double kCloseMargin = 1e-3;
 
-// `posterior` has one entry per expert, finite, not all zero; it need not be normalised (ignored by kOracle). Equal
-// probabilities go to the lower expert. An expert of weight zero is never chosen: it would cost and change nothing.
+// `posterior` has one entry per expert, finite, not all zero; it need not be normalised (kOracle ignores it). Equal
+// probabilities go to the lower expert. An expert of weight zero is never chosen, because it would cost time and change
+// nothing.
 ExpertChoice ChooseExperts(const RoutingRule& rule, std::span<const float> posterior);
 
-// Of a normalised row, in nats.
+// Returns the entropy of a normalised row in nats.
 double Entropy(std::span<const float> posterior);
 
 }  // namespace atl::router

@@ -1,4 +1,4 @@
-// Looking into what a lane hosts.
+// Looks up a network among those that a lane hosts.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace atl::router {
 
-// Null when it is not there. `hosted` is ascending, as ExpertLane::hosted() gives it.
+// Returns null if `id` is not hosted. `hosted` is ascending, as ExpertLane::hosted() returns it.
 inline const HostedNetwork* FindHosted(const std::vector<HostedNetwork>& hosted, const NetworkId& id) {
   const auto found = std::lower_bound(hosted.begin(), hosted.end(), id,
                                       [](const HostedNetwork& a, const NetworkId& b) { return a.id < b; });

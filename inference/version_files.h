@@ -1,5 +1,5 @@
-// A published model version as its files say: model_index.json, verified by its hash, and every file that it names,
-// which is verified when it is read.
+// The files of a published model version: model_index.json, verified by its hash, and every file that it names. Each of
+// these is verified when it is read.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace atl::router {
 
 struct VersionFiles {
-  storage::BlobStore* store = nullptr;  // must outlive what is loaded from it
+  storage::BlobStore* store = nullptr;  // must outlive all networks loaded from it
   std::string folder_uri;
   storage::ModelIndex index;
   std::string digest;  // of the index that was read
@@ -25,13 +25,14 @@ struct VersionFiles {
   }
 };
 
-// `folder_uri` holds model_index.json, whose SHA-256 is `digest` (empty: not checked, for a folder served without a
-// coordinator). Blocks. NOT_FOUND or DATA_LOSS name the file, the expected and the found.
+// Opens the version in `folder_uri`, which holds model_index.json with the SHA-256 `digest`. An empty digest is not
+// checked (for a folder served without a coordinator). Blocks. NOT_FOUND or DATA_LOSS name the file, the expected and
+// the found value.
 absl::StatusOr<std::shared_ptr<const VersionFiles>> OpenVersion(storage::BlobStore* store,
                                                                 const std::string& folder_uri,
                                                                 const std::string& digest);
 
-// What a network's weights take in memory. DATA_LOSS with reason MODEL_FILE_MISSING.
+// Returns how much memory a network's weights take. DATA_LOSS with reason MODEL_FILE_MISSING.
 absl::StatusOr<int64_t> WeightBytes(const VersionFiles& files, int32_t expert);
 
 }  // namespace atl::router

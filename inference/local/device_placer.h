@@ -1,5 +1,5 @@
-// Keeps the networks of this process on its devices as placement::Place says: loads copies ahead, beside the batches.
-// Knows no LibTorch.
+// Distributes the networks of this process over its devices as placement::Place decides, and loads copies ahead while
+// batches run. Does not depend on LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -24,45 +24,44 @@ namespace atl::router {
 
 struct DevicePlacerOptions {
   bool replicate = true;  // false: every network lies on one device
-  // Between two looks at what was used; zero: only Step looks.
+  // Interval between two looks at the use of the networks; zero: only Step looks.
   absl::Duration interval = absl::Milliseconds(250);
 };
 
-// Thread-safe. Devices are named by their places in the list that it was made with.
+// Thread-safe. A device is identified by its index in the list passed to the constructor.
 class DevicePlacer {
  public:
   using Memories = std::vector<std::shared_ptr<NetworkMemory>>;  // by device
-  // A thread that loads ahead is started for several devices. `clock` must outlive it.
+  // Starts a thread that loads ahead if there are several devices. `clock` must outlive it.
   DevicePlacer(DevicePlacerOptions options, Memories devices, Clock* clock);
-  // Joins the thread, which ends a load first.
+  // Joins the thread, which first finishes a running load.
   ~DevicePlacer();
   DevicePlacer(const DevicePlacer&) = delete;
   DevicePlacer& operator=(const DevicePlacer&) = delete;
 
-  // Hosts the network on every device, `load_on` being its load there, and returns the one on which it is to be pinned
-  // first: it is expected there (NetworkMemory::Expect). The error is that of NetworkMemory::Host; then no device hosts
-  // it.
+  // Hosts the network on every device; `load_on` gives the load function of each. Returns the device on which to pin it
+  // first, after calling NetworkMemory::Expect there. On an error of NetworkMemory::Host, no device hosts it.
   absl::StatusOr<size_t> Host(const NetworkId& id, int64_t bytes,
                               const std::function<NetworkMemory::Load(size_t device)>& load_on);
-  // As often as it was hosted.
+  // Forgets the network; call it once per Host.
   void Forget(const NetworkId& id);
-  // A lane computed for the network for so long.
+  // Records that a lane computed for the network for this long.
   void Record(const NetworkId& id, absl::Duration computed);
-  // Carries out one load, if any is due, and returns whether it did. Blocks while it loads.
+  // Performs one load if one is due, and returns whether it did. Blocks while it loads.
   bool Step();
-  // Over all devices.
+  // Returns totals over all devices.
   NetworkMemoryStats stats() const;
 
  private:
   struct Known {
     int64_t bytes = 0;
     int32_t times = 0;         // Host without Forget
-    placement::FadingSum use;  // seconds of lanes
+    placement::FadingSum use;  // in seconds of lanes
     absl::Duration failed_until = -absl::InfiniteDuration();
   };
 
   std::vector<placement::Holder> Holders() const;
-  // Networks with their use, which shares out what memory there is.
+  // Returns the networks with their use, by which the memory is divided.
   std::vector<placement::WantedNetwork> Wanted(const std::vector<placement::Holder>& holders) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work();

@@ -21,7 +21,7 @@ NetworkId Expert(int32_t number) {
   return {.model = "m", .version = "v", .digest = "d", .expert = number};
 }
 
-// Nobody looks into it.
+// The tests never dereference it.
 std::shared_ptr<const Network> SomeNetwork() {
   const auto byte = std::make_shared<char>();
   return {byte, reinterpret_cast<const Network*>(byte.get())};

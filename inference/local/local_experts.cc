@@ -114,7 +114,7 @@ absl::Status CheckStoredProbe(const VersionFiles& files, int32_t expert, const N
 
 }  // namespace
 
-// What lanes share with the LocalExperts that made them.
+// The state that the lanes share with the LocalExperts that made them.
 struct LocalExperts::Core {
   struct Device {
     model::DeviceInfo info;

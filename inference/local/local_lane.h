@@ -1,4 +1,4 @@
-// A lane in this process: one thread that evaluates one batch after the other.
+// A lane in this process: one thread that evaluates batches one after the other.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace atl::router {
 
-// Hosts what its memory hosts. Drops batches whose deadline has passed when their turn comes: DEADLINE_EXCEEDED with
-// reason EVALUATION_EXPIRED. The destructor answers what waits with CANCELLED, lets the batch that runs end, and joins
-// the thread; `done` is called on that thread or on the caller's.
+// Hosts the networks of its memory. When a batch's turn comes after its deadline, it is answered DEADLINE_EXCEEDED with
+// reason EVALUATION_EXPIRED. The destructor answers waiting batches with CANCELLED, finishes the running one, and joins
+// the thread. `done` is called on that thread or on the caller's.
 class LocalLane : public ExpertLane {
  public:
   struct Computed {
@@ -38,7 +38,7 @@ class LocalLane : public ExpertLane {
   std::shared_ptr<const std::vector<HostedNetwork>> hosted() const override { return memory_->hosted(); }
   void Watch(std::function<void()> changed) override;
   void Start(std::shared_ptr<const Evaluation> evaluation, Done done) override;
-  // Answers what waits with CANCELLED; what runs, runs on.
+  // Answers a waiting batch with CANCELLED; a running one continues.
   void Cancel(int64_t evaluation) override;
 
  private:

@@ -42,7 +42,7 @@ class LocalLaneTest : public ::testing::Test {
       ended_.push_back(answer.ok() ? std::to_string(id) : std::to_string(id) + " " + ErrorReason(answer.status()));
     });
   }
-  // What ended, in order, once `count` did.
+  // Waits until `count` evaluations have ended, and returns all that have, in order.
   std::vector<std::string> Ended(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_.size() >= count; };

@@ -131,7 +131,7 @@ absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::PinOrLoad(const Ne
 absl::StatusOr<std::shared_ptr<const Network>> NetworkMemory::LoadReserved(const NetworkId& id, const Load& load,
                                                                            bool asked, Evicted evicted) {
   if (!evicted.empty()) watchers_.Notify();
-  // What gives way is gone before its successor comes: the two are never in memory together.
+  // Destroys the evicted networks before the new one is loaded, so that both are never in memory together.
   evicted.clear();
   absl::StatusOr<std::shared_ptr<const Network>> network = load();
   std::shared_ptr<const Network> pinned;

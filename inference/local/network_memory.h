@@ -1,4 +1,4 @@
-// The networks that one device hosts, as many of them in its memory as its budget allows.
+// The networks that one device hosts. It keeps as many of them in memory as its budget allows.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ class Network;
 
 struct NetworkMemoryStats {
   int64_t budget_bytes = 0;    // 0: no limit
-  int64_t resident_bytes = 0;  // what is being loaded counts
+  int64_t resident_bytes = 0;  // networks that are being loaded count
   int64_t networks = 0;        // hosted
   int64_t resident = 0;
   int64_t loads = 0;
-  int64_t loads_ahead = 0;  // of these, those that no batch asked for
+  int64_t loads_ahead = 0;  // the part of `loads` that no batch asked for
   int64_t evictions = 0;
   int64_t replicated = 0;  // networks that lie on several devices
 };
 
-// Thread-safe. Always owned by a shared_ptr: what is pinned keeps it. Where the budget is full, the network that
-// batches have not asked for longest is evicted, and never one that is pinned.
+// Thread-safe. Always owned by a shared_ptr, which every pin holds. When the budget is full, it evicts the network that
+// batches have not requested for the longest time, and never a pinned one.
 class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
  public:
   using Load = std::function<absl::StatusOr<std::shared_ptr<const Network>>()>;
@@ -41,33 +41,33 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   // `clock` must outlive it.
   NetworkMemory(int64_t budget_bytes, Clock* clock) : budget_(budget_bytes), clock_(clock) {}
 
-  // From now on the network of `bytes` can be pinned; `load` brings it in, from any thread, now or later, again after
-  // it had to give way. Counted: hosted until it was forgotten as often. RESOURCE_EXHAUSTED with reason
-  // EXPERT_DOES_NOT_FIT when the budget is too small for it alone.
+  // Makes the network of `bytes` available to Pin. `load` reads it, on any thread, at any time, and again after an
+  // eviction. Counted: the network stays hosted until Forget was called as often. Returns RESOURCE_EXHAUSTED with
+  // reason EXPERT_DOES_NOT_FIT if the network alone exceeds the budget.
   absl::Status Host(const NetworkId& id, int64_t bytes, Load load);
-  // Its memory is given back now, or with the last pin.
+  // The memory is freed now, or with the last pin.
   void Forget(const NetworkId& id);
-  // Forgets it however often it was hosted, because it cannot be loaded any more.
+  // Forgets the network regardless of how often it was hosted, because it cannot be loaded any more.
   void Abandon(const NetworkId& id);
 
-  // The network, in memory as long as the result lives. Blocks while it is loaded, and while everything that could give
-  // way for it is pinned; those who wait so go in their order. NOT_FOUND with reason NETWORK_NOT_HOSTED, or the error
-  // of its load. A thread that holds a pin must not ask for another one.
+  // Returns the network, which stays in memory as long as the result lives. Blocks while the network is loaded, and
+  // while all networks that could be evicted for it are pinned; waiting callers are served in order. Returns NOT_FOUND
+  // with reason NETWORK_NOT_HOSTED, or the error of the load. A thread that holds a pin must not request another one.
   absl::StatusOr<std::shared_ptr<const Network>> Pin(const NetworkId& id);
-  // The same for a check: until a batch pins the network, it is the first to give way.
+  // Like Pin, for a check: until a batch pins the network, it is the first to be evicted.
   absl::StatusOr<std::shared_ptr<const Network>> PinForCheck(const NetworkId& id);
 
-  // Somebody will pin the network here: from now on it is listed as resident, so that no other device loads it as well.
-  // Counted; each is taken back by Arrived, after the pin or instead of it.
+  // Announces a pin: from now on the network is listed as resident, so that no other device loads it as well. Counted;
+  // call Arrived once per Expect, after the pin or instead of it.
   void Expect(const NetworkId& id);
   void Arrived(const NetworkId& id);
 
-  // Loads a network that no batch has asked for. False when that cannot be now: it is there already, batches wait for
-  // room, or there is too little of it without evicting what is in `keep`, in use or expected. Blocks while it loads,
-  // as does any caller that pins this network. Or the error of its load.
+  // Loads a network that no batch has requested. Returns false if that is impossible now: it is in memory already,
+  // batches wait for room, or room would require evicting a network that is in `keep`, in use or expected. Blocks while
+  // it loads, and so does any caller that pins this network. Returns the error of the load.
   absl::StatusOr<bool> LoadAhead(const NetworkId& id, const std::set<NetworkId>& keep);
 
-  // Of ExpertLane.
+  // As ExpertLane::hosted().
   std::shared_ptr<const std::vector<HostedNetwork>> hosted() const;
   Watchers& watchers() { return watchers_; }
   NetworkMemoryStats stats() const;
@@ -88,11 +88,12 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   using Evicted = std::vector<std::shared_ptr<const Network>>;
 
   absl::StatusOr<std::shared_ptr<const Network>> PinOrLoad(const NetworkId& id, bool asked);
-  // Reserves room for a network that is not in memory, pinned once; what gives way for it is in `evicted`. False when
-  // there is too little: all else is pinned or, for a load ahead, in `keep` or expected.
+  // Reserves room for a network that is not in memory, with one pin; the networks evicted for it go to `evicted`.
+  // Returns false if there is too little room, because all others are pinned or, for a load ahead, in `keep` or
+  // expected.
   bool Reserve(const NetworkId& id, const std::set<NetworkId>* keep, Evicted* evicted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Loads into the reserved room, once what gave way is gone, without the lock.
+  // Loads into the reserved room, without the lock, after destroying the evicted networks.
   absl::StatusOr<std::shared_ptr<const Network>> LoadReserved(const NetworkId& id, const Load& load, bool asked,
                                                               Evicted evicted);
   std::shared_ptr<const Network> PinnedLocked(const NetworkId& id, bool asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -107,10 +108,10 @@ class NetworkMemory : public std::enable_shared_from_this<NetworkMemory> {
   mutable absl::Mutex mutex_;
   std::map<NetworkId, Hosted> hosted_ ABSL_GUARDED_BY(mutex_);
   std::map<NetworkId, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  // The caller that waits for room, before which no other gets any; 0: none.
+  // The ticket of the caller that waits for room and is served before all others; 0: none.
   int64_t first_waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t tickets_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // wakes those who wait
+  int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;  // wakes waiting callers
   int64_t loads_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t loads_ahead_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t evictions_ ABSL_GUARDED_BY(mutex_) = 0;

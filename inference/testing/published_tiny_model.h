@@ -1,4 +1,4 @@
-// For tests: the small model of tiny_model.h in a store. Knows no LibTorch.
+// For tests: publishes the small model of tiny_model.h to a store. Does not depend on LibTorch.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace atl::router {
 
-// Writes the networks as the publish task does and returns the SHA-256 of model_index.json. Aborts when it cannot.
+// Writes the networks as the publish task does and returns the SHA-256 of model_index.json. Aborts on failure.
 std::string PublishTinyModel(storage::BlobStore* store, const std::string& folder_uri, bool self_conditioning = false);
 
 }  // namespace atl::router
