@@ -18,15 +18,15 @@
 
 namespace atl::worker {
 
-// Thread-safe. Lives until gRPC is done with the call and every batch has come back from the queue. Reads no further
-// while `max_frames` batches are under way or wait to be written, so that a router that sends without reading is held
-// back by its connection. When the router goes away, or sends what is no request, its batches are cancelled.
+// Thread-safe. Lives until gRPC has finished the call and the queue has answered every batch. While `max_frames`
+// batches are evaluated or wait to be written it reads no further, so that the connection holds back a router that
+// sends without reading. If the router disconnects or sends an invalid request, its batches are cancelled.
 class DenoiseStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                             public std::enable_shared_from_this<DenoiseStream> {
  public:
   struct Options {
     size_t max_frames = 16;
-    // A number for each batch, unique in the queue.
+    // Returns a number for each batch, unique in the queue.
     std::function<int64_t()> next_evaluation;
     std::function<void()> closed;  // called once, last
   };
@@ -42,10 +42,10 @@ class DenoiseStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   void OnCancel() override;
   void OnDone() override;
 
-  // INVALID_ARGUMENT with reason DUPLICATE_BATCH for a number that is under way already.
+  // Returns INVALID_ARGUMENT with reason DUPLICATE_BATCH if the stream still evaluates a batch of this number.
   absl::Status Take(DenoiseFrame frame);
   void Answer(int64_t id, absl::StatusOr<router::EvaluationAnswer> answer);
-  // Cancels what is under way and ends the stream, whatever was not written yet.
+  // Cancels all unanswered batches and ends the stream; frames that are not written yet are dropped.
   void Break(const absl::Status& status);
   // Starts the next read, the next write or the finish, whichever is due.
   void Pump();
@@ -62,10 +62,10 @@ class DenoiseStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool reads_over_ ABSL_GUARDED_BY(mutex_) = false;
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is read or written
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // no more reads or writes
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status final_ ABSL_GUARDED_BY(mutex_);
-  // Touched only by whoever set reading_ or writing_, and by gRPC.
+  // Touched only by the thread that set reading_ or writing_, and by gRPC.
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer current_;
 };

@@ -1,5 +1,5 @@
-// `atoll-worker --serve`: a process that hosts networks of published versions and evaluates routers' batches. Which
-// networks is the coordinator's choice, or that of whoever starts it with a folder.
+// `atoll-worker --serve`: a process that hosts networks of published versions and evaluates routers' batches. The
+// coordinator assigns the networks; without a coordinator, the options name them and a folder.
 #pragma once
 
 #include <cstdint>
@@ -29,23 +29,23 @@ namespace atl::worker {
 struct ExpertServerOptions {
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen;  // empty: none
-  // Metrics in the clear and for everybody, wherever it listens.
+  // Serves metrics in the clear and without authentication on any address.
   bool metrics_open = false;
-  // Null: in the clear, for everybody.
+  // Null: in the clear and without authentication.
   std::shared_ptr<const rpc::Security> security;
   router::LocalExpertsOptions local;
 
-  // Either: a folder with one published model, and which of its networks to host: numbers of experts, or
-  // kRouterNetwork; empty: all.
+  // Either: a folder with one published model, and the networks to host (numbers of experts, or kRouterNetwork). Empty:
+  // all.
   std::string model_dir;
   std::vector<int32_t> networks;
 
-  // Or: "host:port" of the coordinator that says what to host, and the URI of its blob store.
+  // Or: "host:port" of the coordinator that assigns networks, and the URI of its blob store.
   std::string coordinator;
   std::string blob_store;
   std::string server_id;  // unique among servers, the same after a restart; empty: the advertised address
   std::string advertise;  // see AdvertisedAddress
-  // Another process has taken this one's server_id; see ServingHeartbeat.
+  // Called when another process has taken this one's server_id; see ServingHeartbeat.
   std::function<void(const absl::Status&)> superseded;
 };
 
@@ -55,8 +55,9 @@ absl::StatusOr<std::vector<int32_t>> ParseNetworks(const std::vector<std::string
 // Owns every thread of its service. Thread-safe.
 class ExpertServer {
  public:
-  // With a folder it returns when the networks are loaded, with a coordinator at once. What LocalExperts, OpenVersion
-  // and BlobStore::Open return, INVALID_ARGUMENT names the option, UNAVAILABLE when an address cannot be bound.
+  // With a folder, blocks until the networks are loaded; with a coordinator, returns at once. Returns the errors of
+  // LocalExperts, OpenVersion and BlobStore::Open, INVALID_ARGUMENT that names the option, and UNAVAILABLE if an
+  // address cannot be bound.
   static absl::StatusOr<std::unique_ptr<ExpertServer>> Start(const ExpertServerOptions& options, Clock* clock);
   ~ExpertServer();  // Shutdown without grace
 
@@ -66,9 +67,9 @@ class ExpertServer {
   const std::string& server_id() const { return server_id_; }
   Hosting hosting() const;
 
-  // The coordinator is told, and routers find that nothing is hosted here any more and go elsewhere. Batches are
-  // answered until routers had the time to see it, then those under way get `grace`, and what is left is cancelled.
-  // Without grace only the coordinator is told. Safe to call twice.
+  // Reports to the coordinator that this server leaves, and reports to routers that it hosts no networks. It answers
+  // batches until routers had the time to see this, waits up to `grace` for the unfinished ones, and cancels the rest.
+  // Without grace it does not wait. Safe to call twice.
   void Shutdown(absl::Duration grace);
 
  private:
@@ -93,7 +94,7 @@ class ExpertServer {
   std::unique_ptr<ServingHeartbeat> heartbeat_;  // null without a coordinator
   std::unique_ptr<metrics::Exposer> exposer_;
   mutable absl::Mutex mutex_;
-  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // hosts nothing any more, for whoever asks
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;  // reports no networks, to any caller
 };
 
 }  // namespace atl::worker

@@ -1,5 +1,5 @@
-// What an expert server counts: atoll_expert_server_*. Labels are bounded: models that were assigned, their experts,
-// gRPC's codes and a few fixed words. docs/metrics.md lists them.
+// The metrics of an expert server: atoll_expert_server_*. Labels are bounded: assigned models, their experts, gRPC's
+// codes and a few fixed words. docs/metrics.md lists them.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -20,9 +20,9 @@ class ExpertServerMetrics {
 
   void OnBatch(const BatchEnd& batch);
   void OnLoadFailed() { load_failures_->Increment(); }
-  // The outcome of one call to the coordinator.
+  // Counts one call to the coordinator by its outcome.
   void OnHeartbeat(const absl::Status& status);
-  // Takes what is measured by asking.
+  // Sets the gauges, and adds to the counters of loads and evictions, from these snapshots.
   void Refresh(const Hosting& hosting, const router::NetworkMemoryStats& memory, const ExpertService& service);
 
  private:
@@ -41,7 +41,7 @@ class ExpertServerMetrics {
   metrics::Gauge* const coordinator_connected_;
   metrics::Counter* const coordinator_errors_;
   absl::Mutex mutex_;
-  router::NetworkMemoryStats counted_ ABSL_GUARDED_BY(mutex_);  // what the counters have already
+  router::NetworkMemoryStats counted_ ABSL_GUARDED_BY(mutex_);  // the values that the counters include already
 };
 
 }  // namespace atl::worker

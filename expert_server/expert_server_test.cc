@@ -98,7 +98,7 @@ TEST_F(ExpertServerTest, WhatCannotBeLoadedIsToldAndTheRestIsHosted) {
   const auto failed = coordinator_.service.Copy().heartbeats.back().server().hosting().networks(1);
   EXPECT_THAT(failed.error().message(), HasSubstr("expert_1"));
 
-  // Nothing outside the store is read.
+  // The server refuses to read outside the store.
   Assign({0, 2}, "file:///elsewhere");
   EXPECT_TRUE(AwaitHosting("0 READY, 2 FAILED"));
 }

@@ -18,7 +18,7 @@
 
 namespace atl::worker {
 
-// What ListNetworks answers.
+// The contents of a ListNetworks response.
 struct Hosting {
   std::vector<placement::HostedNetwork> networks;
   std::string fingerprint;   // of the lanes
@@ -26,9 +26,9 @@ struct Hosting {
 };
 
 struct ExpertServiceOptions {
-  // Of one stream: batches that are read before the oldest is answered, beside two per slot.
+  // Batches that a stream reads before the oldest is answered, in addition to two per slot.
   int32_t spare_frames = 8;
-  // Streams at once; more are refused with RESOURCE_EXHAUSTED, reason TOO_MANY_STREAMS.
+  // Concurrent streams; more are rejected with RESOURCE_EXHAUSTED, reason TOO_MANY_STREAMS.
   int32_t max_streams = 256;
   // Called for each batch on the threads that answer; may be empty.
   std::function<void(const BatchEnd&)> batch_ended = nullptr;
@@ -36,12 +36,12 @@ struct ExpertServiceOptions {
 
 atlpb::expert::v1::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots);
 
-// Thread-safe; blocks nothing. Destroy it after the server that it is registered with has shut down.
+// Thread-safe; never blocks. Destroy it after the server that it is registered with has shut down.
 class ExpertService final : public atlpb::expert::v1::ExpertService::WithRawCallbackMethod_Denoise<
                                 atlpb::expert::v1::ExpertService::WithCallbackMethod_ListNetworks<
                                     atlpb::expert::v1::ExpertService::Service>> {
  public:
-  // `hosting` is asked on gRPC's threads. `clock` must outlive the service.
+  // `hosting` is called on gRPC's threads. `clock` must outlive the service.
   ExpertService(ExpertServiceOptions options, std::vector<std::shared_ptr<router::ExpertLane>> lanes,
                 std::function<Hosting()> hosting, Clock* clock);
 
@@ -50,10 +50,10 @@ class ExpertService final : public atlpb::expert::v1::ExpertService::WithRawCall
                                          const atlpb::expert::v1::ListNetworksRequest* request,
                                          atlpb::expert::v1::ListNetworksResponse* response) override;
 
-  // Batches that are evaluated side by side, and those that wait.
+  // Returns how many batches are evaluated side by side, and how many wait.
   int32_t slots() const { return queue_.slots(); }
   size_t waiting() const { return queue_.waiting(); }
-  // Of routers, at the moment.
+  // Returns how many streams of routers are open.
   int32_t streams() const { return streams_.load(); }
   // Waits until no batch waits or runs, at most until `deadline` of the monotonic clock.
   bool AwaitIdle(absl::Duration deadline) { return queue_.AwaitIdle(deadline); }

@@ -1,4 +1,4 @@
-// Denoise messages on the expert server's side: what comes in as a lane's batch, and what goes out.
+// Denoise messages on the expert server's side: decodes requests into batches for lanes, and encodes answers.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct DenoiseFrame {
   router::Evaluation evaluation;  // without id and deadline
 };
 
-// INVALID_ARGUMENT with reason MALFORMED_MESSAGE when it is no DenoiseRequest. `bytes` is empty after it.
+// Returns INVALID_ARGUMENT with reason MALFORMED_MESSAGE if `bytes` is not a DenoiseRequest. Empties `bytes`.
 absl::StatusOr<DenoiseFrame> DecodeRequest(grpc::ByteBuffer* bytes);
 
-// INVALID_ARGUMENT with reason SHAPE_MISMATCH when lists and tensors do not fit the rows and the shape that go with
-// them; whether they fit the network is the lane's to check.
+// Returns INVALID_ARGUMENT with reason SHAPE_MISMATCH if lists and tensors do not fit the rows and the shape of the
+// evaluation. The lane checks whether they fit the network.
 absl::Status CheckRows(const router::Evaluation& evaluation);
 
 grpc::ByteBuffer EncodeAnswer(int64_t id, absl::StatusOr<router::EvaluationAnswer> answer);

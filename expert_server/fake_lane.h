@@ -1,4 +1,4 @@
-// A lane for tests that answers when told.
+// A lane for tests that answers on request.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace atl::worker {
 
-// Thread-safe. Holds what is started until Answer.
+// Thread-safe. Holds started evaluations until Answer.
 class FakeLane : public router::ExpertLane {
  public:
   FakeLane(router::LaneInfo info, std::vector<router::HostedNetwork> hosted) : info_(std::move(info)) {
@@ -50,7 +50,7 @@ class FakeLane : public router::ExpertLane {
     }
     if (changed) changed();
   }
-  // The oldest; one must be held.
+  // Answers the oldest held evaluation; there must be one.
   void Answer(absl::StatusOr<router::EvaluationAnswer> answer) {
     Held held;
     {
@@ -60,7 +60,7 @@ class FakeLane : public router::ExpertLane {
     }
     held.done(std::move(answer));
   }
-  // With the rows' own x.
+  // Answers with the rows' own x.
   void Echo() {
     router::EvaluationAnswer answer{.fingerprint = info_.fingerprint, .compute_time = absl::Milliseconds(3)};
     {
@@ -89,7 +89,7 @@ class FakeLane : public router::ExpertLane {
     absl::MutexLock lock(&mutex_);
     return held_.front().evaluation;
   }
-  // False when fewer than `count` were there in time.
+  // Returns false if fewer than `count` evaluations were held in time.
   bool AwaitHeld(size_t count, absl::Duration patience = absl::Seconds(30)) const {
     return Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return held_.size() >= count; }, patience);
   }

@@ -1,4 +1,4 @@
-// A registry of expert servers for tests: answers what it is told to and remembers what it is told.
+// A registry of expert servers for tests: sends configured answers and records the requests.
 #pragma once
 
 #include <functional>
@@ -51,7 +51,7 @@ class FakeServingService final : public atlpb::serving::v1::ServingService::Serv
                          atlpb::serving::v1::HeartbeatResponse* response) override {
     absl::MutexLock lock(&mutex_);
     state_.heartbeats.push_back(*request);
-    // gRPC tells a synchronous handler of a caller that has gone by no other way than this question.
+    // A synchronous handler learns that its caller has disconnected only by polling IsCancelled.
     const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !state_.hang; };
     while (!mutex_.AwaitWithTimeout(absl::Condition(&over), absl::Milliseconds(10)) && !context->IsCancelled()) {
     }
@@ -66,7 +66,7 @@ class FakeServingService final : public atlpb::serving::v1::ServingService::Serv
   State state_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The service at a port of its own.
+// The service on its own port.
 struct RunningServingService {
   explicit RunningServingService(const std::string& listen = "127.0.0.1:0")
       : server(rpc::Server::Start({.listen = listen,

@@ -1,4 +1,4 @@
-// Brings what this process hosts in line with what it is to host: loads and drops networks, one after the other.
+// Loads and drops networks, one after the other, until this process hosts exactly the assigned ones.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,14 @@ struct AssignedNetwork {
   bool operator==(const AssignedNetwork&) const = default;
 };
 
-// Thread-safe. Owns one thread, joined by the destructor, which blocks in `load`.
+// Thread-safe. Owns one thread, joined by the destructor, which blocks while `load` runs.
 class HostingKeeper {
  public:
   struct Calls {
-    // The bytes of the network's weights. Blocks.
+    // Returns the bytes of the network's weights. Blocks.
     std::function<absl::StatusOr<int64_t>(const AssignedNetwork&)> load;
     std::function<void(const NetworkId&)> drop;
-    // After a network was loaded, could not be loaded, or was dropped; may be empty. Like the others never under a
-    // lock.
+    // Called after a network was loaded, failed to load, or was dropped; may be empty. No call runs under a lock.
     std::function<void()> changed = nullptr;
   };
   // `clock` must outlive the keeper.
@@ -42,20 +41,20 @@ class HostingKeeper {
   HostingKeeper(const HostingKeeper&) = delete;
   HostingKeeper& operator=(const HostingKeeper&) = delete;
 
-  // All that is to be hosted from now on; the rest is dropped, before anything is loaded.
+  // Sets all networks to host from now on. The others are dropped before any network is loaded.
   void Assign(std::vector<AssignedNetwork> assigned);
-  // What was loaded is hosted no longer, though nobody dropped it: it is loaded again. Changes nothing of what is not
-  // ready.
+  // Loads a network again that was ready but is no longer hosted, although it is still assigned. Does nothing if the
+  // network is not ready.
   void LoadAgain(const NetworkId& id);
-  // By network.
+  // Ordered by network.
   std::vector<placement::HostedNetwork> hosted() const;
-  // Waits until everything that is assigned is ready, and returns OK, or the first error of a load.
+  // Blocks until all assigned networks are ready and returns OK, or returns the first error of a load.
   absl::Status AwaitReady();
 
  private:
   struct Entry {
     AssignedNetwork assigned;
-    bool wanted = true;  // else it is dropped next
+    bool wanted = true;  // if false, it is dropped next
     placement::HostedNetwork hosted;
     int64_t failures = 0;                                 // to load it, in a row
     absl::Duration next_try = -absl::InfiniteDuration();  // of kLoading and kFailed
@@ -63,7 +62,8 @@ class HostingKeeper {
 
   void Run();
   void Finish(const NetworkId& id, const absl::StatusOr<int64_t>& loaded);
-  // What is to be done now: a drop, else the first load that is due; null when there is nothing before `*look_again`.
+  // Returns the next entry to work on: one to drop, or else the first load that is due. Returns null if none is due
+  // before `*look_again`.
   Entry* Next(absl::Duration now, absl::Duration* look_again) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Calls calls_;

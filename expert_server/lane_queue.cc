@@ -152,7 +152,7 @@ int LaneQueue::FindLane(const NetworkId& network, bool* hosted) const {
     best = static_cast<int>(i);
     best_resident = found->resident;
   }
-  // What a lane has is not loaded by another one.
+  // If a busy lane has the network resident, the batch waits for it rather than loading the network on another lane.
   if (best >= 0 && !best_resident && somewhere) return -1;
   return best;
 }

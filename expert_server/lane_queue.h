@@ -1,5 +1,5 @@
-// Spreads batches over the lanes of this process: first come, first served, by the lanes that have a batch's network;
-// where none has it, by one that loads it.
+// Spreads batches over the lanes of this process, first come, first served. A batch goes to a lane that has its
+// network; if no lane has it, to a lane that loads it.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,15 @@ struct BatchEnd {
   absl::Duration queue_time;    // of kOk
 };
 
-// Thread-safe; never blocks but in its destructor. Batches wait here and not in a lane, so that whichever lane is free
-// first takes them. Calls its callers' `done` never under a lock.
+// Thread-safe; blocks only in AwaitIdle and the destructor. Batches wait here and not in a lane, so that the lane that
+// is free first takes them. Never calls `done` under a lock.
 class LaneQueue {
  public:
-  // `ended` (may be empty) is called before each batch's `done`, like it. `clock` must outlive the queue.
+  // `ended` (may be empty) is called before each batch's `done`, and also never under a lock. `clock` must outlive the
+  // queue.
   LaneQueue(std::vector<std::shared_ptr<router::ExpertLane>> lanes, Clock* clock,
             std::function<void(const BatchEnd&)> ended = nullptr);
-  // What waits is answered UNAVAILABLE, what runs is cancelled and waited for.
+  // Answers waiting batches with UNAVAILABLE, cancels running ones and waits for their end.
   ~LaneQueue();
   LaneQueue(const LaneQueue&) = delete;
   LaneQueue& operator=(const LaneQueue&) = delete;
@@ -41,13 +42,13 @@ class LaneQueue {
   // `done` is called exactly once, possibly inside Submit: with the lane's answer, NOT_FOUND with reason
   // NETWORK_NOT_HOSTED, DEADLINE_EXCEEDED when the evaluation's deadline passed before it started, or CANCELLED.
   void Submit(std::shared_ptr<const router::Evaluation> evaluation, router::ExpertLane::Done done);
-  // A batch that waits is answered CANCELLED; one that runs is cancelled in its lane. Unknown ids change nothing.
+  // Answers a waiting batch with CANCELLED; cancels a running one in its lane. Unknown ids change nothing.
   void Cancel(int64_t evaluation);
 
-  // Batches that are evaluated side by side.
+  // Returns how many batches are evaluated side by side.
   int32_t slots() const;
   size_t waiting() const;
-  // Waits until nothing waits or runs, at most until `deadline` of the monotonic clock.
+  // Blocks until no batch waits or runs, at most until `deadline` of the monotonic clock.
   bool AwaitIdle(absl::Duration deadline);
 
  private:
@@ -71,14 +72,14 @@ class LaneQueue {
     size_t lane = 0;
   };
 
-  // Starts what can be started. One thread at a time: a lane that answers inside Start would come back here.
+  // Starts all batches that can start. Only one thread dispatches, because a lane that answers inside Start re-enters.
   void Dispatch();
-  // Asks the lanes what they host; of the dispatching thread.
+  // Asks the lanes which networks they host; called by the dispatching thread only.
   void AskLanes();
   void OnLaneChanged();
-  // Moves what cannot run any more to `leaving`, and takes the first batch that can run now.
+  // Moves batches that can no longer run to `leaving`, and takes the first batch that can run now.
   bool TakeNext(std::vector<Leaving>* leaving, Next* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The lane to run it on, or -1; `hosted` tells whether any lane could, were it free.
+  // Returns the lane to run the network on, or -1. `hosted` reports whether any lane, busy or free, hosts it.
   int FindLane(const NetworkId& network, bool* hosted) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartOn(Next next);
   router::ExpertLane::Done Observed(const EvaluationPtr& evaluation, router::ExpertLane::Done done) const;
@@ -93,7 +94,7 @@ class LaneQueue {
   bool dispatching_ ABSL_GUARDED_BY(mutex_) = false;
   bool look_again_ ABSL_GUARDED_BY(mutex_) = false;  // something changed while a thread dispatched
   bool ask_lanes_ ABSL_GUARDED_BY(mutex_) = true;
-  int64_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // started, and not yet through with their `done`
+  int64_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // started, `done` has not returned yet
 };
 
 }  // namespace atl::worker

@@ -1,4 +1,5 @@
-// An expert server's side of the coordinator's registry: says what this process hosts, and learns what it is to host.
+// An expert server's side of the coordinator's registry: reports the networks that this process hosts and receives the
+// ones to host.
 #pragma once
 
 #include <cstdint>
@@ -20,46 +21,46 @@
 
 namespace atl::worker {
 
-// What is known of the heartbeats so far; times are of the monotonic clock.
+// The times and outcomes of the heartbeats so far; times are of the monotonic clock.
 struct HeartbeatTimes {
   absl::Duration last_start = -absl::InfiniteDuration();  // of the newest call
   absl::Duration last_end = -absl::InfiniteDuration();
   int failures = 0;      // calls without an answer, in a row
   double jitter = 0;     // in [0, 1), drawn anew for each call
-  bool changed = false;  // what is hosted, since the newest call started
+  bool changed = false;  // whether the hosted networks changed since the newest call started
 };
 
-// When the next call starts. Pure. Without failures an interval after the one before, or at once when something has
-// changed, though never more than one call in 100 ms. While the coordinator is away BackoffDelay after the last
-// failure, at most an interval: it hears no more of a server than it always does.
+// Returns when the next call starts. Pure. Without failures the next call starts one interval after the last one's
+// start, or, if the hosting changed, at most 100 ms after it. After a failure it starts BackoffDelay later, at most one
+// interval.
 absl::Duration NextHeartbeat(const HeartbeatTimes& times, absl::Duration interval);
 
-// The address that routers are told: `advertise` ("HOST" or "HOST:PORT"; port 0 or none: the bound one), else the host
-// of `listen`. INVALID_ARGUMENT with reason ADVERTISED_ADDRESS_REQUIRED where that is a wildcard, which nobody can
-// dial, and INVALID_ADDRESS.
+// Returns the address that routers dial: `advertise` ("HOST" or "HOST:PORT"; port 0 or none: the bound one), or else
+// the host of `listen`. Returns INVALID_ARGUMENT with reason ADVERTISED_ADDRESS_REQUIRED if that host is a wildcard,
+// which a router cannot dial, and INVALID_ADDRESS if it is malformed.
 absl::StatusOr<std::string> AdvertisedAddress(const std::string& listen, const std::string& advertise, int bound_port);
 
 struct ServingHeartbeatOptions {
   std::string coordinator;  // "host:port"
   std::string server_id;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
-  std::string address;                                    // as routers reach this process
-  absl::Duration interval = absl::Seconds(2);             // until the coordinator says another one
+  std::string address;                                    // at which routers reach this process
+  absl::Duration interval = absl::Seconds(2);             // until the coordinator sends another one
 };
 
-// Thread-safe. Owns one thread, joined by the destructor. A coordinator that is away changes nothing: what is hosted
-// stays, and the first answer says what to host again.
+// Thread-safe. Owns one thread, joined by the destructor. While the coordinator is unreachable, the hosted networks
+// stay; its first answer sends the assignment again.
 class ServingHeartbeat {
  public:
   // All are called on the heartbeat's thread, never under a lock, and must not block.
   struct Calls {
     std::function<atlpb::expert::v1::ListNetworksResponse()> hosting;
-    // All that is to be hosted from now on.
+    // Receives all networks to host from now on.
     std::function<void(std::vector<AssignedNetwork>)> assign;
-    // Another process has taken the place of this one: ABORTED with reason STALE_INCARNATION. Once, and then no call to
-    // the coordinator follows.
+    // Called once if another process has replaced this one: ABORTED with reason STALE_INCARNATION. No call to the
+    // coordinator follows.
     std::function<void(const absl::Status&)> superseded;
-    // After every call; may be empty.
+    // Called after every call to the coordinator; may be empty.
     std::function<void(const absl::Status&)> answered;
   };
 
@@ -69,14 +70,14 @@ class ServingHeartbeat {
   ServingHeartbeat(const ServingHeartbeat&) = delete;
   ServingHeartbeat& operator=(const ServingHeartbeat&) = delete;
 
-  // The first call follows at once. Once.
+  // Starts the thread, which sends the first heartbeat at once. Call it once.
   void Start();
-  // What `hosting` answers has changed: it is told soon. Never blocks.
+  // Requests a heartbeat soon, because the answer of `hosting` has changed. Never blocks.
   void HostingChanged();
-  // Tells the coordinator that this process ends, if it answers in time. Afterwards nothing is called any more. Blocks
-  // until then. Safe to call twice.
+  // Reports to the coordinator that this process ends, if the coordinator answers in time. Blocks until then, and no
+  // callback runs afterwards. Safe to call twice.
   void Leave();
-  // The same without a word.
+  // Like Leave, but sends no report.
   void Stop();
 
  private:
@@ -84,9 +85,9 @@ class ServingHeartbeat {
 
   void Run();
   Next AwaitNext();
-  // False when another process has taken the place of this one.
+  // Returns false if another process has replaced this one.
   bool Beat(bool leaving);
-  // One call; its answer.
+  // Sends one heartbeat and returns its answer.
   absl::StatusOr<atlpb::serving::v1::HeartbeatResponse> Call(bool leaving);
   void End(bool leave);
 
@@ -96,7 +97,7 @@ class ServingHeartbeat {
   const std::unique_ptr<atlpb::serving::v1::ServingService::Stub> stub_;
   const std::string incarnation_;
 
-  int64_t sequence_ = 0;  // of the thread alone
+  int64_t sequence_ = 0;  // touched by the thread only
 
   absl::Mutex mutex_;
   HeartbeatTimes times_ ABSL_GUARDED_BY(mutex_);
@@ -104,7 +105,7 @@ class ServingHeartbeat {
   grpc::ClientContext* running_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool leave_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = true;  // the thread calls nothing any more, or not yet
+  bool ended_ ABSL_GUARDED_BY(mutex_) = true;  // the thread calls nothing any more, or has not started
   std::thread thread_;
 };
 
