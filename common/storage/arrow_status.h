@@ -1,4 +1,4 @@
-// The boundary to Arrow: its statuses become ours.
+// The boundary to Arrow: turns its statuses into Atoll's.
 #pragma once
 
 #include <string_view>
@@ -11,14 +11,14 @@ class Status;
 
 namespace atl::storage {
 
-// `what` names the operation and the file. A missing file is NOT_FOUND (BLOB_NOT_FOUND), a full disk
-// RESOURCE_EXHAUSTED (DISK_FULL), malformed content DATA_LOSS (FILE_MALFORMED), other I/O UNAVAILABLE
-// (STORE_UNAVAILABLE). Of S3, a missing bucket is NOT_FOUND (BUCKET_NOT_FOUND), and what the server refuses
-// PERMISSION_DENIED (STORE_ACCESS_DENIED), without the server's own text, which may quote what was signed.
+// `what` names the operation and the file. A missing file is NOT_FOUND (BLOB_NOT_FOUND), a full disk RESOURCE_EXHAUSTED
+// (DISK_FULL), malformed content DATA_LOSS (FILE_MALFORMED), other I/O UNAVAILABLE (STORE_UNAVAILABLE). For S3, a
+// missing bucket is NOT_FOUND (BUCKET_NOT_FOUND), and a refused call PERMISSION_DENIED (STORE_ACCESS_DENIED), without
+// the server's own text, which may quote the signed request.
 absl::Status FromArrow(const arrow::Status& status, std::string_view what);
 
-// What an S3 server's error code ("AccessDenied", or Arrow's "ACCESS_DENIED") or, where it is empty, its HTTP status
-// says about `what`; `detail` is the server's text.
+// Maps an S3 server's error code ("AccessDenied", or Arrow's "ACCESS_DENIED") or, where it is empty, its HTTP status to
+// a status about `what`; `detail` is the server's text.
 absl::Status FromS3(std::string_view code, int http_status, std::string_view what, std::string_view detail);
 
 }  // namespace atl::storage

@@ -286,7 +286,7 @@ TEST(BlobStoreCrashTest, ProcessKilledWhileWritingLeavesNothingVisible) {
   const std::vector<FileInfo> files = store->List(store->root()).value();
   ASSERT_EQ(files.size(), 1U) << files.back().uri;
 
-  // What is left in the parts folder goes once it is a day old.
+  // Files in the parts folder are removed once they are a day old.
   const std::string parts = folder.File(kPartsFolder);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(parts), {}), 2);
   RemoveStaleParts(parts, absl::Now() - absl::Hours(24));

@@ -1,5 +1,5 @@
-// Writing an object only where there is none, in one call, which Arrow does not offer: S3's PutObject with
-// If-None-Match, and in the XML API of Google's storage x-goog-if-generation-match: 0.
+// Writes an object only if none exists, in one call, which Arrow does not offer: S3's PutObject with If-None-Match, and
+// x-goog-if-generation-match: 0 in the XML API of Google's storage.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ class S3FileSystem;
 
 namespace atl::storage {
 
-// Thread-safe; every call blocks on the network, with the patience of `options`. Errors are those of FromS3.
+// Thread-safe; every call blocks on the network and retries as `options` say. Errors are those of FromS3.
 class ConditionalPut {
  public:
-  // With the keys and the endpoint of `filesystem`; null where it is another than S3's and Google's.
+  // Uses the keys and the endpoint of `filesystem`; null if it is neither S3's nor Google's.
   static std::unique_ptr<ConditionalPut> Over(const std::shared_ptr<arrow::fs::FileSystem>& filesystem,
                                               const RemoteOptions& options);
 
-  // Whether the object at `path` ("bucket/key") was made by this call; false: there is one already. A call whose answer
-  // was lost and that is made again knows its own object. `what` names the operation and the file.
+  // Returns whether this call made the object at `path` ("bucket/key"); false: it existed already. A retry after a lost
+  // answer recognises its own object. `what` names the operation and the file.
   absl::StatusOr<bool> PutIfAbsent(const std::string& path, std::string_view bytes, std::string_view what);
 
-  // Whether the server honours the condition: tried on an object at `path`, which is left behind.
+  // Returns whether the server honours the condition: tries it on an object at `path`, which stays there.
   absl::StatusOr<bool> Probe(const std::string& path, std::string_view what);
 
  private:
@@ -39,20 +39,20 @@ class ConditionalPut {
                  const RemoteOptions& options);
 
   struct Answer {
-    int http_status = 0;  // 0: no connection came about, or it broke
+    int http_status = 0;  // 0: the connection failed or broke
     std::string code;     // of the error document
     std::string writer;   // that wrote the object, for HEAD
     std::string detail;
   };
-  // Sets how a call with this body is authenticated; returns the URL.
+  // Sets the authentication of a call with this body; returns the URL.
   absl::StatusOr<std::string> Prepare(const std::string& path, std::string_view body, CURL* curl,
                                       Headers* headers) const;
   Answer Call(const std::string& method, const std::string& path, std::string_view body, const std::string& writer);
-  // Until an answer is final. `ambiguous`: an earlier try may have been carried out.
+  // Calls until an answer is final. `ambiguous`: an earlier try may have been carried out.
   Answer CallPatiently(const std::string& method, const std::string& path, std::string_view body,
                        const std::string& writer, bool* ambiguous);
 
-  // One of the two.
+  // Exactly one of the two is set.
   const std::shared_ptr<arrow::fs::S3FileSystem> s3_;
   const std::shared_ptr<arrow::fs::GcsFileSystem> gcs_;
   const RemoteOptions options_;

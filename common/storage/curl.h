@@ -1,4 +1,4 @@
-// Calls of libcurl with the patience of RemoteOptions.
+// Calls libcurl with the timeouts of RemoteOptions.
 #pragma once
 
 #include <curl/curl.h>
@@ -17,8 +17,8 @@ Curl NewCurl(const RemoteOptions& options);
 void AddHeader(Headers* headers, const std::string& line);
 
 struct HttpAnswer {
-  int status = 0;    // 0: no connection came about, or it broke
-  std::string body;  // its first 64 KiB; without a status, why there is none
+  int status = 0;    // 0: the connection failed or broke
+  std::string body;  // its first 64 KiB; without a status, the reason
 };
 // Blocks.
 HttpAnswer Perform(CURL* curl, const std::string& url, const Headers& headers);

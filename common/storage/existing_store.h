@@ -1,5 +1,5 @@
-// Whether a blob store is there, for who only reads one: BlobStore::Open makes the folder of a local store, and one
-// that was mistyped, or is not mounted, would be an empty one.
+// Checks that a blob store exists, for programs that only read one. BlobStore::Open would create the folder of a
+// mistyped or unmounted local store, and find it empty.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace atl::storage {
 
-// NOT_FOUND, reason BLOB_STORE_NOT_FOUND, names the folder. OK of a store that is elsewhere: opening it tells.
+// NOT_FOUND, reason BLOB_STORE_NOT_FOUND, names the folder. OK for a remote store, which is checked when it is opened.
 absl::Status CheckStoreExists(std::string_view uri);
 
 }  // namespace atl::storage

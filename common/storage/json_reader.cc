@@ -30,7 +30,7 @@ std::string_view HashIn(std::string_view seal) {
   return seal.substr(kSealStart.size(), kHashSize);
 }
 
-// What was found, short enough for a message.
+// Returns the found value, short enough for a message.
 std::string Shown(const json& value) {
   constexpr size_t kLongest = 60;
   if (value.is_object()) return "an object";

@@ -15,17 +15,17 @@
 
 namespace atl::storage {
 
-// One JSON object. DATA_LOSS (FILE_MALFORMED) naming the file for text that is none, or that repeats a key.
+// Parses one JSON object. DATA_LOSS (FILE_MALFORMED) names the file if the text is not one, or repeats a key.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view file_name);
 
-// Like ParseJsonObject, for what ToText wrote: DATA_LOSS (HASH_MISMATCH) where the text ends in a hash that is not its
-// own. One that ends in none passes: people write manifests too.
+// Like ParseJsonObject, for texts of ToText: DATA_LOSS (HASH_MISMATCH) if the text ends in a hash that does not match.
+// A text without a hash passes, because people write manifests too.
 absl::StatusOr<nlohmann::json> ParseSealedObject(std::string_view text, std::string_view file_name);
-// Whether the text ends in its own hash.
+// Returns whether the text ends in its own hash.
 bool IsSealed(std::string_view text);
 
-// Reads fields of one object; fields it is not asked for are ignored. After the first error every Read does nothing
-// and status() says what was wrong where. Borrows its object and file name.
+// Reads fields of one object and ignores all others. After the first error every Read does nothing, and status() names
+// the field and the error. Borrows its object and file name.
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& object, std::string_view file_name, std::string path = "")
@@ -42,7 +42,7 @@ class JsonReader {
   void Read(const char* name, std::vector<double>* out);
   void Read(const char* name, std::map<std::string, std::string>* out);
 
-  // A list of objects: read(element_reader, &element) for each.
+  // Reads a list of objects: read(element_reader, &element) for each.
   template <typename T, typename F>
   void ReadObjects(const char* name, std::vector<T>* out, F read) {
     const nlohmann::json* list = Field(name, nlohmann::json::value_t::array);
@@ -56,14 +56,14 @@ class JsonReader {
   }
 
   const absl::Status& status() const { return status_; }
-  // Records an error about a field of this object, unless there is one already.
+  // Records an error about a field of this object, unless one is recorded already.
   void Fail(const char* name, std::string_view expected, const nlohmann::json& found) {
     FailAt(path_ + name, expected, found);
   }
 
  private:
   void FailAt(const std::string& path, std::string_view expected, const nlohmann::json& found);
-  // The field, or null after recording that it is absent or of another type.
+  // Returns the field, or null after recording that it is absent or of another type.
   const nlohmann::json* Field(const char* name, nlohmann::json::value_t type);
   bool Integer(const std::string& path, const nlohmann::json& value, int64_t minimum, int64_t maximum, int64_t* out);
 
@@ -73,11 +73,11 @@ class JsonReader {
   absl::Status status_;
 };
 
-// Pretty JSON with a final newline; text that is not UTF-8 is written with replacement characters. Its last field,
+// Returns pretty JSON with a final newline; bytes that are not UTF-8 become replacement characters. Its last field,
 // "sha256", is the hash of all text before it. `json` is an object that is not empty.
 std::string ToText(const nlohmann::ordered_json& json);
 
-// Whether `name` may be joined to a folder: relative, no empty, "." or ".." segment, no zero byte.
+// Returns whether `name` may be joined to a folder: relative, no empty, "." or ".." segment, no zero byte.
 bool IsSafeRelativeName(std::string_view name);
 
 }  // namespace atl::storage

@@ -1,4 +1,4 @@
-// Copies of an object store's files on the local disk, in a temporary folder that goes with them.
+// Copies of an object store's files on the local disk, in a temporary folder that is deleted with this object.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ namespace atl::storage {
 // Thread-safe.
 class LocalCopies {
  public:
-  // What was asked for least recently is removed while all together take more than `limit_bytes`; but nothing that was
-  // asked for within kGrace, for whoever asked may not have opened it yet. An open file may be removed.
+  // While all copies together exceed `limit_bytes`, the least recently requested one is removed, but none that was
+  // requested within kGrace, because its caller may not have opened it yet. An open file may be removed.
   static constexpr absl::Duration kGrace = absl::Minutes(1);
   explicit LocalCopies(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
   ~LocalCopies();
   LocalCopies(const LocalCopies&) = delete;
   LocalCopies& operator=(const LocalCopies&) = delete;
 
-  // The path of a copy that was kept under `key`, if it is still there.
+  // Returns the path of the copy kept under `key`, if it still exists.
   std::optional<std::string> Find(std::string_view key, absl::Time now);
-  // Removes the copy that was kept under `key`, if there is one.
+  // Removes the copy kept under `key`, if there is one.
   void Forget(std::string_view key);
-  // A path for a new copy. Creates the folder: in TMPDIR, or /tmp.
+  // Returns a path for a new copy. Creates the folder: in TMPDIR, or /tmp.
   absl::StatusOr<std::string> NewPath();
-  // Keeps the file at `path`. Of two with one key both stay valid; later calls of Find get the first.
+  // Keeps the file at `path`. Two files with one key both stay valid; later calls of Find return the first.
   std::string Keep(std::string_view key, std::string path, int64_t bytes, absl::Time now);
 
   int64_t bytes() const;

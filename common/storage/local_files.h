@@ -13,23 +13,23 @@
 
 namespace atl::storage {
 
-// Below a store's root: files in the making. Never listed; what a dead process left there is removed a day later.
+// Folder below a store's root for files being written. Never listed; files of a dead process are removed a day later.
 inline constexpr char kPartsFolder[] = ".parts";
 
-// What errno says about `what`, with the codes of FromArrow.
+// Returns the status of errno about `what`, with the codes of FromArrow.
 absl::Status FromErrno(int error, std::string_view what);
 
 // Creates `folder` and its parents, each synced into its parent.
 absl::Status CreateFolders(const std::string& folder);
 absl::Status SyncFolder(const std::string& folder);
-// Removes a file; one that is absent is fine. FAILED_PRECONDITION for a folder.
+// Removes a file; OK if it is absent. FAILED_PRECONDITION for a folder.
 absl::Status DeleteLocalFile(const std::string& path);
 // Removes files of `parts_folder` last changed before `before`. Best effort.
 void RemoveStaleParts(const std::string& parts_folder, absl::Time before);
 
 class LocalWriter : public BlobWriter {
  public:
-  // `once`: Finish fails with ALREADY_EXISTS when `path` is there. `parts_folder` lies on the same filesystem.
+  // `once`: Finish fails with ALREADY_EXISTS if `path` exists. `parts_folder` lies on the same filesystem.
   static absl::StatusOr<std::unique_ptr<LocalWriter>> Create(std::string uri, std::string path,
                                                              const std::string& parts_folder, bool once);
   ~LocalWriter() override;
@@ -51,7 +51,7 @@ class LocalWriter : public BlobWriter {
   Sha256Hasher hasher_;
 };
 
-// Sixteen hex digits that no other process and no other call draws.
+// Returns sixteen random hex digits, different for every process and call.
 std::string RandomSuffix();
 
 }  // namespace atl::storage

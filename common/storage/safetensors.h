@@ -22,7 +22,7 @@ struct TensorView {
   std::string_view bytes;  // row-major, little endian; borrowed
 };
 
-// The file's bytes. INVALID_ARGUMENT for a repeated name, an unknown dtype, or bytes that do not fit the shape.
+// Returns the file's bytes. INVALID_ARGUMENT for a repeated name, an unknown dtype, or bytes that do not fit the shape.
 absl::StatusOr<std::string> SerializeSafetensors(std::vector<TensorView> tensors,
                                                  const std::map<std::string, std::string>& metadata);
 
@@ -31,13 +31,13 @@ struct Safetensors {
   std::vector<TensorView> tensors;  // in file order
   std::map<std::string, std::string> metadata;
 
-  // NOT_FOUND lists what is there.
+  // NOT_FOUND lists the names that exist.
   absl::StatusOr<TensorView> Find(std::string_view name) const;
 };
 
-// DATA_LOSS naming `file_name`, what was expected and what was found: a header longer than the file or than 100 MB,
-// JSON that is none, repeated names, offsets with holes, overlaps or beyond the end, a shape that does not fit.
-// INVALID_ARGUMENT for a dtype that Atoll does not know.
+// DATA_LOSS names `file_name`, the expected and the found: a header longer than the file or than 100 MB, invalid JSON,
+// repeated names, offsets with holes, overlaps or beyond the end, a shape that does not fit. INVALID_ARGUMENT for a
+// dtype that Atoll does not know.
 absl::StatusOr<Safetensors> ParseSafetensors(std::string_view bytes, std::string_view file_name);
 
 }  // namespace atl::storage

@@ -19,7 +19,7 @@ class Sha256Hasher {
   Sha256Hasher& operator=(Sha256Hasher&&) noexcept;
 
   void Update(std::string_view bytes);
-  // Lower-case hex. Call once, last.
+  // Returns lower-case hex. Call once, last.
   std::string FinishHex();
 
  private:
@@ -27,9 +27,9 @@ class Sha256Hasher {
   std::unique_ptr<State> state_;
 };
 
-// Lower-case hex.
+// Returns lower-case hex.
 std::string Sha256(std::string_view bytes);
-// The first 64 bits, big endian: the number that starts the hex form.
+// Returns the first 64 bits, big endian: the number that starts the hex form.
 uint64_t Sha256Prefix64(std::string_view bytes);
 
 }  // namespace atl::storage

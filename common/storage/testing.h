@@ -1,4 +1,4 @@
-// For tests: a store in a temporary folder that goes with the fixture.
+// For tests: a store in a temporary folder that is deleted with the fixture.
 #pragma once
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ class TemporaryStore {
   BlobStore* get() { return store_.get(); }
   BlobStore* operator->() { return store_.get(); }
   const std::string& folder() const { return folder_.path(); }
-  // The local path behind a URI of this store.
+  // Returns the local path behind a URI of this store.
   std::string PathOf(const std::string& uri) const { return uri.substr(std::string("file://").size()); }
 
  private:
