@@ -1,8 +1,8 @@
-// Checkpoints: tensor files plus one manifest, which is written once and last. It exists once the coordinator has
-// committed it (design: "the row is the commit").
+// Checkpoints: tensor files plus one manifest, which is written once and last. A checkpoint exists once the coordinator
+// has committed its row.
 //
 // Tensors are saved by canonical layer name ("blocks.3.attention.qkv.weight"), under "weights/", "ema/", "adam_m/",
-// "adam_v/" prefixes, in one safetensors file per stage; which stage held them does not matter to a reader.
+// "adam_v/" prefixes, in one safetensors file per stage. Readers do not depend on the stage that held a tensor.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct CheckpointManifest {
   std::string task_id;
   int64_t attempt = 0;
   int64_t step = 0;
-  // Samples consumed so far: the data cursor. With (seed, step) all that there is of random state.
+  // Samples consumed so far: the data cursor. With (seed, step), this is the complete random state.
   int64_t samples_consumed = 0;
   uint64_t seed = 0;
   std::string build;
@@ -46,14 +46,14 @@ struct CheckpointManifest {
 };
 
 std::string ToJson(const CheckpointManifest& manifest);
-// DATA_LOSS naming `file_name` for text that is no manifest; FAILED_PRECONDITION for a format that this build does not
-// read (what it reads and what it found).
+// DATA_LOSS names `file_name` if the text is no manifest; FAILED_PRECONDITION names the supported and the found format
+// if this build cannot read it.
 absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view json, std::string_view file_name);
 
-// "<prefix>/<step>-<nonce>/": a new folder per try, so that a repeated try never writes over an earlier one.
+// Returns "<prefix>/<step>-<nonce>/": a new folder per try, so that a retry never overwrites an earlier try.
 std::string CheckpointFolder(std::string_view write_prefix, int64_t step, std::string_view nonce);
 
-// A committed checkpoint opened for reading: every file verified against the manifest's hash.
+// A committed checkpoint opened for reading; every file is verified against the manifest's hash.
 class CheckpointReader {
  public:
   // `manifest_sha256` as committed. NOT_FOUND or DATA_LOSS name the file.

@@ -1,4 +1,4 @@
-// What checkpoint manifest and model index share: format numbers and lists of files with their hashes.
+// Format numbers and lists of files with their hashes, shared by checkpoint manifest and model index.
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,7 @@ namespace atl::storage {
 
 nlohmann::ordered_json FilesToJson(const std::vector<CheckpointFile>& files);
 
-// Names must be relative, inside the folder, and each stand once; hashes 64 lower-case hex digits.
+// Names must be relative, inside the folder, and unique; hashes are 64 lower-case hex digits.
 void ReadFiles(JsonReader* reader, const char* field, std::vector<CheckpointFile>* out);
 
 bool IsSha256Hex(std::string_view text);

@@ -1,4 +1,4 @@
-// The files that frozen components are made of.
+// Reads the files of frozen components.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 
 namespace atl::storage {
 
-// The bytes of every file, by URI, each read once. DATA_LOSS (HASH_MISMATCH) names the field, the file, its hash in the
-// job and the one that was found. Errors of BlobStore::Read, with the field. Blocks.
+// Returns the bytes of every file, by URI, each read once. DATA_LOSS (HASH_MISMATCH) names the field, the file, its
+// hash in the job and the found one. Errors of BlobStore::Read, with the field. Blocks.
 absl::StatusOr<std::map<std::string, std::string>> ReadFrozenFiles(BlobStore* store,
                                                                    const std::vector<spec::FrozenFileField>& files);
 

@@ -10,8 +10,8 @@ namespace atl::storage {
 
 std::string WithHash(std::string_view bytes);
 
-// What WithHash was given, a view into `content`. DATA_LOSS naming the file: FILE_MALFORMED for content without a hash,
-// HASH_MISMATCH for one that is not its own.
+// Returns the bytes that WithHash got, a view into `content`. DATA_LOSS names the file: FILE_MALFORMED for content
+// without a hash, HASH_MISMATCH for a hash that does not match.
 absl::StatusOr<std::string_view> WithoutHash(std::string_view content, std::string_view file_name);
 
 }  // namespace atl::storage

@@ -17,7 +17,7 @@ inline constexpr int kModelFormat = 1;
 inline constexpr char kWeightsFile[] = "diffusion_pytorch_model.safetensors";
 inline constexpr char kConfigFile[] = "config.json";
 
-// What one routing mode's velocities were worth on held-out samples.
+// The measured velocity error of one routing mode on held-out samples.
 struct MeasuredMode {
   std::string mode;           // "top-2", "threshold 0.1", "nucleus 0.9", "full"
   double velocity_error = 0;  // mean square over samples and pixels
@@ -25,7 +25,7 @@ struct MeasuredMode {
   bool operator==(const MeasuredMode&) const = default;
 };
 
-// How requests are drawn that leave it open. What is zero or empty here is left to the router.
+// Sampling defaults of requests to this version. The router chooses fields that are zero or empty here.
 struct VersionSampling {
   std::string mode;  // "top_k", "threshold", "full" or "nucleus"
   int32_t top_k = 0;
@@ -35,7 +35,7 @@ struct VersionSampling {
   std::string solver;  // "euler", "heun" or "multistep"
   int32_t steps = 0;
   std::optional<double> guidance;
-  std::vector<MeasuredMode> measured;  // what the mode was chosen from
+  std::vector<MeasuredMode> measured;  // the measurements behind the choice of mode
   bool operator==(const VersionSampling&) const = default;
 };
 
@@ -48,22 +48,22 @@ struct ModelIndex {
   int32_t height = 0;
   int32_t width = 0;
   bool latent = false;             // samples are latents of that shape: numbers, not pixels
-  bool self_conditioning = false;  // experts read the ensemble's estimate of the step before
+  bool self_conditioning = false;  // experts read the ensemble's estimate of the previous step
   std::vector<std::string> classes;
   std::vector<int64_t> cluster_rows;  // training samples by expert
   int32_t experts = 0;
   std::optional<VersionSampling> sampling;
-  std::string probe;                  // the file of points and answers that the version must give; empty: none
+  std::string probe;                  // the file of points and the answers that the version must give; empty: none
   std::vector<CheckpointFile> files;  // every other file of the folder, by relative name, with its hash
   bool operator==(const ModelIndex&) const = default;
 };
 
 std::string ToJson(const ModelIndex& index);
-// DATA_LOSS naming `file_name` for text that is none, or whose `sampling` no request could ask for; FAILED_PRECONDITION
-// for another format.
+// DATA_LOSS names `file_name` if the text is no index, or if no request could ask for its `sampling`;
+// FAILED_PRECONDITION for another format.
 absl::StatusOr<ModelIndex> ParseModelIndex(std::string_view json, std::string_view file_name);
 
-// "<root>/models/<name>/<version>"
+// Returns "<root>/models/<name>/<version>".
 std::string ModelFolderUri(const BlobStore& store, std::string_view name, std::string_view version);
 
 }  // namespace atl::storage

@@ -69,7 +69,7 @@ void ReadFrozen(JsonReader* reader, Profile* profile) {
     std::vector<int64_t> reads;
     component.Read("reads", &reads);
     for (const int64_t read : reads) {
-      // What is too large to be an index is too large to be one before this one.
+      // A clamped value still fails the check that an index is below its component's.
       out->reads.push_back(static_cast<int32_t>(std::min<int64_t>(read, std::numeric_limits<int32_t>::max())));
     }
     component.ReadObjects("layers", &out->layers, ReadFrozenLayer);

@@ -13,7 +13,7 @@ inline constexpr int kProfileFormat = 1;
 
 std::string ToJson(const planner::Profile& profile);
 
-// DATA_LOSS (FILE_MALFORMED) naming file and field for what is no profile, or one that planner::CheckProfile refuses;
+// DATA_LOSS (FILE_MALFORMED) names file and field if the text is no profile, or planner::CheckProfile refuses it;
 // FAILED_PRECONDITION (FORMAT_UNSUPPORTED) for another format.
 absl::StatusOr<planner::Profile> ParseProfile(std::string_view json, std::string_view file_name);
 
