@@ -1,4 +1,4 @@
-// Values out of Arrow arrays, whatever their exact type; and the boundary where Arrow's and Parquet's exceptions end.
+// Reads values from Arrow arrays of several types, and turns exceptions of Arrow and Parquet into statuses.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@
 
 namespace atl::dataset {
 
-// Element `i` of a numeric column as one float, or of a list of numbers as many. INVALID_ARGUMENT names the type when
-// it is neither, or the value is absent.
+// Returns element `i` of a numeric column as one float, or of a column of number lists as several. INVALID_ARGUMENT
+// names the type if it is neither, or if the value is absent.
 absl::StatusOr<std::vector<float>> FloatsAt(const arrow::Array& array, int64_t i);
-// INVALID_ARGUMENT unless the column holds integers and the value is there.
+// INVALID_ARGUMENT unless the column holds integers and the value is present.
 absl::StatusOr<int64_t> IntegerAt(const arrow::Array& array, int64_t i);
-// Of a string or binary column. Borrowed from the array.
+// Returns a value of a string or binary column, borrowed from the array.
 absl::StatusOr<std::string_view> BytesAt(const arrow::Array& array, int64_t i);
 
 bool HoldsIntegers(const arrow::DataType& type);
 bool HoldsBytes(const arrow::DataType& type);
 bool HoldsFloats(const arrow::DataType& type);
 
-// A column of a table as one array, checked to be well formed.
+// Returns a column of a table as one array, checked to be well formed.
 absl::StatusOr<std::shared_ptr<arrow::Array>> WholeColumn(const arrow::Table& table, const std::string& name,
                                                           std::string_view where);
 
-// Refuses to hold more than `limit` bytes at once: a small Parquet file may claim to hold a lot. Thread-safe.
+// A memory pool limited to `limit` bytes at once: a small Parquet file may claim to hold a lot. Thread-safe.
 class LimitedPool : public arrow::MemoryPool {
  public:
   explicit LimitedPool(int64_t limit) : pool_(arrow::default_memory_pool()), limit_(limit) {}
@@ -59,7 +59,7 @@ class LimitedPool : public arrow::MemoryPool {
 
 absl::Status ThrownError(std::string_view where, const std::exception& thrown);
 
-// What `work` returns, or DATA_LOSS naming `where` when Arrow or Parquet throws.
+// Returns the result of `work`, or DATA_LOSS naming `where` if Arrow or Parquet throws.
 template <typename F>
 auto WithoutExceptions(std::string_view where, F work) -> decltype(work()) {
   try {

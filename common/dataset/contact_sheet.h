@@ -1,4 +1,4 @@
-// Contact sheets: rows of small images with a label before each row, for people to look at.
+// Contact sheets: rows of small images with a label before each row.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct SheetOptions {
   int32_t columns = 0;
 };
 
-// A colour picture. Grey and colour images of any sizes may be mixed. Labels and title are drawn in a built-in font
-// (printable ASCII; other characters appear as boxes) and cut when longer than 40 characters.
-// INVALID_ARGUMENT when there is no image, one is malformed, or the sheet would exceed 64 megapixels.
+// Draws a colour picture. Grey and colour images of any sizes may be mixed. Labels and title use a built-in font
+// (printable ASCII; other characters appear as boxes) and are cut after 40 characters. INVALID_ARGUMENT if there is no
+// image, one is malformed, or the sheet would exceed 64 megapixels.
 absl::StatusOr<Image> DrawContactSheet(const std::vector<SheetRow>& rows, const SheetOptions& options = {});
 
 }  // namespace atl::dataset

@@ -34,16 +34,16 @@ struct Sample {
   // First 64 bits of SHA-256 over the decoded pixels and the label: decides the held-out split and keys randomness.
   uint64_t id = 0;
   int32_t label = -1;
-  std::string path;  // where it came from, for messages
+  std::string path;  // the image's origin, for messages
   Image image;
   // Values of the user's columns, in the order given to ShardWriter. A reader leaves it empty: see ReadColumn.
   std::vector<std::vector<float>> columns;
 };
 
-// The id of a sample with these pixels and this label.
+// Returns the id of a sample with these pixels and this label.
 uint64_t SampleId(const Image& image, int32_t label);
-// Whether the sample belongs to the held-out split: a function of its id alone, so that equal images never lie on both
-// sides, however and whenever they were imported.
+// Returns whether the sample belongs to the held-out split. The split is a function of the id alone, so that equal
+// images never lie on both sides, even across imports.
 bool IsHeldOut(uint64_t sample_id, double held_out_fraction);
 
 struct Shard {
@@ -73,22 +73,22 @@ struct DatasetManifest {
   std::vector<Shard> shards;
   int64_t skipped_count = 0;
   std::vector<Skipped> skipped;  // the first 100
-  std::string source;            // what was imported, for people
+  std::string source;            // the imported source, for people
 
   int64_t rows(std::string_view split) const;
   bool operator==(const DatasetManifest&) const = default;
 };
 
-// "<root>/datasets/<name>/manifest.json"
+// Returns "<root>/datasets/<name>/manifest.json".
 std::string DatasetManifestUri(const storage::BlobStore& store, std::string_view name);
 
 std::string ToJson(const DatasetManifest& manifest);
-// DATA_LOSS naming `file_name` for text that is no manifest; FAILED_PRECONDITION for a format that this build does not
+// DATA_LOSS names `file_name` if the text is no manifest; FAILED_PRECONDITION for a format that this build does not
 // read.
 absl::StatusOr<DatasetManifest> ParseDatasetManifest(std::string_view json, std::string_view file_name);
 absl::StatusOr<DatasetManifest> ReadDatasetManifest(storage::BlobStore* store, std::string_view manifest_uri);
 
-// Shards of one split, in the manifest's order.
+// Returns the shards of one split, in the manifest's order.
 std::vector<Shard> ShardsOf(const DatasetManifest& manifest, std::string_view split);
 
 // Rows of a list of shards (one split of a dataset, or one partition) by position, 0 .. size - 1, in shard order.
@@ -96,18 +96,19 @@ std::vector<Shard> ShardsOf(const DatasetManifest& manifest, std::string_view sp
 // block on the store.
 class SampleReader {
  public:
-  // NOT_FOUND names a missing shard. DATA_LOSS, here or from Read, names a shard that is not what it was.
+  // NOT_FOUND names a missing shard. DATA_LOSS, here or from Read, names a damaged shard.
   static absl::StatusOr<std::unique_ptr<SampleReader>> Open(storage::BlobStore* store, std::vector<Shard> shards,
                                                             int64_t cached_row_groups = 64);
   virtual ~SampleReader() = default;
   virtual int64_t size() const = 0;
   // OUT_OF_RANGE outside 0 .. size - 1.
   virtual absl::StatusOr<Sample> Read(int64_t position) = 0;
-  // A numeric or list-of-number column's value at `position`, as floats. NOT_FOUND lists the columns there are.
+  // Returns the value of a numeric or list-of-number column at `position`, as floats. NOT_FOUND lists the existing
+  // columns.
   virtual absl::StatusOr<std::vector<float>> ReadColumn(int64_t position, std::string_view column) = 0;
 };
 
-// Writes one shard: rows in the order of Add. Abandoned without Finish, it leaves nothing. Equal rows give equal bytes.
+// Writes one shard: rows in the order of Add. Without Finish it leaves no file. Equal rows give equal bytes.
 class ShardWriter {
  public:
   // Every sample carries a value for each of `columns`.
@@ -124,7 +125,7 @@ class ShuffledOrder {
  public:
   // 1 <= n.
   ShuffledOrder(uint64_t seed, int64_t n);
-  // Position in the data of the `cursor`-th sample consumed.
+  // Returns the position in the data of the `cursor`-th sample consumed.
   int64_t At(int64_t cursor) const;
 
  private:

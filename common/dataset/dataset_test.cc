@@ -224,7 +224,7 @@ TEST(ShuffledOrderTest, OrderDependsOnSeedAndEpochOnly) {
   EXPECT_EQ(epoch(1, 0), epoch(1, 0));
   EXPECT_NE(epoch(1, 0), epoch(2, 0));
   EXPECT_NE(epoch(1, 0), epoch(1, 1));
-  // Of two independent permutations about one position agrees; of the order and the identity too.
+  // Independent permutations agree at one position on average, and so do a permutation and the identity.
   const std::vector<int64_t> a = epoch(1, 0);
   const std::vector<int64_t> b = epoch(1, 1);
   int agreeing = 0;

@@ -1,5 +1,5 @@
-// One decoder per image format, for image_codec.cc. Each reads sizes from the header, has them checked by
-// CheckImageSize, and only then allocates.
+// One decoder per image format, for image_codec.cc. Each reads sizes from the header, checks them with CheckImageSize,
+// and only then allocates.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Keeps the values used last. Not thread-safe.
+// Caches the most recently used values. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace atl::dataset {
 template <typename Key, typename Value>
 class LruCache {
  public:
-  // Holds at least one value, whatever the capacity.
+  // Holds at least one value, even if the capacity is 0.
   explicit LruCache(size_t capacity) : capacity_(capacity > 0 ? capacity : 1) {}
 
-  // Null when absent. The value stays valid while the caller holds it, cached or not.
+  // Returns null if absent. The value stays valid while the caller holds it, cached or not.
   std::shared_ptr<Value> Find(const Key& key) {
     const auto found = index_.find(key);
     if (found == index_.end()) return nullptr;
@@ -23,7 +23,7 @@ class LruCache {
     return values_.front().second;
   }
 
-  // `key` is absent.
+  // `key` must be absent.
   void Insert(const Key& key, std::shared_ptr<Value> value) {
     values_.emplace_front(key, std::move(value));
     index_[key] = values_.begin();

@@ -51,7 +51,8 @@ absl::Status WrongShard(const Shard& shard, const std::string& message) {
   return MakeError(absl::StatusCode::kDataLoss, "SHARD_MALFORMED", fmt::format("{}: {}", shard.uri, message));
 }
 
-// Of a file on this machine: what the system did not report is damage that a page's checksum or form shows.
+// Error of reading a local file. If the system reported none, a page's checksum or format shows that the file is
+// damaged.
 absl::Status ReadError(const Shard& shard, const arrow::Status& status) {
   if (status.IsIOError() && arrow::internal::ErrnoFromStatus(status) == 0) return WrongShard(shard, status.message());
   return storage::FromArrow(status, shard.uri);

@@ -38,7 +38,7 @@ class BlobStream : public arrow::io::OutputStream {
     return error_.ok() ? arrow::Status::OK() : arrow::Status::IOError(std::string(error_.message()));
   }
 
-  // What the blob said, before Arrow flattened it.
+  // Returns the blob's own error; Arrow keeps only its message.
   const absl::Status& error() const { return error_; }
 
  private:

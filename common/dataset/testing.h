@@ -10,7 +10,7 @@
 
 namespace atl::dataset {
 
-// Pixels that differ by position and by `seed`.
+// Returns pixels that differ by position and by `seed`.
 inline Image PatternImage(int32_t channels, int32_t height, int32_t width, uint32_t seed) {
   Image image{.channels = channels, .height = height, .width = width};
   uint32_t state = seed * 2654435761U + 1;
@@ -28,7 +28,7 @@ inline Sample PatternSample(int32_t label, uint32_t seed, int32_t channels = 1, 
   return sample;
 }
 
-// A shard of `rows` pattern samples, seeds from `first_seed`, labels seed mod 10.
+// Writes a shard of `rows` pattern samples, seeds from `first_seed`, labels seed mod 10.
 inline Shard WritePatternShard(storage::BlobStore* store, const std::string& name, int64_t rows,
                                uint32_t first_seed = 0, const std::string& split = "train") {
   auto writer = ShardWriter::Create(store, store->UriOf(name), split).value();

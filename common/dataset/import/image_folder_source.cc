@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What file managers leave behind is no image that somebody meant.
+// Files that file managers leave behind are not images.
 bool IsClutter(const fs::path& path) {
   const std::string name = path.filename();
   return name.starts_with('.') || name == "Thumbs.db" || name == "desktop.ini";

@@ -1,4 +1,4 @@
-// Imports files in the formats people have into a dataset: Parquet shards, then the manifest, which makes it exist.
+// Imports files of common formats into a dataset: Parquet shards, then the manifest, which makes it exist.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class SourceFormat : uint8_t {
 std::string ToString(SourceFormat format);
 // INVALID_ARGUMENT lists the names.
 absl::StatusOr<SourceFormat> ParseSourceFormat(std::string_view name);
-// By the names of the file or of what the folder holds. INVALID_ARGUMENT when that does not tell.
+// Detects the format by the names of the file or of the folder's entries. INVALID_ARGUMENT if they do not show it.
 absl::StatusOr<SourceFormat> DetectSourceFormat(const std::string& path);
 
 enum class ChannelChoice : uint8_t {
@@ -42,28 +42,28 @@ struct ImportOptions {
   std::vector<std::string> paths;  // local files or folders
   // kIdx: the labels file; empty: the images file's name with "labels-idx1" for "images-idx3".
   std::string labels_path;
-  // kParquet: empty: the first column that holds images; "label".
+  // kParquet; empty: the first column that holds images, and "label".
   std::string image_column;
   std::string label_column;
   // kParquet: numeric or list-of-number columns to keep.
   std::vector<std::string> columns;
-  // 0: images stay as they are, and one of another size than the first is a bad row. Otherwise each is cropped to its
-  // centred square and scaled to size x size.
+  // 0: images keep their size, and an image of another size than the first is a bad row. Otherwise each is cropped to
+  // its centred square and scaled to size x size.
   int32_t size = 0;
   ChannelChoice channels = ChannelChoice::kAuto;
-  // Share of samples, chosen by hash, that no training ever sees.
+  // Share of samples, chosen by hash, that are never trained on.
   double held_out_fraction = 0.1;
   int64_t shard_rows = 8192;
-  // Bad rows that are skipped (and named in the manifest) before the import fails; -1: the larger of 10 and 0.1 % of
-  // all rows.
+  // Most bad rows that are skipped (and named in the manifest) before the import fails; -1: the larger of 10 and 0.1 %
+  // of all rows.
   int64_t bad_row_limit = -1;
-  // Called now and then with rows written and rows skipped so far.
+  // Called now and then with the rows written and the rows skipped so far.
   std::function<void(int64_t rows, int64_t skipped)> progress;
 };
 
-// Blocks until the dataset exists or nothing of it is left. Every error names file, row or offset, expected and found.
-// ALREADY_EXISTS (DATASET_EXISTS) for a name that is taken; INVALID_ARGUMENT for options, and for a source that is not
-// what it should be (SOURCE_MALFORMED, SOURCE_EMPTY, TOO_MANY_BAD_ROWS); NOT_FOUND (SOURCE_NOT_FOUND).
+// Blocks until the dataset is complete or fully removed. Every error names file, row or offset, expected and found.
+// ALREADY_EXISTS (DATASET_EXISTS) for a name that is taken; INVALID_ARGUMENT for options, and for an invalid source
+// (SOURCE_MALFORMED, SOURCE_EMPTY, TOO_MANY_BAD_ROWS); NOT_FOUND (SOURCE_NOT_FOUND).
 absl::StatusOr<DatasetManifest> ImportDataset(storage::BlobStore* store, const ImportOptions& options);
 
 }  // namespace atl::dataset

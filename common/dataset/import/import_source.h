@@ -1,4 +1,4 @@
-// What the importers share: a source yields rows, import.cc turns them into samples.
+// The interface between importers and import.cc: a source yields rows, and import.cc turns them into samples.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace atl::dataset {
 struct SourceRow {
   std::string where;  // file and row, for people
   std::string path;   // short name of the image
-  // Not empty: the row is broken, and why. Nothing else counts then.
+  // If not empty, the row is broken for this reason, and the other fields are ignored.
   std::string problem;
   // Either an encoded image or a decoded one.
   std::string encoded;
@@ -37,9 +37,9 @@ struct SourceRow {
 class Source {
  public:
   virtual ~Source() = default;
-  // False at the end. An error means that the source as a whole cannot be read on.
+  // Returns false at the end. An error means that the rest of the source cannot be read.
   virtual absl::StatusOr<bool> Next(SourceRow* row) = 0;
-  // Names by label; empty: labels are numbers and name themselves.
+  // Returns names by label; empty: labels are numbers, which are their own names.
   virtual std::vector<std::string> classes() const { return {}; }
 };
 
@@ -54,13 +54,13 @@ LabelText ParseLabel(std::string_view text);
 // Labels of one source: all numbers, or all names, numbered in sorted order.
 class LabelMap {
  public:
-  // Numbers name themselves.
+  // Maps numbers to themselves.
   LabelMap() = default;
   // RESOURCE_EXHAUSTED above kMaxClasses names.
   static absl::StatusOr<LabelMap> OfNames(std::vector<std::string> names, std::string_view file);
 
   const std::vector<std::string>& names() const { return names_; }
-  // False, and why in `problem`.
+  // Returns false with the reason in `problem`.
   bool Resolve(const LabelText& label, int64_t* number, std::string* problem) const;
 
  private:
@@ -85,7 +85,7 @@ struct ParquetColumns {
 };
 absl::StatusOr<std::unique_ptr<Source>> MakeParquetSource(std::vector<ParquetFile> files, ParquetColumns columns);
 
-// The source that the options name, over local files.
+// Opens the source that the options name, over local files.
 absl::StatusOr<std::unique_ptr<Source>> OpenSource(const ImportOptions& options);
 
 }  // namespace atl::dataset

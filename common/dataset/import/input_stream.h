@@ -1,4 +1,4 @@
-// Bytes to import from, in order: of a file, gunzipped when it is gzip.
+// Bytes of a file to import, in order; gzip is decompressed.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,15 @@ namespace atl::dataset {
 class InputStream {
  public:
   virtual ~InputStream() = default;
-  // Fills `buffer`; fewer bytes than asked for mean the end. INVALID_ARGUMENT names the file and the offset where its
-  // gzip is damaged or cut short.
+  // Fills `buffer`; fewer bytes than requested mean the end. INVALID_ARGUMENT names the file and the offset if its gzip
+  // is damaged or truncated.
   virtual absl::StatusOr<size_t> Read(char* buffer, size_t size) = 0;
 };
 
 // NOT_FOUND (SOURCE_NOT_FOUND) names the file.
 absl::StatusOr<std::unique_ptr<InputStream>> OpenInputFile(const std::string& path);
 
-// Opens one of a source's files by name, so that sources need not know where bytes come from.
+// Opens one of a source's files by name, so that sources do not depend on the origin of bytes.
 using InputOpener = std::function<absl::StatusOr<std::unique_ptr<InputStream>>(const std::string& name)>;
 
 // INVALID_ARGUMENT (SOURCE_MALFORMED): "file: message".

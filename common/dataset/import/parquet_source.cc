@@ -25,7 +25,7 @@ namespace atl::dataset {
 namespace {
 
 constexpr int64_t kBatchRows = 512;
-// What decoding may hold at once.
+// Limit of the memory that decoding holds at once.
 constexpr int64_t kMemoryLimit = int64_t{2} << 30;
 
 bool HoldsImages(const arrow::DataType& type) {

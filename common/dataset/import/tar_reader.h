@@ -16,17 +16,17 @@ namespace atl::dataset {
 // Not thread-safe.
 class TarReader {
  public:
-  // `file` is for messages. INVALID_ARGUMENT for bytes that are no tar.
+  // `file` is for messages. INVALID_ARGUMENT if the bytes are no tar.
   static absl::StatusOr<std::unique_ptr<TarReader>> Open(std::unique_ptr<InputStream> input, std::string file);
   ~TarReader();
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  // The next regular file; false at the end. INVALID_ARGUMENT when the tar is damaged or cut short.
+  // Moves to the next regular file; false at the end. INVALID_ARGUMENT if the tar is damaged or truncated.
   absl::StatusOr<bool> Next();
   const std::string& name() const { return name_; }
   int64_t size() const { return size_; }
-  // The member's bytes; call at most once. `size()` is what its header says: check it first.
+  // Returns the member's bytes; call at most once. `size()` comes from its header: check it first.
   absl::StatusOr<std::string> ReadContent();
 
  private:
