@@ -9,7 +9,7 @@
 
 namespace atl::model {
 
-// One training micro-batch, every random choice a function of (seed, step, sample).
+// One training micro-batch; every random choice is a function of (seed, step, sample).
 struct NoisedBatch {
   at::Tensor x_t;      // [n, c, h, w]
   at::Tensor t;        // [n]
@@ -17,18 +17,18 @@ struct NoisedBatch {
   at::Tensor target;   // velocity [n, c, h, w]
 };
 
-// The classes [n] int64, on the host, with the null class where the draw drops them.
+// Returns the classes [n] int64, on the host, with the null class where the random choice drops them.
 at::Tensor DropClasses(const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed, int64_t null_class,
                        double class_dropout);
 
-// `sequence[i]` is sample i's position in the run (its cursor): a sample seen twice is noised anew. x0 in [-1, 1].
+// `sequence[i]` is sample i's position in the run (its cursor), so a repeated sample gets new noise. x0 in [-1, 1].
 NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
                   int64_t null_class, double class_dropout);
 
-// The clean sample x0 that a velocity [n, c, h, w] at x_t and t [n] points to: x_t - t velocity.
+// Returns the clean sample x0 implied by a velocity [n, c, h, w] at x_t and t [n]: x_t - t velocity.
 at::Tensor EstimateOf(const at::Tensor& x_t, const at::Tensor& t, const at::Tensor& velocity);
 
-// Mean squared error over all elements, in float32.
+// Returns the mean squared error over all elements, in float32.
 at::Tensor FlowMatchingLoss(const at::Tensor& velocity, const at::Tensor& target);
 
 }  // namespace atl::model

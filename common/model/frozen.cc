@@ -241,7 +241,7 @@ std::pair<int32_t, int32_t> KeptLayers(const FrozenSource& source, size_t compon
   return component < source.kept.size() ? source.kept[component] : std::pair<int32_t, int32_t>{0, 0};
 }
 
-// What a component's first layer reads, for one sample.
+// Returns the input of a component's first layer, for one sample.
 at::Tensor OneSample(const FrozenSource& source, const spec::FrozenSpec& spec, const std::vector<at::Tensor>& outputs) {
   const at::TensorOptions on_device = at::TensorOptions().device(source.device);
   if (spec.input == "label") return at::zeros({1}, on_device.dtype(at::kLong));

@@ -1,7 +1,7 @@
-// Frozen components: the parts of a model that are run and not trained, as lists of layers that can be run one by one
-// over any part of the batch.
+// Frozen components: parts of a model that run without training, as lists of layers. Each layer can run by itself, over
+// any part of the batch.
 //
-// Equal bits need equal batch shapes: kernels choose their way by size, so that a layer over half a batch may differ
+// Equal bits need equal batch shapes: kernels choose their algorithm by size, so a layer over half a batch may differ
 // from the same rows of the whole by rounding (about 1e-6 of the values). A plan fixes the shapes.
 #pragma once
 
@@ -21,20 +21,20 @@
 
 namespace atl::model {
 
-// One layer; no gradient is recorded. Samples first: [n, …] in, [n, …] out; a class is int64 [n].
+// One layer; records no gradient. Samples first: [n, …] in, [n, …] out; a class is int64 [n].
 class FrozenLayer {
  public:
   virtual ~FrozenLayer() = default;
-  // INVALID_ARGUMENT (FROZEN_LAYER_FAILED) with the layer's field or file when it cannot read `x`.
+  // INVALID_ARGUMENT (FROZEN_LAYER_FAILED) with the layer's field or file if it cannot read `x`.
   virtual absl::StatusOr<at::Tensor> Forward(const at::Tensor& x) = 0;
-  // Of its parameters and buffers.
+  // Bytes of its parameters and buffers.
   virtual int64_t parameter_bytes() const = 0;
 };
 
-// A component, with those of its layers that run here. Not thread-safe (TorchScript is not).
+// A component, with the layers that run here. Not thread-safe (TorchScript is not).
 class FrozenComponent {
  public:
-  // What leaves a layer, per sample.
+  // The output of a layer, per sample.
   struct Output {
     std::vector<int64_t> shape;
     at::ScalarType dtype = at::kFloat;
@@ -45,9 +45,9 @@ class FrozenComponent {
   int32_t layer_count() const { return static_cast<int32_t>(layers_.size()); }
   bool Holds(int32_t layer) const { return layers_[static_cast<size_t>(layer)] != nullptr; }
   const Output& OutputOf(int32_t layer) const { return outputs_[static_cast<size_t>(layer)]; }
-  // 0 of a layer that is not kept.
+  // Returns 0 for a layer that is not kept.
   int64_t ParameterBytes(int32_t layer) const;
-  // Layers [first, end) over the samples of `x`; contiguous.
+  // Runs layers [first, end) over the samples of `x`; the result is contiguous.
   absl::StatusOr<at::Tensor> Run(const at::Tensor& x, int32_t first, int32_t end) const;
   // Frees layers outside [first, end), which no longer run.
   void Keep(int32_t first, int32_t end);
@@ -59,24 +59,24 @@ class FrozenComponent {
   std::vector<Output> outputs_;
 };
 
-// What components are made of.
+// The specification and files of components.
 struct FrozenSource {
   std::vector<spec::FrozenSpec> components;
   spec::SampleShape image;
   int32_t classes = 0;
-  uint64_t seed = 0;  // of the job: every expert and the router network get the same weights
+  uint64_t seed = 0;  // the job's seed: every expert and the router network get the same weights
   // The bytes of every TorchScript and weights file, by URI.
   std::shared_ptr<const std::map<std::string, std::string>> files;
   std::string device = "cpu";
-  // By component: the layers [first, end) that stay once they have been tried; of the others one is there at a time.
-  // Empty: all stay.
+  // By component: the layers [first, end) that stay loaded after the trial run; each other layer is freed after its
+  // trial. Empty: all stay.
   std::vector<std::pair<int32_t, int32_t>> kept;
 };
 
-// Loads every component and runs it once, layer by layer, over one sample: what cannot work is refused here, and what
-// leaves a layer is known of all, kept or not. INVALID_ARGUMENT with the
-// field, the file, the expected and the found shape: FROZEN_FILE for a file that is none, FROZEN_LAYER_FAILED for a
-// layer that fails on what comes before it, FROZEN_SHAPE for an output that does not fit its use.
+// Loads every component and runs it once, layer by layer, over one sample. The trial rejects invalid components and
+// finds every layer's output, kept or not. INVALID_ARGUMENT with the field, the file, the expected and the found shape:
+// FROZEN_FILE for an invalid file, FROZEN_LAYER_FAILED for a layer that fails on its input, FROZEN_SHAPE for an output
+// that does not fit its use.
 absl::StatusOr<std::vector<FrozenComponent>> LoadFrozen(const FrozenSource& source);
 
 }  // namespace atl::model

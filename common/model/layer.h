@@ -1,5 +1,5 @@
-// A model as a list of layers, so that any contiguous run of them is a pipeline stage. Between two layers flows a list
-// of named tensors (a boundary). LibTorch lives here.
+// A model as a list of layers, so that any contiguous run of them is a pipeline stage. Layers pass a list of named
+// tensors (a boundary) to each other. LibTorch lives here.
 #pragma once
 
 #include <memory>
@@ -17,27 +17,27 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// What flows between layers, in a fixed order of names.
+// The tensors between two layers, in a fixed order of names.
 using Flow = std::vector<NamedTensor>;
 
-// The flow's tensor called `name`; CHECK-fails when it is not there (a bug in a layer list).
+// Returns the flow's tensor called `name`; CHECK-fails if it is absent (a bug in a layer list).
 const at::Tensor& Get(const Flow& flow, std::string_view name);
 
-// The same, or null when it is not there.
+// The same, or null if it is absent.
 const at::Tensor* Find(const Flow& flow, std::string_view name);
 
 // One layer of a model: parameters plus a forward. Built on Atoll's own Linear, Convolution and Embedding (ops.h), so
-// that a backward can be split. Not thread-safe while parameters change; Forward alone is.
+// that a backward can be split. Forward is thread-safe while no parameter changes.
 class Layer {
  public:
   virtual ~Layer() = default;
   const std::string& name() const { return name_; }
   // Canonical names are "<layer>.<parameter>", in a fixed order. The tensors are leaves that require gradients.
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  // The first layer of a model reads {"x", "t", "class"} and, where there are such, "condition" and "estimate"; the
-  // others read what the layer before returned. The last returns {"out"}.
+  // The first layer of a model reads {"x", "t", "class"} and, if present, "condition" and "estimate"; the others read
+  // the output of the previous layer. The last returns {"out"}.
   virtual Flow Forward(const Flow& in) const = 0;
-  // Moves parameters and buffers; before the first Forward.
+  // Moves parameters and buffers. Call before the first Forward.
   void MoveTo(const at::Device& device);
 
  protected:
@@ -45,7 +45,7 @@ class Layer {
   // Registers a parameter and returns its index.
   size_t AddParameter(std::string name, at::Tensor value);
   const at::Tensor& parameter(size_t i) const { return parameters_[i].tensor; }
-  // A constant of the layer, not saved and not trained.
+  // Adds a constant of the layer, which is neither saved nor trained.
   size_t AddBuffer(at::Tensor value);
   const at::Tensor& buffer(size_t i) const { return buffers_[i]; }
 
@@ -57,7 +57,7 @@ class Layer {
 
 using LayerList = std::vector<std::unique_ptr<Layer>>;
 
-// Every parameter under its canonical name "<layer>.<parameter>", in order. The tensors are shared, not copied.
+// Returns every parameter under its canonical name "<layer>.<parameter>", in order. The tensors are shared, not copied.
 std::vector<NamedTensor> NamedParameters(const LayerList& layers);
 
 }  // namespace atl::model

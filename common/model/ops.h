@@ -27,7 +27,7 @@ class WeightGradientQueue {
 
 // While it lives, weight gradients of backward passes that this thread starts go to `queue` instead of being computed.
 // A null queue computes them at once. Backward passes of CPU graphs run on the calling thread, those of CUDA graphs on
-// autograd's thread of the device: the queue travels there in the thread-local state that autograd carries over.
+// autograd's thread of the device, which gets the queue with autograd's thread-local state.
 class ScopedWeightGradientQueue {
  public:
   explicit ScopedWeightGradientQueue(WeightGradientQueue* queue);
@@ -50,7 +50,7 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& table);
 
 // adaLN: layer_norm(x) (1 + scale) + shift over the last dimension. x [n, tokens, width], shift and scale [n, width].
-// Whatever else reads x reads `residual`, which is x, so that the gradients of both meet in one buffer.
+// Other readers of x must read `residual`, which is x, so that the gradients of both meet in one buffer.
 struct Modulated {
   at::Tensor out;
   at::Tensor residual;

@@ -1,4 +1,4 @@
-// For tests: the same numbers but for rounding.
+// For tests: compares numbers up to rounding.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,9 +7,9 @@
 
 namespace atl::model {
 
-// Whether the greatest difference is at most `share` of the greatest value that is expected. Instruction sets, batches
-// and devices sum in other orders: the rounding of the greatest terms reaches every element, also those near zero, so
-// that no element is judged against itself.
+// Returns whether the greatest difference is at most `share` of the greatest expected value. Instruction sets, batches
+// and devices sum in different orders. The rounding of the greatest terms then reaches every element, also those near
+// zero, so no element is compared with itself alone.
 inline testing::AssertionResult IsNear(const at::Tensor& found, const at::Tensor& expected, double share = 1e-5) {
   if (found.sizes() != expected.sizes()) {
     return testing::AssertionFailure() << "expected shape " << expected.sizes() << ", found " << found.sizes();

@@ -21,9 +21,9 @@ namespace {
 
 // aten::from_file maps any file and may make it; aten::save writes one.
 constexpr std::array<std::string_view, 2> kFileOperators = {"from_file", "save"};
-// Of `ops.<namespace>.<operator>`. Others belong to extensions, remote calls and process groups.
+// Allowed namespaces of `ops.<namespace>.<operator>`. Others belong to extensions, remote calls and process groups.
 constexpr std::array<std::string_view, 4> kTensorNamespaces = {"aten", "prim", "prepacked", "quantized"};
-// Of `torch.classes.<namespace>.<class>`.
+// Allowed namespaces of `torch.classes.<namespace>.<class>`.
 constexpr std::array<std::string_view, 1> kTensorClasses = {"quantized"};
 
 constexpr size_t kQuoted = 300;
@@ -42,8 +42,8 @@ bool IsZip(std::string_view bytes) {
   return bytes.starts_with("PK\x03\x04") && bytes.substr(4, 4) != "PTMF";
 }
 
-// What a file that LibTorch does not load is. Where the archive itself is at fault, `said` speaks of the library's
-// parts.
+// Describes a file that LibTorch does not load. `said` is LibTorch's own error, which is about its internals if the
+// archive itself is at fault.
 std::string WhyUnreadable(std::string_view bytes, const std::string& said) {
   constexpr size_t kFarthestEnd = (1 << 16) + 22;  // a zip archive's last record, and a comment
   if (!IsZip(bytes)) return fmt::format("{} bytes that are no archive", bytes.size());
@@ -123,7 +123,7 @@ std::optional<std::string> RefusedClass(std::string_view pickle) {
   return std::nullopt;
 }
 
-// What `reader`'s archive may not hold and where, or nothing. LibTorch's errors as exceptions.
+// Returns the first forbidden item of `reader`'s archive and its place, or nothing. LibTorch's errors are exceptions.
 std::optional<std::string> RefusedRecord(caffe2::serialize::PyTorchStreamReader* reader) {
   std::set<std::string> names;
   for (const std::string& record : reader->getAllRecords()) {

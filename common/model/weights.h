@@ -1,4 +1,4 @@
-// Tensors to and from files: named tensors of a layer list <-> safetensors.
+// Converts named tensors of a layer list to and from safetensors.
 #pragma once
 
 #include <map>
@@ -16,12 +16,12 @@
 
 namespace atl::model {
 
-// "float32" for kFloat and so on: the names of specs and boundaries.
+// Returns "float32" for kFloat and so on: the names of specs and boundaries.
 std::string_view DtypeName(at::ScalarType dtype);
 
-// A view of a contiguous host tensor's memory; the tensor must outlive it.
+// Returns a view of a contiguous host tensor's memory; the tensor must outlive it.
 storage::TensorView ToView(std::string name, const at::Tensor& tensor);
-// A copy of the view's bytes as a host tensor. INVALID_ARGUMENT for a dtype that LibTorch does not know.
+// Copies the view's bytes into a host tensor. INVALID_ARGUMENT for a dtype that LibTorch does not know.
 absl::StatusOr<at::Tensor> ToTensor(const storage::TensorView& view);
 
 // Copies every parameter's value from the tensor named `prefix` + canonical name. NOT_FOUND or FAILED_PRECONDITION name
@@ -29,12 +29,12 @@ absl::StatusOr<at::Tensor> ToTensor(const storage::TensorView& view);
 absl::Status LoadParameters(const LayerList& layers, const std::map<std::string, storage::TensorView>& tensors,
                             std::string_view prefix = "");
 
-// A model to run: all layers with the file's weights, gradients off.
+// A model for inference: all layers with the file's weights, gradients off.
 struct LoadedModel {
   DitConfig config;
   LayerList layers;
 };
-// `name` is the model's folder, for messages. DATA_LOSS when config and weights do not fit each other or are damaged.
+// `name` is the model's folder, for messages. DATA_LOSS if config and weights do not match or are damaged.
 absl::StatusOr<LoadedModel> LoadModel(std::string_view config_json, std::string_view safetensors_bytes,
                                       std::string_view name);
 

@@ -10,7 +10,7 @@
 
 namespace atl::model {
 
-// The parameters as a safetensors file under their canonical names; LoadModel reads it.
+// Returns the parameters as a safetensors file under their canonical names; LoadModel reads it.
 inline absl::StatusOr<std::string> SerializeParameters(const LayerList& layers) {
   std::vector<at::Tensor> kept;
   std::vector<storage::TensorView> views;
