@@ -1,4 +1,4 @@
-// A sum in which amounts count half a minute after they were added. Pure.
+// A sum whose amounts decay with a half-life of one minute. Pure.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a server says of one network that it is to host.
+// The state that a server reports of one network that it is to host.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct HostedNetwork {
   NetworkId network;
   NetworkState state = NetworkState::kLoading;
   int64_t bytes = 0;   // memory of its weights, once they are known
-  absl::Status error;  // of kFailed
+  absl::Status error;  // set for kFailed
   bool operator==(const HostedNetwork&) const = default;
 };
 

@@ -238,7 +238,7 @@ Placement Place(std::span<const Holder> holders, std::span<const WantedNetwork> 
   }
 
   Placing placing(holders, replicas);
-  // What lies somewhere first, so that newcomers do not drive it out.
+  // Held networks are placed first, so that new ones do not evict them.
   for (const Fit fit : {Fit::kWithin, Fit::kOver}) placing.Fill(all, 1, /*held=*/true, fit);
   for (const Fit fit : {Fit::kWithin, Fit::kOver}) placing.Fill(begun, 1, /*held=*/false, fit);
   Placement placement;

@@ -256,7 +256,7 @@ TEST(Placement, VersionsRoll) {
   });
 }
 
-// Whatever is told, a network that routers use keeps a ready replica, step by step through a whole roll.
+// A network that routers use keeps a ready replica at every step of a whole roll.
 TEST(Placement, ARollNeverTakesTheLastReadyReplica) {
   for (const int64_t memory : {20, 30, 40, 60}) {
     std::vector<Holder> servers(3, Holder{.memory_bytes = memory});
