@@ -25,7 +25,7 @@ struct Quota {
   std::optional<int64_t> open_jobs;
   std::optional<int64_t> images_in_flight;
   std::optional<int64_t> images_per_minute;
-  // Most islands that may be registered, of all that it may act for.
+  // Registered islands among those that it may act for.
   std::optional<int64_t> islands;
   bool operator==(const Quota&) const = default;
 };
