@@ -1,4 +1,4 @@
-// Calls to the services: deadlines, retries, errors that name whom was called, and protos as JSON.
+// Calls to the services: deadlines, retries, errors that name the peer, and protos as JSON.
 #pragma once
 
 #include <functional>
@@ -40,13 +40,13 @@ absl::StatusOr<Peer<Service>> ConnectRouter(const Session& session) {
   return Peer<Service>{Service::NewStub(*channel), "the router at " + *address};
 }
 
-// The error of a call that had `timeout`, for people: an unreachable peer is named, with what to do.
+// Explains the error of a call that had `timeout`: names an unreachable peer and says what to do.
 absl::Status ExplainCall(const absl::Status& status, const std::string& what, absl::Duration timeout);
 
-// Runs `attempt` up to three times within about two seconds while it ends UNAVAILABLE; for idempotent calls only.
+// Runs `attempt` up to three times within about two seconds while it returns UNAVAILABLE. For idempotent calls only.
 absl::Status RetryUnavailable(const std::function<absl::Status()>& attempt);
 
-// One idempotent unary call: `method` is a member of the stub.
+// Makes one idempotent unary call: `method` is a member of the stub.
 template <typename Service, typename Request, typename Response>
 absl::Status Call(const Session& session, const Peer<Service>& peer,
                   grpc::Status (Service::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -73,10 +73,10 @@ absl::StatusOr<Response> CallCoordinator(const Session& session,
   return response;
 }
 
-// With the proto's field names and every field present.
+// Writes the proto's own field names and every field.
 std::string ToJson(const google::protobuf::Message& message);
 
-// A random UUID (version 4), for request ids.
+// Returns a random UUID (version 4), for request ids.
 std::string NewRequestId();
 
 }  // namespace atl::client

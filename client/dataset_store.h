@@ -12,15 +12,15 @@
 
 namespace atl::client {
 
-// A local one is made where there is none.
+// Opens the blob store; creates a local one if it does not exist.
 absl::StatusOr<std::unique_ptr<storage::BlobStore>> OpenBlobStore(const Session& session);
-// For what only reads: NOT_FOUND, reason BLOB_STORE_NOT_FOUND, where there is none.
+// Opens the blob store for commands that only read. NOT_FOUND (BLOB_STORE_NOT_FOUND) if it does not exist.
 absl::StatusOr<std::unique_ptr<storage::BlobStore>> OpenExistingBlobStore(const Session& session);
 
-// NOT_FOUND, reason DATASET_NOT_FOUND, lists the datasets that are there.
+// Returns the manifest of `name`. NOT_FOUND (DATASET_NOT_FOUND) lists the datasets that exist.
 absl::StatusOr<dataset::DatasetManifest> ReadDataset(storage::BlobStore* store, const std::string& name);
 
-// By name. A folder without a manifest is an import that did not end: left out.
+// Returns the datasets, sorted by name. Skips folders without a manifest, which are unfinished imports.
 absl::StatusOr<std::vector<dataset::DatasetManifest>> ListDatasets(storage::BlobStore* store);
 
 }  // namespace atl::client

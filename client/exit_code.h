@@ -1,4 +1,4 @@
-// Exit codes of `atoll`, by class of error, so that scripts can tell a wrong file from a coordinator that is away.
+// Exit codes of `atoll`, by class of error, so that scripts can tell a wrong file from an unreachable coordinator.
 #pragma once
 
 #include "absl/status/status.h"

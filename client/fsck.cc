@@ -192,7 +192,7 @@ class Run {
     }
     absl::MutexLock lock(&mutex_);
     manifests_.insert(uri);
-    // One that somebody names is counted when its hash is compared.
+    // A manifest that another file names is counted when its hash is compared.
     if (wanted_.contains(uri)) return;
     ++report_.files;
     report_.bytes += text.ok() ? static_cast<int64_t>(text->size()) : 0;

@@ -12,7 +12,7 @@
 
 namespace atl::fsck {
 
-// What a file must be, by whom.
+// A file that must exist with this hash, and the object that names it.
 struct NamedFile {
   std::string uri;
   std::string sha256;  // lower-case hex
@@ -31,27 +31,28 @@ struct BadFile {
 std::string_view ToString(BadFile::Problem problem);
 
 struct FsckReport {
-  int64_t files = 0;  // that were checked
+  int64_t files = 0;  // checked
   int64_t bytes = 0;
-  int64_t unnamed_files = 0;  // that nothing names: of running attempts, traces, what waits for collection
+  int64_t unnamed_files = 0;  // that no manifest or job names: of running attempts, traces, or waiting for collection
   int64_t unnamed_bytes = 0;
   std::vector<BadFile> bad;  // by URI, each once
 };
 
 struct FsckOptions {
-  // What the coordinator knows; without it only what lies in the store is asked: a file that nothing there names, such
-  // as a task's features, is not checked.
+  // The files that the coordinator names. Without them, fsck checks only files that manifests in the store name: it
+  // skips a task's features, for example.
   std::vector<NamedFile> known;
-  // Below which folders of the root to look ("datasets/digits", also with a slash behind it or the root before it), or
-  // at which files; empty: everything.
+  // Folders or files below the root to check ("datasets/digits", also with a trailing slash or with the root in front);
+  // empty: everything.
   std::vector<std::string> below;
   int threads = 4;
 };
 
-// Reads the whole store, in pieces. Manifests of datasets, checkpoints and models, profiles and plans carry their own
-// hashes, and the first three those of the files beside them; kept outputs of frozen components have theirs in their
-// names. A file that is deleted meanwhile together with its manifest is not bad. Blocks; an error only where the store
-// cannot be listed, or where nothing lies, or is known, below one of the folders: NOT_FOUND (NOTHING_BELOW).
+// Reads the whole store, in pieces. Manifests of datasets, checkpoints and models, profiles and plans contain their own
+// hashes. The first three also contain the hashes of the files beside them. Cached outputs of frozen components have
+// their hashes in their names. A file that is deleted during the check together with its manifest is not bad. Blocks.
+// Returns an error only if the store cannot be listed, or NOT_FOUND (NOTHING_BELOW) if one of the folders in `below`
+// has no file and no named file.
 absl::StatusOr<FsckReport> CheckBlobStore(storage::BlobStore* store, const FsckOptions& options);
 
 }  // namespace atl::fsck

@@ -162,7 +162,7 @@ TEST_F(FsckTest, AFolderWithNothingInItIsAnError) {
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << folder;
     EXPECT_EQ(ErrorReason(status), "NOTHING_BELOW") << status;
   }
-  // One whose files are all gone is not empty to those who name them.
+  // A folder whose files are all gone is not empty if a job names files in it.
   options_.known.push_back({store_->UriOf("files/e.pt"), Sha256("e"), "job j: features.encoder_uri"});
   options_.below = {"files/"};
   EXPECT_THAT(Bad(), ::testing::ElementsAre("missing files/e.pt"));

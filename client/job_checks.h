@@ -1,4 +1,4 @@
-// What `atoll plan` and `atoll profile` refuse before anything is planned or measured.
+// The checks by which `atoll plan` and `atoll profile` reject a job before they plan or measure it.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace atl::client {
 
-// [channels, height, width] of the job's images: as `flag` gives it ("1x8x8"; INVALID_ARGUMENT, reason USAGE, for
-// anything else), or, where that is empty, as the dataset has it. Errors that name `file` are those of a submit for
-// such images: shapes that frozen components do not make, patches that do not divide what is learnt.
+// Returns [channels, height, width] of the job's images: from `flag` ("1x8x8"; INVALID_ARGUMENT, reason USAGE, for
+// anything else) or, if it is empty, from the dataset. Errors that name `file` are those that a submit returns for such
+// images: shapes that the frozen components do not produce, and patches that do not divide the learned size.
 absl::StatusOr<spec::SampleShape> FindImages(const Session& session, const std::string& flag, const spec::JobSpec& spec,
                                              const std::string& file);
 
-// INVALID_ARGUMENT (PROFILE_MISMATCH, with `file`) for a profile of other layers than those of the job's `network`,
-// whose model is `model`: their number, or the bytes of a block's parameters.
+// Returns INVALID_ARGUMENT (PROFILE_MISMATCH, with `file`) if the profile's layers are not those of `model`, the model
+// of the job's `network`: their number, or the bytes of a block's parameters, differ.
 absl::Status CheckProfileIsOf(const planner::Profile& profile, const spec::ModelSpec& model, const std::string& network,
                               const std::string& file);
 

@@ -28,7 +28,7 @@ bool Same(const Network& a, const Network& b) {
          a.expert() == b.expert();
 }
 
-// What the server does not speak of yet.
+// Returns the assigned networks that the server does not report yet.
 std::vector<Network> ToCome(const ExpertServer& server) {
   std::vector<Network> networks;
   for (const Network& assigned : server.assigned()) {

@@ -7,11 +7,11 @@
 
 namespace atl::client {
 
-// One line per server: its networks by state, their weights, the first error. Then versions with networks that have
-// room nowhere.
+// Lists one line per server: its networks by state, their weights, the first error. Then lists versions with networks
+// that fit on no server.
 std::string DescribeServers(const atlpb::serving::v1::WatchServersResponse& response, int width);
 
-// One server with every network that it hosts or is to host.
+// Describes one server with every network that it hosts or is assigned.
 std::string DescribeServer(const atlpb::serving::v1::ExpertServer& server, int width);
 
 }  // namespace atl::client

@@ -1,4 +1,4 @@
-// What every command has: where to print, how, and whom to call.
+// The state that all commands share: output streams, output format, and the addresses of the services.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ struct Session {
   bool terminal = false;
   int width = 80;
   bool colour = false;
-  // Whether whoever read `out` has gone (`atoll jobs list | head`); unset: never.
+  // Whether the reader of `out` has gone (`atoll jobs list | head`); unset: never.
   std::function<bool()> reader_gone;
 
   // From flags.
@@ -42,7 +42,7 @@ struct Session {
   double timeout_seconds = 30;
   bool timeout_given = false;
 
-  // Every channel that was made, for what can be said of one that does not come about.
+  // Every channel that was made, to explain a connection that fails.
   struct Called {
     std::string address;
     rpc::SecurityOptions security;
@@ -54,15 +54,15 @@ struct Session {
 
   absl::Duration timeout() const { return absl::Seconds(timeout_seconds); }
 
-  // Flag, then --cluster's file, then ATOLL_COORDINATOR (ATOLL_ROUTER, ATOLL_BLOB_STORE), then the file of
-  // ATOLL_CLUSTER or of the default folder. FAILED_PRECONDITION, reason NO_ADDRESS, says how to give one;
-  // INVALID_ARGUMENT, reason INVALID_ADDRESS: it is none.
+  // Sources in order: the flag, the file of --cluster, ATOLL_COORDINATOR (ATOLL_ROUTER, ATOLL_BLOB_STORE), the file of
+  // ATOLL_CLUSTER or of the default folder. FAILED_PRECONDITION (NO_ADDRESS) says how to give one; INVALID_ARGUMENT
+  // (INVALID_ADDRESS): the text is not an address.
   absl::StatusOr<std::string> CoordinatorAddress() const;
   absl::StatusOr<std::string> RouterAddress() const;
   absl::StatusOr<std::string> BlobStoreUri() const;
-  // Channels to them. The flags of security count; where the address is not that of a local cluster's file, also
-  // ATOLL_TLS_DIR, ATOLL_CA and ATOLL_TOKEN_FILE: what `atoll up` started speaks in the clear, on this machine alone.
-  // Errors as in rpc::Security.
+  // Channels to the services. The security flags apply. Unless the address comes from a local cluster's file,
+  // ATOLL_TLS_DIR, ATOLL_CA and ATOLL_TOKEN_FILE apply too: services that `atoll up` started use plain text, on this
+  // machine only. Errors as in rpc::Security.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> CoordinatorChannel() const;
   absl::StatusOr<std::shared_ptr<grpc::Channel>> RouterChannel() const;
   // Folder of the local cluster: --cluster, ATOLL_CLUSTER, or the default.

@@ -10,15 +10,15 @@
 
 namespace atl::client {
 
-// FILE and --set, of every command that takes a job.
+// FILE and --set, which every command that takes a job shares.
 struct SpecFlags {
   std::string file;
   std::vector<std::string> set;
 };
 void AddSpecFlags(CLI::App* command, SpecFlags* flags);
 
-// Reads a YAML file ("-": standard input), lays `set` ("training.steps=400") over it, and validates all that no dataset
-// has to tell. INVALID_ARGUMENT, reason USAGE, for a `set` without '='.
+// Reads a YAML file ("-": standard input), applies `set` ("training.steps=400"), and validates everything that does not
+// depend on the dataset. INVALID_ARGUMENT (USAGE) for a `set` without '='.
 absl::StatusOr<spec::JobSpec> ReadSpecFile(const SpecFlags& flags);
 
 }  // namespace atl::client

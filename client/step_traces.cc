@@ -172,8 +172,8 @@ std::string ShareText(absl::Duration part, absl::Duration whole) {
                      whole > absl::ZeroDuration() ? 100 * absl::FDivDuration(part, whole) : 0.0);
 }
 
-// What most of each of `columns` equal parts of the span went into: a letter, '.' for nothing, '=' for what comes after
-// the last action.
+// Draws the span as `columns` letters: the action that took most of each column, '.' for none, '=' after the last
+// action.
 std::string Lane(const TracedStep& step, size_t rank, size_t columns) {
   const storage::StepTrace& trace = step.ranks[rank];
   const absl::Duration cell = std::max(step.Span() / static_cast<int64_t>(columns), absl::Nanoseconds(1));
@@ -222,7 +222,7 @@ int32_t ReplicaOf(const storage::StepTrace& trace) {
   return trace.rank / trace.pipeline_ranks;
 }
 
-// What the ranks of a step made.
+// The outputs that the ranks of a step produced.
 struct MadeInStep {
   int32_t last_stage = 0;
   MadeAt outputs;

@@ -1,4 +1,4 @@
-// The traces of training steps that a job's tasks left in the blob store: found, chosen, read whole.
+// Finds, selects and reads the traces of training steps that a job's tasks left in the blob store.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace atl::client {
 
-// One step of one attempt, all ranks, by rank; starts[r] is when rank r's iteration began, since the earliest.
+// The traces of one step of one attempt, by rank; starts[r] is the start of rank r's iteration, since the earliest.
 struct TracedStep {
   std::vector<storage::StepTrace> ranks;
   std::vector<absl::Duration> starts;
@@ -25,19 +25,19 @@ struct TracedStep {
 };
 
 // `task` is a task's id, its part after the job's ("train_expert-0") or its name in `jobs get` ("expert 0"); empty: the
-// first training task that left traces. Without `step`, the latest that every rank left its trace of; of several
-// attempts, the latest. Of a job with frozen components rather not the task's last step, which prepares no other.
+// first training task with traces. Without `step`, selects the latest step with traces of every rank, of the latest
+// attempt. For a job with frozen components it avoids the task's last step, which prepares no next step.
 //
-// NOT_FOUND: TASK_UNKNOWN lists the tasks that train; TRACE_UNKNOWN says which steps there are. DATA_LOSS: a file that
-// is torn (FILE_MALFORMED), or a step that not every rank left its trace of (TRACE_INCOMPLETE).
+// NOT_FOUND: TASK_UNKNOWN lists the tasks that train; TRACE_UNKNOWN lists the existing steps. DATA_LOSS: a file is torn
+// (FILE_MALFORMED), or the step lacks the trace of a rank (TRACE_INCOMPLETE).
 absl::StatusOr<TracedStep> ReadTracedStep(storage::BlobStore* store, const atlpb::job::v1::Job& job,
                                           const std::string& task, std::optional<int64_t> step);
 
-// The picture of it. Transfers are drawn where a rank waited for them: when others arrived is not known.
+// Draws the step. A transfer is drawn where a rank waited for it, because the arrival of other transfers is unknown.
 schedule::Drawing DrawTrace(const TracedStep& step);
-// A table of the ranks, and one line per rank of what it did when, `width` columns wide (0: 100).
+// Returns a table of the ranks and one timeline per rank, `width` columns wide (0: 100).
 std::string DescribeTrace(const TracedStep& step, int width);
-// The traces as they are, and the common clock.
+// Returns the unchanged traces and the common clock.
 std::string TraceJson(const TracedStep& step);
 
 }  // namespace atl::client

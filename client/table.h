@@ -10,8 +10,8 @@
 
 namespace atl::client {
 
-// Columns of the width they need, two spaces apart; the last one is cut with "…" where `width` ends (0: never). Cells
-// are shown as of OneLine.
+// Columns have the width that they need, two spaces apart. The last one is cut with "…" where `width` ends (0: never).
+// OneLine is applied to cells.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
@@ -24,16 +24,16 @@ class Table {
 
 // Columns that a terminal shows for UTF-8 text without escapes or wide letters.
 int DisplayWidth(std::string_view text);
-// At most `width` columns, ending in "…" when cut.
+// Returns at most `width` columns of the text, ending in "…" when cut.
 std::string Shorten(std::string_view text, int width);
-// On one line, whoever wrote it: line breaks and tabs as spaces, other control characters as escapes, so that a text
-// from a server moves no cursor.
+// Returns untrusted text on one line: line breaks and tabs become spaces, other control characters become escapes, so
+// that a server's text cannot move the cursor.
 std::string OneLine(std::string_view text);
 
-// Returns a value of a proto's enum in words, from its name there: "STATE_LEASED" -> "leased", "MODE_TOP_K" -> "top k";
-// the unset value and unknown ones -> "unknown".
+// Converts the name of a proto's enum value to words: "STATE_LEASED" -> "leased", "MODE_TOP_K" -> "top k"; the unset
+// value and unknown ones -> "unknown".
 std::string EnumText(std::string_view name);
-// Returns "███░░": `cells` of them, the share of them full.
+// Returns "███░░": `cells` cells, of which `share` are full.
 std::string Bar(double share, int cells);
 std::string DurationText(absl::Duration duration);  // "0:12", "3:05:09"
 std::string TimeText(absl::Time time);              // "2026-11-21 03:17:05" in UTC; "-" for the epoch and infinity

@@ -1,4 +1,4 @@
-// Asks for a job once, or follows it until it ends, across restarts of the coordinator.
+// Reads a job once, or follows it until it ends, across restarts of the coordinator.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace atl::client {
 
-// Returns the job as it is now.
+// Returns the current state of the job.
 absl::StatusOr<atlpb::job::v1::Job> GetJob(const Session& session, const std::string& job_id);
 
-// Shows the job until it ends and returns its last form. Reconnects with at most 5 s between tries while the
-// coordinator is away; gives up with UNAVAILABLE after ten minutes without any answer.
+// Shows the job until it ends and returns its last version. While the coordinator is unreachable, reconnects with at
+// most 5 s between tries; gives up with UNAVAILABLE after ten minutes without any answer.
 absl::StatusOr<atlpb::job::v1::Job> WatchJob(const Session& session, const std::string& job_id);
 
-// OK when the job succeeded; otherwise its message, reason JOB_FAILED.
+// Returns OK when the job succeeded, otherwise its message with reason JOB_FAILED.
 absl::Status JobOutcome(const atlpb::job::v1::Job& job);
 
 }  // namespace atl::client

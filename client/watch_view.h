@@ -1,5 +1,4 @@
-// What `jobs watch` shows of a job: bars that are redrawn on a terminal, single lines elsewhere. Pure but for the
-// stream.
+// The display of `jobs watch`: bars that are redrawn on a terminal, single lines elsewhere. Pure but for the stream.
 #pragma once
 
 #include <map>
@@ -12,8 +11,8 @@
 
 namespace atl::client {
 
-// One line per trained network (bar, step, loss, samples/s, time left), one for what is done before and after, and the
-// newest rollbacks. Every line fits `width` columns.
+// Returns one line per trained network (bar, step, loss, samples/s, time left), one for the tasks before and after, and
+// the newest rollbacks. Every line fits `width` columns.
 std::vector<std::string> RenderBars(const atlpb::job::v1::Job& job, int width, bool colour);
 
 // Shows successive versions of one job. Not thread-safe.
@@ -22,8 +21,8 @@ class WatchView {
   WatchView(std::ostream* out, bool terminal, int width, bool colour)
       : out_(out), terminal_(terminal), width_(width), colour_(colour) {}
 
-  // On a terminal, redraws. Elsewhere prints a line for each task that changed its state, and for each network that
-  // trains at most every 10 s and every tenth of its steps.
+  // On a terminal, redraws. Elsewhere prints a line for each task whose state changed, and for each network in training
+  // at most every 10 s and every tenth of its steps.
   void Show(const atlpb::job::v1::Job& job, absl::Time now);
   // A line that stays, such as "reconnecting".
   void Note(const std::string& line);

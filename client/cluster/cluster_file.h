@@ -20,10 +20,10 @@ struct ClusterFile {
 // "<folder>/cluster.json"
 std::string ClusterFilePath(std::string_view folder);
 
-// Replaces the file at once: a reader sees the old one or the new one.
+// Replaces the file atomically: a reader sees the old one or the new one.
 absl::Status WriteClusterFile(std::string_view folder, const ClusterFile& file);
 
-// NOT_FOUND, reason CLUSTER_NOT_FOUND; DATA_LOSS, reason CLUSTER_FILE_MALFORMED, for text that is none.
+// NOT_FOUND (CLUSTER_NOT_FOUND) without a file; DATA_LOSS (CLUSTER_FILE_MALFORMED) for text that is not a cluster file.
 absl::StatusOr<ClusterFile> ReadClusterFile(std::string_view folder);
 
 }  // namespace atl::client

@@ -30,29 +30,29 @@ struct ClusterOptions {
   std::string log_level = "info";
 };
 
-// Belongs to one thread, the one that made it: its end kills the children. Blocks SIGINT, SIGTERM, SIGHUP and SIGCHLD
-// in that thread (and those made later) for good; Supervise takes them.
+// Belongs to the thread that made it, because the end of that thread kills the children. Blocks SIGINT, SIGTERM, SIGHUP
+// and SIGCHLD for good in that thread and in threads that it makes later; Supervise takes these signals.
 class LocalCluster {
  public:
-  // Starts everything and waits until coordinator and router listen. FAILED_PRECONDITION, reason CLUSTER_RUNNING, when
-  // another one holds the folder; UNAVAILABLE, reason CLUSTER_NOT_READY, with the last lines of the log of what did not
-  // start in `timeout`.
+  // Starts everything and waits until the coordinator and the router listen. Returns FAILED_PRECONDITION
+  // (CLUSTER_RUNNING) when another cluster holds the folder. Returns UNAVAILABLE (CLUSTER_NOT_READY), with the last
+  // lines of the log of the process that did not start within `timeout`.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const ClusterOptions& options, absl::Duration timeout);
 
   const ClusterFile& file() const { return file_; }
 
-  // Restarts what dies, until a signal asks to stop (returns its number) or `deadline` passes (nullopt).
+  // Restarts processes that die, until a signal asks to stop (returns its number) or `deadline` passes (nullopt).
   std::optional<int> Supervise(absl::Time deadline);
   // Lines about deaths and restarts since the last call.
   std::vector<std::string> TakeEvents() { return std::exchange(events_, {}); }
 
-  // Asks islands and router to end, then expert servers, then the coordinator; kills what is left of each after a grace
-  // of 10 s. Idempotent.
+  // Asks the islands and the router to end, then the expert servers, then the coordinator. Kills the processes of a
+  // group that remain after a grace of 10 s. Idempotent.
   void Stop();
   ~LocalCluster();
 
  private:
-  // What ends together, in this order.
+  // Groups of processes that end together, in the order in which Stop ends them.
   enum class StopsWith { kFirst, kExpertServers, kCoordinator };
 
   struct Process {
@@ -78,7 +78,7 @@ class LocalCluster {
   // Adds `program` with `arguments`, and with metrics at a port of its own. Does not start it.
   absl::StatusOr<Process*> AddProcess(const std::string& name, const std::string& program,
                                       const std::vector<std::string>& arguments);
-  // Returns `arguments` with those that islands, expert servers and the router have alike.
+  // Returns `arguments` with the flags that islands, expert servers and the router share.
   std::vector<std::string> WithCommonFlags(std::vector<std::string> arguments) const;
   void Reap(absl::Time now);
   void RestartDue(absl::Time now);

@@ -14,7 +14,7 @@
 namespace atl::client {
 namespace {
 
-// What the handler may touch: the children that are not waited for yet (0: none), and the signal that came.
+// The data that the handler may touch: the children that are not waited for yet (0: none), and the signal that came.
 std::array<std::atomic<pid_t>, StoppableChildren::kMost> running{};
 std::atomic<int> stopped_by{0};
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);

@@ -1,4 +1,4 @@
-// Child processes that a signal to stop ends, so that their parent can clear up behind them instead of dying with them.
+// Child processes that a stop signal kills, so that their parent can clean up after them instead of dying with them.
 #pragma once
 
 #include <sys/types.h>
@@ -11,9 +11,9 @@
 
 namespace atl::client {
 
-// From its construction to its destruction SIGINT, SIGTERM and SIGHUP, unless this process ignores them, kill the
-// children and nothing else. Not thread-safe; one at a time in a process, made by the thread that makes the
-// children; nothing else in the process starts any.
+// From its construction to its destruction SIGINT, SIGTERM and SIGHUP kill the children and nothing else, unless this
+// process ignores these signals. Not thread-safe. A process has at most one at a time, made by the thread that makes
+// the children; no other code in the process starts children.
 class StoppableChildren {
  public:
   static constexpr size_t kMost = 64;
@@ -23,19 +23,19 @@ class StoppableChildren {
   StoppableChildren(const StoppableChildren&) = delete;
   StoppableChildren& operator=(const StoppableChildren&) = delete;
 
-  // Errors of StartSubprocess, or what Interrupted says. At most kMost.
+  // Starts a child, at most kMost in all. Errors of StartSubprocess, or of Interrupted.
   absl::Status Start(const SubprocessOptions& options);
-  // That were started and not awaited.
+  // The number of children that were started and not awaited.
   size_t left() const { return left_; }
   struct Ended {
     size_t child = 0;  // in the order of Start
     int wait_status = 0;
   };
-  // Blocks until one of those that are left has ended.
+  // Blocks until one of the remaining children has ended.
   Ended AwaitAny();
-  // SIGKILL to all that run.
+  // Sends SIGKILL to all running children.
   void Kill() const;
-  // CANCELLED (INTERRUPTED) after a signal to stop.
+  // Returns CANCELLED (INTERRUPTED) after a stop signal.
   absl::Status Interrupted() const;
 
  private:

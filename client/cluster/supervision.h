@@ -1,4 +1,4 @@
-// When to start a process that died again. Pure.
+// Decides when to restart a process that keeps dying. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace atl::client {
 
-// 0.5 s after a death, then twice as long each time, up to 10 s; back to the beginning once it lived for 30 s.
+// Restart delay: 0.5 s after a death, doubled each time, up to 10 s; 0.5 s again once the process has lived for 30 s.
 class RestartPolicy {
  public:
   void Started(absl::Time now) { started_ = now; }
-  // When to start it again.
+  // Returns the time at which to restart it.
   absl::Time Died(absl::Time now);
 
  private:

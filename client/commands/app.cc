@@ -62,7 +62,7 @@ std::string RepeatedFlag(const CLI::App* command) {
   return "";
 }
 
-// What is wrong with the command line, and the name that was probably meant.
+// Describes the mistake in the command line, with the name that was probably meant.
 std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = ChosenCommand(&app);
   // A mistyped command shows as a missing one beside an argument that nothing took.

@@ -38,7 +38,7 @@ TEST_F(CommandLineTest, FsckNamesBadFilesAndEndsWithDataLoss) {
   EXPECT_EQ(json.at("bad").at(0).at("uri"), shard->uri);
   EXPECT_EQ(json.at("files"), 2);
 
-  // What the coordinator knows is asked too, and it must answer.
+  // fsck also asks the coordinator for the files that it knows, and fails if the coordinator does not answer.
   outcome = Run({"fsck", "--below", "datasets/d/manifest.json"});
   EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
   outcome = Run({"fsck", "--offline", "--below", "dataset/"});

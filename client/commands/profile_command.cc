@@ -141,7 +141,7 @@ absl::StatusOr<planner::Profile> Measure(const Session& session, const ProfileFl
                         .environment = {"OMP_NUM_THREADS=" + std::to_string(flags.threads)},
                         .log_file = meeting->Path(fmt::format("rank-{}.log", rank))});
     if (started.ok()) continue;
-    // Those that run wait for this one, and give up after a while by themselves; no reason to wait for that.
+    // The ranks that run would wait for this one until they time out; killing them saves that time.
     children.Kill();
     AwaitAll(children, *meeting).IgnoreError();
     return started;

@@ -201,7 +201,7 @@ nlohmann::ordered_json AsJson(const SampleSet& set) {
   return json;
 }
 
-// What a user would want to know of the way, where there is any of it.
+// Describes how the samples were made, as far as a user would want to know it.
 std::string Notes(const Routing& routing) {
   std::string text;
   if (routing.switches > 0)

@@ -1,4 +1,4 @@
-// How far a draw is and how long it will take yet, as one line for a terminal. Pure: times are given.
+// Progress of sampling and the time left, as one line for a terminal. Pure: the caller passes the time.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,24 @@
 
 namespace atl::client {
 
-// A draw of `images` images by one or several requests, one after the other. Not thread-safe.
+// The sampling of `images` images by one or several requests in sequence. Not thread-safe.
 class DrawProgress {
  public:
   explicit DrawProgress(int64_t images) : images_(images) {}
 
-  // The next request, of so many images, was sent; `position` images are ahead of it once the router has said so.
+  // Call when the next request, of that many images, was sent. `position` images are ahead of it once the router
+  // reports so.
   void OnRequest(int64_t images);
-  // It failed, and is sent again: its images do not count.
+  // Call when the request failed and will be sent again: its images do not count.
   void OnRequestLost();
   void OnQueued(int64_t position);
   // The slowest image of the request has done `step` of `total_steps`.
   void OnStep(absl::Duration now, int32_t step, int32_t total_steps);
   void OnImage(absl::Duration now);
 
-  // Of all work, 0 to 1.
+  // The finished share of all work, 0 to 1.
   double share() const;
-  // At the pace since the first step; none before the second sign of progress.
+  // Estimates from the pace since the first step; unset before the second report of progress.
   std::optional<absl::Duration> TimeLeft(absl::Duration now) const;
   // "12/40 images  step 13/30  0:12 left".
   std::string Figures(absl::Duration now) const;

@@ -1,4 +1,4 @@
-// Images that drawing starts from (--init).
+// Images that sampling starts from (--init).
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct ImageShape {
   int32_t width = 0;
 };
 
-// The image as the model draws: grey or colour, and where the model's images are squares of another size, cropped and
-// scaled. INVALID_ARGUMENT, reason INIT_SHAPE, names `where` when it cannot be made to fit.
+// Converts the image to the model's format: grey or colour, and cropped and scaled if the model's images are squares of
+// another size. INVALID_ARGUMENT (INIT_SHAPE), naming `where`, if the image cannot be made to fit.
 absl::StatusOr<dataset::Image> FitImage(dataset::Image image, const ImageShape& shape, const std::string& where);
 
-// What a request takes for each of `paths` (PNG, JPEG or WebP), or for each image of the one folder of samples that
-// they name: PNG, or with `raw` float32 [channels][height][width] in [-1, 1]. NOT_FOUND or INVALID_ARGUMENT name the
-// file.
+// Returns the init_images of a request: one for each of `paths` (PNG, JPEG or WebP), or one for each image of the
+// folder of samples that `paths` names. The format is PNG or, with `raw`, float32 [channels][height][width] in [-1, 1].
+// NOT_FOUND and INVALID_ARGUMENT name the file.
 absl::StatusOr<std::vector<std::string>> ReadInitImages(const std::vector<std::string>& paths, const ImageShape& shape,
                                                         bool raw);
 

@@ -44,7 +44,7 @@ absl::StatusOr<RealImages> ReadReal(storage::BlobStore* store, const dataset::Da
   return images;
 }
 
-// What samples are measured against.
+// The real images with which samples are compared.
 struct References {
   RealImages training;
   RealImages held_out;

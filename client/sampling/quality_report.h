@@ -1,4 +1,4 @@
-// What a finished job and a set of samples from it amount to: clusters, training, routing, quality, times.
+// Summary of a finished job and of samples from its model: clusters, training, routing, quality, times.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct NetworkSummary {
   std::string name;  // "expert 2", "router"
   int64_t steps = 0;
   int64_t attempts = 0;
-  std::optional<double> loss;  // none when the coordinator forgot it
+  std::optional<double> loss;  // unset if the coordinator no longer has it
   std::optional<double> accuracy;
 };
 
@@ -36,7 +36,7 @@ struct QualitySummary {
   double nearest_neighbour_accuracy = 0;        // of five neighbours, against every real image
   double mmd = 0;                               // unbiased, cubic kernel, against held-out images
   std::optional<dataset::Diversity> diversity;  // against held-out images
-  // The same figures of training images, of as many as samples for the second: what a perfect sampler would reach.
+  // The same figures for training images (for diversity, as many as samples): the result of a perfect sampler.
   std::optional<double> mmd_of_training;
   std::optional<dataset::Diversity> diversity_of_training;
   std::optional<dataset::Memorisation> memorisation;
@@ -61,8 +61,8 @@ struct QualityReport {
   double job_seconds = 0;
 };
 
-// The shards of each cluster, from the outputs of the job's partition tasks. FAILED_PRECONDITION, reason
-// NOT_PARTITIONED, when the job is not that far.
+// Returns the shards of each cluster, from the outputs of the job's partition tasks. FAILED_PRECONDITION
+// (NOT_PARTITIONED) if these tasks have not finished.
 absl::StatusOr<std::vector<std::vector<dataset::Shard>>> PartitionsOf(const atlpb::job::v1::Job& job);
 
 // Reads partitions and real images and scores each set of samples. `sheet` gets a row per cluster with up to

@@ -6,7 +6,7 @@
 namespace atl::client {
 namespace {
 
-// What is not given stays unset, so that the router's defaults hold.
+// A flag that is not given stays unset, so that the router's defaults hold.
 template <typename T>
 CLI::Option* AddOptional(CLI::App* command, const char* name, std::optional<T>* value, const char* help) {
   return command->add_option_function<T>(

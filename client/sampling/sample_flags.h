@@ -1,4 +1,4 @@
-// Flags that say what is drawn, by which experts, and how; `tests/bench/sample_bench` has them too.
+// Flags that choose the images, the experts and the solver; `tests/bench/sample_bench` has them too.
 #pragma once
 
 #include "CLI/App.hpp"

@@ -15,12 +15,12 @@ namespace {
 using atlpb::sample::v1::GetSamplerInfoResponse;
 using atlpb::sample::v1::SampleRequest;
 
-// Of one run, whose labels are in memory, as are its images until they are written.
+// Limit per command: the labels are in memory, as are the images until they are written.
 constexpr int64_t kMostImages = 10'000'000;
 
 absl::Status UnknownClass(std::string_view flag, std::string_view text, const GetSamplerInfoResponse& info) {
   const std::vector<std::string> names(info.class_names().begin(), info.class_names().end());
-  // Of a number or a letter, any other is near.
+  // Every text is near to a number or a letter, so short texts get no suggestion.
   const std::string nearest = text.size() < 3 ? "" : spec::NearestName(text, names);
   const std::string known = info.classes() == 0
                                 ? "none: the model has no classes"

@@ -1,4 +1,4 @@
-// What `sample`'s flags ask of a router, and its answers in their words. Pure.
+// Converts the flags of `sample` to requests, and a router's errors to messages that name flags. Pure.
 #pragma once
 
 #include <cstdint>
@@ -48,28 +48,28 @@ struct Labels {
   std::optional<int32_t> negative;
 };
 
-// Labels of --class "3", "0-4,7", "cat", "all" or "none" (-1), each `count` times in a row, and of --negative-class.
-// A name goes before a number. INVALID_ARGUMENT, reason UNKNOWN_CLASS, names the flag, the class and what there is;
-// reason TOO_MANY_IMAGES: more than ten million. INTERNAL, reason CLASSES_OUT_OF_RANGE: of classes, by the router's
-// word.
+// Returns the labels of --class "3", "0-4,7", "cat", "all" or "none" (-1), each repeated `count` times in a row, and of
+// --negative-class. A class name takes precedence over a number. INVALID_ARGUMENT (UNKNOWN_CLASS) names the flag, the
+// class and the known classes; TOO_MANY_IMAGES: more than ten million. INTERNAL (CLASSES_OUT_OF_RANGE): the router
+// reports an invalid number of classes.
 absl::StatusOr<Labels> FindLabels(const SampleFlags& flags, int count,
                                   const atlpb::sample::v1::GetSamplerInfoResponse& info);
 
-// What --out and --preview name is known before anything is drawn: FILE.png, or (--out alone) a folder; beside --raw
-// a folder alone.
+// Validates the paths of --out and --preview before anything is sampled: FILE.png, or (--out only) a folder; with
+// --raw, only a folder.
 absl::Status CheckOut(const SampleFlags& flags);
 
-// Requests of at most `most` images; image i of all has seed `flags.seed` + i, however they are split. `init_images`:
-// none, one for all, or one per image; INVALID_ARGUMENT, reason INIT_COUNT, for another number.
+// Splits the images into requests of at most `most`. Image i of all has seed `flags.seed` + i, however they are split.
+// `init_images`: none, one for all, or one per image; INVALID_ARGUMENT (INIT_COUNT) for another number.
 absl::StatusOr<std::vector<atlpb::sample::v1::SampleRequest>> MakeRequests(
     const SampleFlags& flags, const Labels& labels, int32_t most, const std::vector<std::string>& init_images = {});
 
-// The request without its images (classes, seeds, init_images) and with the defaults that `info` has for what it leaves
-// open, where that is the version asked for.
+// Returns the request without its images (classes, seeds, init_images). If `info` describes the requested version, its
+// defaults fill the fields that the request leaves unset.
 atlpb::sample::v1::SampleRequest SettingsOf(const atlpb::sample::v1::SampleRequest& request,
                                             const atlpb::sample::v1::GetSamplerInfoResponse& info);
 
-// A router's refusal of a request, with flags in place of the fields that it names.
+// Converts a router's rejection of a request: names flags instead of fields.
 absl::Status InFlags(const absl::Status& status);
 
 }  // namespace atl::client

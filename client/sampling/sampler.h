@@ -8,7 +8,8 @@
 
 namespace atl::client {
 
-// What the router serves; within flags.wait_seconds, tries again while it serves nothing (yet) or another version.
+// Returns the version that the router serves. Retries for flags.wait_seconds while the router serves none (yet) or
+// another version.
 absl::StatusOr<atlpb::sample::v1::GetSamplerInfoResponse> GetSamplerInfo(
     const Session& session, const Peer<atlpb::sample::v1::SampleService>& peer, const SampleFlags& flags);
 
