@@ -1,5 +1,5 @@
-// Deletes what nothing needs: files of checkpoints that are no longer kept, files that never got a row, and files of
-// deleted jobs. What may go is decided in coordinator/jobs/retention.h.
+// Deletes unneeded files: those of checkpoints that are no longer kept, files that never got a row, and files of
+// deleted jobs. coordinator/jobs/retention.h decides which files.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ struct CollectorOptions {
   absl::Duration interval = absl::Minutes(10);
   // Files without a row are kept this long.
   absl::Duration min_age = absl::Hours(24);
-  // Told by the thread, with STORE_SUPERSEDED, when another store has taken this one's place. Null: nobody is.
+  // Called on the thread, with STORE_SUPERSEDED, when another store has replaced this one. Null: not called.
   std::function<void(const absl::Status&)> superseded;
 };
 
@@ -35,17 +35,17 @@ class Collector {
             CollectorOptions options);
   ~Collector();  // Stop, and waits
 
-  // One round, on the calling thread. Stops at the first error; what was deleted by then stays deleted, and the next
-  // round goes on. Nothing is deleted and FAILED_PRECONDITION comes back when another store has taken a higher epoch
+  // Runs one round on the calling thread. Stops at the first error; deleted files stay deleted, and the next round
+  // continues. Deletes nothing and returns FAILED_PRECONDITION if another store has taken a higher epoch
   // (STORE_SUPERSEDED), or while collection is held after a restore (COLLECTION_HELD).
   absl::Status CollectOnce();
 
-  // No round begins any more, and one that is under way ends with UNAVAILABLE (COORDINATOR_STOPPING) before the next
-  // file that it would delete. Does not wait for that.
+  // Prevents new rounds. A running round ends with UNAVAILABLE (COORDINATOR_STOPPING) before the next file that it
+  // would delete. Does not wait for that.
   void Stop();
 
  private:
-  // Files of attempts, and of each the folder that it lies in.
+  // Files of attempts, and the folder of each.
   struct Listing {
     std::vector<jobs::StoredFile> files;
     std::vector<jobs::AttemptFolder> folders;
@@ -54,7 +54,7 @@ class Collector {
   void Run();
   absl::Status CheckRunning();
   absl::Status CheckAllowed();
-  // Runs `body` with the core; UNAVAILABLE (COORDINATOR_STOPPING) where that has stopped.
+  // Runs `body` with the core; UNAVAILABLE (COORDINATOR_STOPPING) if the core has stopped.
   absl::Status InCore(const std::function<absl::Status(Core&)>& body);
   absl::Status List(Listing* listing);
   absl::Status DeleteCheckpoints(const std::vector<store::CheckpointRow>& rows);

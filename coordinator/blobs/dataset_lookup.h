@@ -1,4 +1,4 @@
-// What a job needs to know of its dataset, read from the blob store.
+// Reads from the blob store the facts about a dataset that a job needs.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace atl::coordinator {
 
-// Blocks on the blob store. NOT_FOUND (DATASET_UNKNOWN) names the dataset and those that there are.
+// Blocks on the blob store. NOT_FOUND (DATASET_UNKNOWN) names the dataset and the existing ones.
 absl::StatusOr<DatasetInfo> LookUpDataset(storage::BlobStore& blobs, std::string_view name);
 
 }  // namespace atl::coordinator

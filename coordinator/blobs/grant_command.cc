@@ -75,7 +75,7 @@ absl::Status AwaitEnd(const CommandOptions& options, int process, Descriptor out
       if (text->size() > kMaxOutput) return Failed(fmt::format("printed more than {} bytes", kMaxOutput));
       continue;
     }
-    // What it printed last was in the pipe before it ended.
+    // The program wrote its last output to the pipe before it ended, so the output is complete.
     if (ended) return absl::OkStatus();
     const absl::Duration left = deadline - Clock::Real()->Monotonic();
     if (left <= absl::ZeroDuration()) {

@@ -1,4 +1,4 @@
-// The operator's program that makes keys for one task: what it is asked, how it is run, and what its answer must be.
+// The operator's program that makes keys for one task: its input, its execution, and the validation of its answer.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 
 namespace atl::coordinator {
 
-// What the program reads on its standard input, as one JSON object (docs/formats.md). Pure.
+// Returns the program's standard input: one JSON object (docs/formats.md). Pure.
 std::string GrantRequestJson(const spec::TaskGrant& grant, std::string_view blob_root, absl::Duration lifetime);
 
-// The keys in what the program printed: the JSON of a credential_process of the AWS tools. Their prefixes are empty.
-// UNAVAILABLE (STORAGE_GRANT_FAILED) names what is wrong and repeats no value. Pure.
+// Parses the keys in the program's output: the JSON of a credential_process of the AWS tools. Returns them with empty
+// prefixes. UNAVAILABLE (STORAGE_GRANT_FAILED) describes the fault and repeats no value. Pure.
 absl::StatusOr<spec::StorageGrant> ParseGrantedKeys(std::string_view output, absl::Time now);
 
 struct CommandOptions {
@@ -23,13 +23,13 @@ struct CommandOptions {
   std::string command;
   std::string input;
   absl::Duration limit = absl::Seconds(8);
-  // A descriptor that turns readable when the program is to end at once; -1: none does.
+  // A descriptor that becomes readable when the program must end at once; -1: none.
   int cancel_fd = -1;
 };
 
-// What the program wrote to its standard output, once it ended with exit code 0. UNAVAILABLE (STORAGE_GRANT_FAILED) for
-// another end, for more than 64 KiB of output, after the limit, or when cancelled; then the program and what it started
-// are killed. Its standard error is this process's. Blocks.
+// Returns the program's standard output after it ended with exit code 0. UNAVAILABLE (STORAGE_GRANT_FAILED) for another
+// end, for more than 64 KiB of output, after the limit, or when cancelled; then the program and its children are
+// killed. Its standard error is this process's. Blocks.
 absl::StatusOr<std::string> RunCommand(const CommandOptions& options);
 
 }  // namespace atl::coordinator

@@ -166,7 +166,7 @@ TEST(RunCommandTest, ItEndsAtOnceWhenItIsCancelled) {
   close(ends[1]);
 }
 
-// Of what this process has open the program sees its three streams alone.
+// The program inherits only its three streams of this process's open descriptors.
 TEST(RunCommandTest, NothingElseIsOpenInTheProgram) {
   // Listed by another process than the shell whose they are.
   const auto listed = RunCommand({.command = "ls /proc/$$/fd; true"});

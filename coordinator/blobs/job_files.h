@@ -1,4 +1,4 @@
-// The files that a job names, fixed at submission by their hashes.
+// The files that a job names; their hashes fix their contents at submission.
 #pragma once
 
 #include <functional>
@@ -9,10 +9,10 @@
 
 namespace atl::coordinator {
 
-// Reads every file that `spec` names, also in fields that its kinds do not use, and fills in its SHA-256 where it is
-// not given. Of a valid spec. INVALID_ARGUMENT (JOB_FILE) names the field, and the file that is not there, is no input
-// (jobs::IsInput), is or lies behind a symbolic link, or has another hash than the one given. Blocks on the blob store
-// for as long as reading the files takes. CANCELLED once `go_on`, which is asked before each file, says no.
+// Reads every file that the valid `spec` names, also in fields that its kinds do not use, and fills in each missing
+// SHA-256. INVALID_ARGUMENT (JOB_FILE) names the field and the file if the file is missing, is no input
+// (jobs::IsInput), is or lies behind a symbolic link, or does not have the given hash. Blocks on the blob store for as
+// long as it takes to read the files. Calls `go_on` before each file and returns CANCELLED if that returns false.
 absl::Status FillFileHashes(storage::BlobStore& blobs, const std::function<bool()>& go_on, spec::JobSpec* spec);
 
 }  // namespace atl::coordinator

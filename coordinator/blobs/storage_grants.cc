@@ -14,7 +14,7 @@
 namespace atl::coordinator {
 namespace {
 
-// Of one thread. All that wait at once are answered within the limit or refused.
+// Queue capacity per thread. Requests that wait at the same time are answered within the limit or rejected.
 constexpr size_t kWaiting = 64;
 constexpr int kThreads = 4;
 

@@ -1,4 +1,4 @@
-// Keys of the blob store for tasks, made by the operator's program, a few at a time, away from the core's thread.
+// Keys of the blob store for tasks. The operator's program makes them, a few at a time, outside the core's thread.
 #pragma once
 
 #include <atomic>
@@ -20,27 +20,27 @@ namespace atl::coordinator {
 struct StorageGrantOptions {
   // Empty: islands use their own keys.
   std::string command;
-  // What the program is asked for; what it gives counts.
+  // The lifetime that the program is asked for; the lifetime in its answer applies.
   absl::Duration lifetime = absl::Hours(1);
   // From the call of Make to its answer.
   absl::Duration limit = absl::Seconds(8);
   std::string blob_root;
 };
 
-// Thread-safe. Keys are kept nowhere: whoever asks again gets new ones.
+// Thread-safe. Stores no keys: a caller that asks again gets new ones.
 class StorageGrants {
  public:
   using Done = std::function<void(absl::StatusOr<spec::StorageGrant>)>;
 
-  // UNAVAILABLE (STORAGE_GRANT_FAILED) when it cannot be set up.
+  // UNAVAILABLE (STORAGE_GRANT_FAILED) when the setup fails.
   static absl::StatusOr<std::unique_ptr<StorageGrants>> Start(StorageGrantOptions options, Clock* clock);
   ~StorageGrants();  // Stop
 
-  // `done` gets the storage of `grant` with keys, on a thread of this object; at once, on this one, where too many wait
-  // already, or it has stopped. UNAVAILABLE (STORAGE_GRANT_FAILED).
+  // Calls `done` with the storage of `grant` with keys, on a thread of this object. If too many requests wait already,
+  // or Stop was called, calls it at once on the caller's thread. UNAVAILABLE (STORAGE_GRANT_FAILED).
   void Make(const spec::TaskGrant& grant, Done done);
 
-  // Ends the programs that run; whoever waits is answered.
+  // Ends the running programs; every waiting request is answered.
   void Stop();
 
  private:

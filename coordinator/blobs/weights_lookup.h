@@ -1,4 +1,4 @@
-// What a published version's networks take in memory, read from the blob store.
+// Reads from the blob store how much memory the networks of a published version take.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace atl::coordinator {
 
-// Blocks on the blob store. `folder_uri` holds model_index.json, whose SHA-256 is `digest`. NOT_FOUND or DATA_LOSS name
-// the file, the expected and the found.
+// Blocks on the blob store. `folder_uri` holds model_index.json, whose SHA-256 is `digest`. NOT_FOUND and DATA_LOSS
+// name the file, the expected and the found value.
 absl::StatusOr<serving::VersionWeights> LookUpWeights(storage::BlobStore& blobs, const std::string& folder_uri,
                                                       const std::string& digest);
 

@@ -171,7 +171,7 @@ void Core::TakeOver(jobs::JobRecord record, const jobs::Effect& effect) {
 
 JobView Core::ViewOf(jobs::JobRecord record) {
   JobView view;
-  // What cannot be read is left out: progress is for people.
+  // Ignores progress that cannot be read, because it is only for display.
   if (auto last = store_.FinalProgress(record.job.job_id); last.ok()) view.progress = *std::move(last);
   for (const jobs::Task& task : record.tasks) {
     const auto it = progress_.find(task.task_id);

@@ -1,11 +1,11 @@
-// The coordinator's core: applies the decisions of coordinator/jobs and coordinator/leases, writes them through the
-// store, and only then changes what it holds in memory and answers. Knows neither proto nor gRPC.
+// The coordinator's core: applies the decisions of coordinator/jobs and coordinator/leases and writes them through the
+// store. Only then does it change its memory and answer. Knows neither proto nor gRPC.
 //
 // Not thread-safe: owned by one executor (executor.h), or by a test. Methods may block on the store's disk, never on
 // the network. Callbacks never run inside a method: they gather until the owner calls Deliver.
 //
-// In memory: unfinished jobs, islands and leases, all rebuilt from the store at start; and what is volatile: when
-// leases run out, progress, waiting claims, watches.
+// In memory: unfinished jobs, islands and leases, all rebuilt from the store at start; and volatile state: the ends of
+// leases, progress, waiting claims, watches.
 #pragma once
 
 #include <cstdint>
@@ -45,26 +45,26 @@ struct CoreOptions {
   std::function<std::string(size_t bytes)> random_bytes;
 };
 
-// A job with what is volatile of its tasks.
+// A job with the volatile state of its tasks.
 struct JobView {
   jobs::JobRecord record;
   std::map<std::string, spec::Progress, std::less<>> progress;  // by task
-  // How the last attempts of FAILED tasks ended, by task, newest first.
+  // The outcomes of the last attempts of FAILED tasks, by task, newest first.
   std::map<std::string, std::vector<store::AttemptRow>, std::less<>> last_errors;
 };
 
-// Who repeats what: the key of an idempotent call. Without `request_id` nothing is recorded.
+// The key of an idempotent call. Without `request_id` no answer is recorded.
 struct CallKey {
   std::string caller;
   std::string method;
   std::string request_id;
   std::string payload_hash;
-  // Beside the key: what the caller may do.
+  // Not part of the key: the caller's permissions.
   bool may_change_all_jobs = true;                      // else its own alone
   std::optional<int64_t> max_open_jobs = std::nullopt;  // unset: no limit
 };
 
-// What SubmitJob must know of the dataset; read from the blob store before, on another thread.
+// The facts about the dataset that SubmitJob needs. Another thread reads them from the blob store first.
 struct DatasetInfo {
   std::string manifest_uri;
   int32_t training_shards = 0;
@@ -76,8 +76,8 @@ struct ClaimRequest {
   int64_t incarnation = 0;
   absl::Duration wait = absl::ZeroDuration();
   std::set<std::string> cached_uris;
-  // Asked before a task is granted, on the core's thread: whoever waits may have been shut out. Its error is the
-  // answer. Empty: whoever claims is let in.
+  // Called before a task is granted, on the core's thread, because the claimant may have been denied access while it
+  // waited. Its error becomes the answer. Empty: every claimant is allowed.
   std::function<absl::Status()> still_let_in;
 };
 
@@ -94,11 +94,11 @@ struct Registration {
   std::string epoch_uri;  // what the island must find in its blob store
 };
 
-// How many islands whoever registers one may have.
+// The limit on islands of the caller that registers one.
 struct IslandQuota {
   std::string caller;
   std::optional<int64_t> most;                             // unset: 4,000
-  std::function<bool(std::string_view island_id)> counts;  // whether one is its; empty: all are
+  std::function<bool(std::string_view island_id)> counts;  // whether the caller owns an island; empty: it owns all
 
   bool Counts(std::string_view island_id) const { return !counts || counts(island_id); }
 };
@@ -109,20 +109,20 @@ struct LeaseVerdict {
 };
 
 struct HeartbeatAnswer {
-  // Leases that are not valid any more.
+  // Leases that are no longer valid.
   std::vector<LeaseVerdict> revoked;
-  // Leases that are to be given back soon, with a checkpoint.
+  // Leases that the island must release soon, with a checkpoint.
   std::vector<LeaseVerdict> stopping;
-  // Why the island is drained; empty: it is not.
+  // The reason why the island is drained; empty: it is not.
   std::string drain_reason;
 };
 
-// An island for people.
+// An island's state for display.
 struct IslandView {
   leases::Island island;
   leases::IslandActivity activity = leases::IslandActivity::kLost;
   absl::Time last_heard = absl::InfinitePast();  // InfinitePast: not since the coordinator started
-  // Of its lease; the task of an island without one is empty.
+  // The task of the island's lease; empty without a lease.
   jobs::Task task;
   std::string job_id;
   int64_t step = 0;
@@ -136,14 +136,14 @@ class Core {
   // `last`: the job or the coordinator has ended; no further call follows.
   using JobCallback = std::function<void(absl::StatusOr<JobView>, bool last)>;
   using ModelCallback = std::function<void(absl::StatusOr<store::Model>, bool last)>;
-  // Makes the answer that a repeated call gets, byte for byte.
+  // Makes the encoded answer that a repeated call gets, byte for byte.
   using EncodeJob = std::function<std::string(const JobView&)>;
   using EncodeIsland = std::function<std::string(const IslandView&)>;
   using EncodeTask = std::function<std::string(const jobs::Task&)>;
   using EncodeModel = std::function<std::string(const store::Model&)>;
 
-  // Loads the store. Attempts of an earlier store epoch end; all others live on with a period of grace. `store`,
-  // `clock` and `metrics` must outlive it.
+  // Loads the store. Attempts of an earlier store epoch end; all others continue with a grace period. `store`, `clock`
+  // and `metrics` must outlive the core.
   static absl::StatusOr<std::unique_ptr<Core>> Load(store::Store* store, Clock* clock, CoreOptions options,
                                                     CoreMetrics* metrics);
 
@@ -155,59 +155,60 @@ class Core {
   absl::Status DeleteJob(const CallKey& key, std::string_view job_id);
   absl::StatusOr<JobView> GetJob(std::string_view job_id);
   absl::StatusOr<store::Store::JobPage> ListJobs(int64_t before, int32_t limit);
-  // The answer to a call made before, or unset. INVALID_ARGUMENT (REQUEST_ID_REUSED) for another payload.
+  // Returns the answer to an earlier call with this key, or unset. INVALID_ARGUMENT (REQUEST_ID_REUSED) for another
+  // payload.
   absl::StatusOr<std::optional<std::string>> FindAnswer(const CallKey& key);
 
-  // Islands (core_islands.cc). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) for one island more than the caller may have; errors
-  // of leases::DecideRegister.
+  // Islands (core_islands.cc). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) if the caller already has as many islands as it may;
+  // errors of leases::DecideRegister.
   absl::StatusOr<Registration> RegisterIsland(std::string_view island_id, std::string_view request_id,
                                               const leases::Capabilities& capabilities, const IslandQuota& quota = {});
-  // Forgets islands that hold nothing, are not drained and were silent for a week.
+  // Forgets islands that hold no lease, are not drained and were silent for a week.
   absl::Status ForgetSilentIslands();
-  // Another island's leases are revoked for the caller and not renewed. `step_time`: of the task that it holds; zero
-  // when it does not say.
+  // Leases of another island are reported as revoked and not renewed. `step_time` belongs to the task that the island
+  // holds; zero: not reported.
   absl::StatusOr<HeartbeatAnswer> Heartbeat(std::string_view island_id, int64_t incarnation, int64_t sequence,
                                             const std::vector<spec::LeaseToken>& leases,
                                             absl::Duration step_time = absl::ZeroDuration());
-  // Answers through `done`: at the next Deliver when something fits or nothing is waited for, else when something fits
-  // or the wait is over. Returns a ticket for CancelClaim. A second claim of the same island ends the first.
+  // Answers through `done`: at the next Deliver if a task fits or the request does not wait, otherwise when a task fits
+  // or the wait ends. Returns a ticket for CancelClaim. A second claim of the same island ends the first.
   int64_t ClaimTask(const ClaimRequest& request, ClaimCallback done);
-  // Forgets the claim, which is then never answered. Unknown tickets are fine.
+  // Forgets the claim, which then never gets an answer. Ignores unknown tickets.
   void CancelClaim(int64_t ticket);
-  // The answer to this claim, a grant with this token, did not get to its island: another one may have the task at
-  // once, which costs nothing of its budget. Nothing happens where the same task was the answer to a later claim of the
-  // island.
+  // Takes back a grant with this token that did not reach its island: another island may claim the task at once, at no
+  // cost to the task's budget. Does nothing if a later claim of the island was answered with the same task.
   void TakeBack(int64_t ticket, const spec::LeaseToken& token);
-  // Renews the lease of the token; its grant, as a claim of it is answered. ABORTED (STALE_ATTEMPT).
+  // Renews the token's lease and returns its grant, as a claim would. ABORTED (STALE_ATTEMPT).
   absl::StatusOr<spec::TaskGrant> KeepLease(const spec::LeaseToken& token);
 
-  // What operators do with islands (core_admin.cc). NOT_FOUND (ISLAND_UNKNOWN); the strings are encoded answers.
+  // Operators' calls on islands (core_admin.cc). NOT_FOUND (ISLAND_UNKNOWN); the strings are encoded answers.
   //
-  // Those heard since the start, drained, or with a lease; by name.
+  // Returns the islands that called since the start, are drained or hold a lease; by name.
   std::vector<IslandView> ListIslands();
   // An empty reason undrains.
   absl::StatusOr<std::string> DrainIsland(const CallKey& key, std::string_view island_id, std::string_view reason,
                                           const EncodeIsland& encode);
-  // FAILED_PRECONDITION: ISLAND_DRAINED, ISLAND_LOST and ISLAND_UNFIT for `to`, and what jobs::MoveTask says.
+  // FAILED_PRECONDITION: ISLAND_DRAINED, ISLAND_LOST and ISLAND_UNFIT for `to`, and errors of jobs::MoveTask.
   absl::StatusOr<std::string> MoveTask(const CallKey& key, std::string_view task_id, std::string_view to,
                                        const EncodeTask& encode);
 
   // Attempts (core_attempts.cc). All are safe to repeat with the same arguments.
   //
-  // The island that the token's attempt was granted to, whatever its secret; empty where this store's epoch has no such
-  // attempt, so that the token is stale for everybody. Whoever calls the methods below must be allowed to act for it.
+  // Returns the island to which the token's attempt was granted, whatever its secret. Empty if this store epoch has no
+  // such attempt: then the token is stale for every caller. The methods below require that the caller may act for this
+  // island.
   absl::StatusOr<std::string> HolderOf(const spec::LeaseToken& token);
   absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
   // Returns the steps that are no longer kept.
   absl::StatusOr<std::vector<int64_t>> CommitCheckpoint(const spec::LeaseToken& token,
                                                         const spec::CommittedCheckpoint& checkpoint);
-  // `progress` is what GetJob shows of the task from now on, until the job is deleted.
+  // `progress` is the task's progress in GetJob from now on, until the job is deleted.
   absl::Status CompleteTask(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
                             const spec::Progress& progress = {});
   absl::Status FailTask(const spec::LeaseToken& token, std::string_view code, std::string_view message, bool permanent);
-  // `store_failed`: the blob store was the cause, which costs nothing of the task's budget.
+  // `store_failed`: the blob store was the cause, so the task's budget is not charged.
   absl::Status ReleaseTask(const spec::LeaseToken& token, std::string_view reason, bool store_failed = false);
-  // Unset when the task diverged once too often and has FAILED.
+  // Returns unset if this divergence was one too many and the task has FAILED.
   absl::StatusOr<std::optional<jobs::Rollback>> RollBackTask(const spec::LeaseToken& token,
                                                              jobs::RollbackRequest request);
 
@@ -217,8 +218,8 @@ class Core {
   absl::StatusOr<std::string> SetServingVersion(const CallKey& key, std::string_view name, std::string_view version,
                                                 int64_t expected_generation, const EncodeModel& encode);
 
-  // Watches (core_watches.cc). Tickets are for CancelWatch. A job that does not exist is answered with NOT_FOUND; a
-  // model that does not exist is waited for.
+  // Watches (core_watches.cc). Tickets are for CancelWatch. A watch of an unknown job is answered with NOT_FOUND; a
+  // watch of an unknown model waits until the model exists.
   int64_t WatchJob(std::string_view job_id, int64_t after_revision, JobCallback send);
   int64_t WatchModel(std::string_view name, int64_t after_generation, ModelCallback send);
   void CancelWatch(int64_t ticket);
@@ -231,7 +232,7 @@ class Core {
     std::vector<store::DeletedJob> deleted_jobs;
   };
   absl::StatusOr<CollectionFacts> GatherCollectionFacts();
-  // What the store knows of each attempt's folder.
+  // Returns the store's facts about each attempt's folder.
   std::vector<jobs::AttemptFacts> FactsOf(const std::vector<jobs::AttemptFolder>& folders);
   absl::Status ForgetCheckpoint(std::string_view manifest_uri);
   absl::Status ForgetDeletedJob(std::string_view job_id);
@@ -240,7 +241,7 @@ class Core {
 
   // Adoption after a restore (core_adoption.cc), for adoption.h.
   struct AdoptableTask {
-    // What the task diverged in: whatever this attempt or one before it wrote above `to_step` is given up.
+    // A divergence of the task: checkpoints above `to_step` of this attempt and earlier ones are given up.
     struct Divergence {
       int64_t store_epoch = 0;
       int64_t attempt = 0;
@@ -251,16 +252,17 @@ class Core {
     std::vector<store::CheckpointRow> rows;
     std::vector<Divergence> divergences;
   };
-  // Every training task of an unfinished job that has all of its inputs.
+  // Returns every training task of an unfinished job that has all of its inputs.
   absl::StatusOr<std::vector<AdoptableTask>> AdoptableTasks();
-  // Writes rows for checkpoints that were found whole, gives up those in `lost` (by manifest), and has the task go on
-  // from the newest that is left; a running attempt of the task ends RESTORED when that changes its step.
+  // Adds rows for checkpoints that were found intact and gives up those in `lost` (by manifest). The task then
+  // continues from the newest remaining checkpoint; if that changes its step, a running attempt of the task ends
+  // RESTORED.
   absl::Status AdoptCheckpoints(std::string_view task_id, const std::vector<store::CheckpointRow>& found,
                                 const std::set<std::string>& lost);
   absl::Status ReleaseCollection();
 
-  // Answers claims whose wait is over, sends what watches are due, updates gauges. To be called when NextWake (on the
-  // clock's monotonic time) is reached; calling it early is harmless.
+  // Answers claims whose wait is over, sends due watches, updates gauges. The owner must call it when NextWake (on the
+  // clock's monotonic time) is reached; an earlier call is harmless.
   void Tick();
   absl::Duration NextWake() const;
 
@@ -301,49 +303,50 @@ class Core {
   absl::Duration Now() const { return clock_.Monotonic(); }
   std::string RandomHex(size_t bytes) const;
 
-  // Every durable change: timed, and counted and logged where the store fails.
+  // Runs a durable change and times it; counts and logs it if the store fails.
   absl::Status Write(std::string_view name, const TransactionBody& body);
-  // Writes what `effect` changed of `record`, with `before` and `after` in the same transaction (either may be empty),
-  // and then takes the record over. `name` is the transaction's.
+  // Writes the changes that `effect` made to `record`, with `before` and `after` in the same transaction (either may be
+  // empty), and then stores the record in memory. `name` is the transaction's.
   absl::Status Apply(std::string_view name, jobs::JobRecord record, const jobs::Effect& effect,
                      const TransactionBody& before, const TransactionBody& after);
   void TakeOver(jobs::JobRecord record, const jobs::Effect& effect);
 
   // The record of an unfinished job; null when there is none.
   const jobs::JobRecord* Active(std::string_view job_id) const;
-  // OK when the token's attempt is the active one of its task; ABORTED (STALE_ATTEMPT) otherwise, which is counted.
+  // Returns OK if the token's attempt is the active one of its task; otherwise counts and returns ABORTED
+  // (STALE_ATTEMPT).
   absl::Status CheckLease(const spec::LeaseToken& token) const;
   // The record of the token's task; errors of CheckLease.
   absl::StatusOr<jobs::JobRecord> ActiveRecord(const spec::LeaseToken& token) const;
-  // Whether the token's attempt already ended with `outcome`: a repeated call, to be answered as the first one was.
+  // Whether the token's attempt already ended with `outcome`: then the call is a repeat and gets the first answer.
   absl::StatusOr<bool> EndedAs(const spec::LeaseToken& token, jobs::AttemptOutcome outcome);
   absl::Status EndAttempt(std::string_view name, const spec::LeaseToken& token, const jobs::AttemptEnd& end);
-  // That the token's attempt ended with.
+  // Returns the rollback with which the token's attempt ended.
   absl::StatusOr<std::optional<jobs::Rollback>> FindRollback(const spec::LeaseToken& token);
 
-  // With the last progress of tasks that ended and the newest of those that run.
+  // Adds the last progress of finished tasks and the newest progress of running tasks.
   JobView ViewOf(jobs::JobRecord record);
   absl::Status CheckOpenJobs(const CallKey& key) const;
   absl::Status RecordAnswer(store::Transaction& transaction, const CallKey& key, std::string response);
 
   // Claims (core_claims.cc).
   //
-  // Answers a claim where something fits or it fails, and without `ages` also where its wait is over. `ages` limits the
+  // Answers a claim if a task fits or the claim fails and, without `ages`, also if its wait is over. `ages` limits the
   // choice to those jobs.
   void TryAnswer(int64_t ticket, const std::set<int64_t>* ages = nullptr);
   absl::StatusOr<ClaimAnswer> TryClaim(const ClaimRequest& request, const std::set<int64_t>* ages);
   absl::StatusOr<std::optional<spec::TaskGrant>> GrantTask(const leases::Island& island, std::string_view task_id);
-  // For an attempt that was granted before a restart, whose secret only its island knows, if anybody.
+  // Replaces the secret of an attempt that was granted before a restart; at most its island knows the old secret.
   absl::Status ReplaceSecret(const leases::Lease& lease);
   absl::StatusOr<spec::TaskGrant> GrantOf(const leases::Lease& lease);
-  // Brings candidates_ up to date with the jobs that changed, the leases that ran out and the moves that are over.
+  // Updates candidates_ for jobs that changed, leases that expired and moves that ended.
   void UpdateCandidates();
-  // `until`: when they are to be looked at again, though nothing of the job has changed; InfiniteDuration: never.
+  // `until`: when to recompute the candidates even if the job does not change; InfiniteDuration: never.
   std::vector<leases::Candidate> CandidatesOf(const jobs::JobRecord& record, absl::Duration* until) const;
-  // Where the task failed of late; none when no other island that is heard and not drained can run it.
+  // Returns the islands on which the task failed recently; empty if no other live, undrained island can run it.
   std::set<std::string> FailedIslands(const leases::Candidate& candidate) const;
   leases::Candidate CandidateOf(const jobs::JobRecord& record, const jobs::Task& task) const;
-  // Renews a lease; one that had run out is no candidate any more.
+  // Renews a lease. If it had expired, its task is no longer a candidate.
   void RenewLease(std::string_view task_id);
   void ServeWaitingClaims();
   void AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer);
@@ -359,11 +362,11 @@ class Core {
   absl::Status CheckIslandQuota(const IslandQuota& quota, std::string_view island_id) const;
   absl::Duration SilenceOf(const leases::Island& island) const;
 
-  // Whether an operator wants the island to give the task back.
+  // Whether an operator wants the island to release the task.
   bool IsAskedFor(const jobs::Task& task) const;
   void TakeStepTime(const std::string& island_id, const spec::LeaseToken& token, absl::Duration step_time);
   void JudgeIslands();
-  // Whether the island `to` can go on with the task.
+  // Whether the island `to` can continue the task.
   absl::Status CheckTarget(const jobs::JobRecord& record, const jobs::Task& task, std::string_view to);
   IslandView ViewOf(const leases::Island& island);
 
@@ -371,7 +374,7 @@ class Core {
   void SendDueWatches();
   void SendJob(WatchList::Watch& watch);
   void SendModel(WatchList::Watch& watch);
-  // All where `name` is empty; none where there is no such model yet.
+  // Returns all models if `name` is empty, and none if the model does not exist yet.
   absl::StatusOr<std::vector<store::Model>> WatchedModels(const std::string& name);
   void UpdateGauges();
 
@@ -382,7 +385,7 @@ class Core {
   const absl::Duration start_;
 
   std::map<std::string, jobs::JobRecord, std::less<>> active_;
-  // Of unfinished jobs, for claims: the oldest is the lowest.
+  // Age per unfinished job, for claims: the oldest job has the lowest.
   std::map<std::string, int64_t, std::less<>> age_of_job_;
   int64_t next_age_ = 1;
   std::map<std::string, leases::Island, std::less<>> islands_;
@@ -390,24 +393,24 @@ class Core {
   std::map<std::string, TaskProgress, std::less<>> progress_;
 
   leases::CandidateIndex candidates_;
-  std::set<std::string, std::less<>> stale_jobs_;                  // whose candidates may be others by now
-  absl::Duration candidates_until_ = absl::ZeroDuration();         // then some lease runs out, or jobs_until_ has come
-  std::map<std::string, absl::Duration, std::less<>> jobs_until_;  // by job: as CandidatesOf says
+  std::set<std::string, std::less<>> stale_jobs_;                  // whose candidates may have changed
+  absl::Duration candidates_until_ = absl::ZeroDuration();         // the next expiry of a lease or of jobs_until_
+  std::map<std::string, absl::Duration, std::less<>> jobs_until_;  // by job: `until` of CandidatesOf
   struct IslandFailures {
     absl::Time last = absl::InfinitePast();
     int32_t errors = 0;  // that attempts reported
     int32_t losses = 0;  // processes that ended before they committed anything
   };
-  // By task and island, of this process's time; errors also of before.
+  // By task and island, from this process's time; errors also from earlier processes.
   std::map<std::string, std::map<std::string, IslandFailures>, std::less<>> failures_;
-  std::set<int64_t> new_candidates_;  // ages of jobs that waiting claims were not offered yet
-  bool offer_everything_ = false;     // to waiting claims: not the candidates have changed, but who may have them
+  std::set<int64_t> new_candidates_;  // ages of jobs not yet offered to waiting claims
+  bool offer_everything_ = false;     // to waiting claims: not the candidates but the eligible islands changed
   std::map<std::string, StepTime, std::less<>> step_times_;  // by island
 
   int64_t next_ticket_ = 1;
   std::map<int64_t, WaitingClaim> claims_;
   std::map<std::string, int64_t, std::less<>> claim_of_island_;
-  // By task that is leased: the claim that was answered with it last. Not known of answers from before a restart.
+  // By leased task: the last claim that was answered with it. Answers from before a restart are missing.
   std::map<std::string, int64_t, std::less<>> answered_claims_;
   WatchList job_watches_;
   WatchList model_watches_;
@@ -415,7 +418,7 @@ class Core {
   std::map<int64_t, ModelCallback> model_callbacks_;
   std::vector<std::function<void()>> outbox_;
   absl::Duration gauges_due_ = absl::ZeroDuration();
-  std::string write_failure_;  // reason of the last one that was logged
+  std::string write_failure_;  // reason of the last failure that was logged
   absl::Duration write_failure_logged_ = absl::ZeroDuration();
 };
 

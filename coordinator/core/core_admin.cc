@@ -1,4 +1,4 @@
-// What operators see of islands and do with them: draining, moving tasks, and who is slow.
+// Operators' view of islands and their calls: draining, moving tasks, and detecting slow islands.
 #include <algorithm>
 
 #include "common/base/errors.h"

@@ -13,7 +13,7 @@ absl::StatusOr<std::vector<Core::AdoptableTask>> Core::AdoptableTasks() {
   for (const auto& [job_id, record] : active_) {
     for (const jobs::Task& task : record.tasks) {
       if (!jobs::IsTraining(task.kind)) continue;
-      // One that is still blocked trained on inputs that the store does not know: they are made again first.
+      // A blocked task trained on inputs that the store does not have: they are computed again first.
       if (task.state != jobs::TaskState::kReady && task.state != jobs::TaskState::kLeased) continue;
       const spec::TrainingSpec& training =
           task.kind == spec::TaskKind::kTrainRouter ? record.job.spec.router_training : record.job.spec.training;

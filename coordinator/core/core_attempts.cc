@@ -1,4 +1,4 @@
-// What an island does with an attempt: progress, commits, and its end.
+// An island's calls on an attempt: progress, commits, and its end.
 #include <algorithm>
 
 #include "absl/strings/str_split.h"
@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<int64_t>> PruneCheckpoints(store::Transaction& transa
   for (const store::CheckpointRow& row : rows) {
     if (row.state != store::CheckpointState::kCommitted) continue;
     newest = std::max(newest, row.checkpoint.step);
-    // Nothing refers to a checkpoint of a task that goes on: only its last one becomes an output, at the end.
+    // No output refers to a checkpoint of an unfinished task: only the last one becomes an output, at the end.
     committed.push_back({row.attempt, row.checkpoint.step, row.checkpoint.manifest_uri, row.checkpoint.milestone});
   }
   std::vector<int64_t> steps;

@@ -284,7 +284,7 @@ void Core::AnswerClaim(int64_t ticket, absl::StatusOr<ClaimAnswer> answer) {
 
 void Core::ServeWaitingClaims() {
   if (claims_.empty()) {
-    // Whoever comes is offered everything first.
+    // A new claim is offered every candidate first.
     new_candidates_.clear();
     offer_everything_ = false;
     return;

@@ -1,4 +1,4 @@
-// What collection needs to know of the store, and the rows that it ends.
+// The store's facts for garbage collection, and the rows that collection deletes.
 #include <deque>
 
 #include "common/base/errors.h"
@@ -19,7 +19,7 @@ absl::StatusOr<Core::CollectionFacts> Core::GatherCollectionFacts() {
   CollectionFacts facts;
   ATOLL_ASSIGN_OR_RETURN(const std::vector<store::CheckpointRow> rows, store_.Checkpoints(""));
   for (const store::CheckpointRow& row : rows) {
-    // Those being deleted go with their row, not as files without one.
+    // A checkpoint that is being deleted goes with its row, not as files without a row.
     facts.needed_folders.insert(jobs::FolderOf(row.checkpoint.manifest_uri));
     if (row.state == store::CheckpointState::kDeleting) facts.deleting.push_back(row);
   }
@@ -62,7 +62,7 @@ std::vector<jobs::AttemptFacts> Core::FactsOf(const std::vector<jobs::AttemptFol
     const jobs::Task* const task = found->second;
     facts.known = true;
     facts.task_over = jobs::IsFinal(task->state);
-    // What was written before a restore may be newer than what was restored: it stays until its task is over.
+    // Files from before a restore may be newer than the restored store, so they stay until their task is over.
     facts.superseded = folder.store_epoch >= store_.restored_epoch() &&
                        (folder.store_epoch < store_.epoch() || folder.attempt < task->attempt);
   }

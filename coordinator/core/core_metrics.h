@@ -9,7 +9,7 @@
 namespace atl::coordinator {
 
 struct CoreMetrics {
-  // `registry` must outlive it.
+  // `registry` must outlive the metrics.
   explicit CoreMetrics(metrics::Registry* registry);
 
   metrics::Counter* AttemptsEnded(jobs::AttemptOutcome outcome) { return attempts_ended[static_cast<size_t>(outcome)]; }

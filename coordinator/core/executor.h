@@ -1,5 +1,5 @@
-// One thread that runs what is posted to it, in order: the owner of an object that is not thread-safe, and the place
-// for work that blocks and so must not run on a gRPC thread.
+// One thread that runs posted functions in order. It owns an object that is not thread-safe, or runs work that blocks
+// and so must not run on a gRPC thread.
 #pragma once
 
 #include <cstddef>
@@ -18,27 +18,27 @@ namespace atl::coordinator {
 class Executor {
  public:
   struct Options {
-    // What waits at most; Post refuses more.
+    // The most functions that may wait; Post rejects more.
     size_t capacity = 4096;
-    // Both run on the thread. `after_each` runs after every posted function and whenever `next_wake`, on the clock's
-    // monotonic time, is reached.
+    // Both run on the thread. `after_each` runs after every posted function and whenever the time `next_wake`, on the
+    // clock's monotonic time, is reached.
     std::function<void()> after_each;
     std::function<absl::Duration()> next_wake;
-    // Told on the thread how long what runs now has waited in the queue.
+    // Called on the thread with the time that the function to run next waited in the queue.
     std::function<void(absl::Duration)> waited;
   };
 
   Executor(Clock* clock, Options options);
   ~Executor();  // Stop
 
-  // False, with nothing done, when the queue is full or the executor stopped.
+  // Returns false, without effect, if the queue is full or the executor stopped.
   bool Post(std::function<void()> function);
 
-  // The same, but also where the queue is full: for the end of something that was begun here, of which there is no more
-  // than was posted. False when the executor stopped.
+  // Like Post, but also accepts when the queue is full: for the end of work that was begun here, of which there is at
+  // most as much as was posted. Returns false if the executor stopped.
   bool PostEnd(std::function<void()> function);
 
-  // Runs what was posted, then ends and joins the thread. Not to be called on it.
+  // Runs the posted functions, then ends and joins the thread. Must not be called on that thread.
   void Stop();
 
  private:

@@ -1,4 +1,4 @@
-// Which watches are due: changes are coalesced, so that each watch sends at most once per interval. Pure; not
+// Decides which watches are due. Coalesces changes, so that each watch sends at most once per interval. Pure; not
 // thread-safe.
 #pragma once
 
@@ -16,7 +16,7 @@ class WatchList {
  public:
   struct Watch {
     int64_t ticket = 0;
-    // What is watched; empty for everything.
+    // The watched key; empty for all keys.
     std::string key;
     // Last version (revision, generation) that was sent, by key: one entry unless everything is watched.
     std::map<std::string, int64_t> sent;
@@ -27,17 +27,17 @@ class WatchList {
 
   explicit WatchList(absl::Duration interval) : interval_(interval) {}
 
-  // Due at once.
+  // Adds a watch that is due at once.
   void Add(int64_t ticket, std::string_view key, int64_t after);
   void Remove(int64_t ticket) { watches_.erase(ticket); }
-  // Something changed about `key`.
+  // Marks the watches of `key` as changed.
   void MarkDirty(std::string_view key);
-  // The watches to send now; each is clean afterwards and not due before the interval has passed. Pointers live until
-  // the list changes.
+  // Returns the watches to send now; each is then clean and not due before the interval has passed. Pointers are valid
+  // until the list changes.
   std::vector<Watch*> TakeDue(absl::Duration now);
-  // Due again at `when`: what there was to send could not be had.
+  // Makes the watch due again at `when`, because the data to send could not be read.
   static void Postpone(Watch& watch, absl::Duration when);
-  // InfiniteDuration when nothing waits to be sent.
+  // Returns InfiniteDuration when no watch waits to send.
   absl::Duration NextWake() const;
   std::vector<int64_t> Tickets() const;
   size_t size() const { return watches_.size(); }

@@ -1,4 +1,4 @@
-// Jobs, tasks and attempts as the coordinator knows them. Plain values: no threads, no clock, no proto.
+// Jobs, tasks and attempts in the coordinator's memory. Plain values: no threads, no clock, no proto.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class JobState : uint8_t { kPending = 1, kRunning, kSucceeded, kFailed, kCa
 // The last three are final. A lease that ran out is still LEASED: its attempt is ended when another one is granted.
 enum class TaskState : uint8_t { kBlocked = 1, kReady, kLeased, kSucceeded, kFailed, kCancelled };
 
-// How an attempt stands. ACTIVE until one of the others ends it for good. The numbers are stored.
+// The state of an attempt. ACTIVE until one of the other outcomes ends it for good. The numbers are stored.
 enum class AttemptOutcome : uint8_t {
   kActive = 1,
   kSucceeded,
@@ -40,8 +40,8 @@ std::string_view ToString(AttemptOutcome outcome);
 bool IsFinal(JobState state);
 bool IsFinal(TaskState state);
 
-// An operator's wish that a task goes on elsewhere. Nobody but `to` is granted it before `until`, or, where `to` is
-// empty, everybody but `from`.
+// An operator's request that a task continues on another island. Before `until`, only `to` is granted the task or, if
+// `to` is empty, every island except `from`.
 struct TaskMove {
   std::string from;  // the island that held it; empty: none did
   std::string to;
@@ -105,9 +105,9 @@ struct Job {
   absl::Time end_time = absl::InfinitePast();  // InfinitePast while the job goes on
   std::string message;
   std::string model_version;
-  // Of the whole store: grows with every durable change of any job.
+  // The revision of the whole store: grows with every durable change of any job.
   int64_t revision = 0;
-  // As whom it was submitted; empty for jobs from before this was kept.
+  // The caller that submitted the job; empty for jobs of older builds, which did not store it.
   std::string owner;
   bool operator==(const Job&) const = default;
 };
@@ -119,7 +119,7 @@ struct JobRecord {
   bool operator==(const JobRecord&) const = default;
 };
 
-// What the task's rollbacks have it leave out.
+// Returns the windows of data that the task skips because of its rollbacks.
 std::vector<spec::SkippedWindow> SkippedBy(const Task& task);
 
 // Null when the job has no such task.

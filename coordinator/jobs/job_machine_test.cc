@@ -221,7 +221,7 @@ TEST(JobMachineTest, ARollbackGoesToTheNewestCheckpointBeforeAndSkipsWhatWasRead
 TEST(JobMachineTest, ATaskThatDivergesAThirdTimeFailsWithAllEvidenceNamed) {
   JobRecord record = TrainingJob();
   const Task& task = *FindTask(record, "j/train_expert-0");
-  // What is damaged is not the training's fault.
+  // Rollbacks to replace a damaged checkpoint do not count as divergence.
   ASSERT_TRUE(RollBack(record, task.task_id, {.before_step = 10, .message = "damaged"}, {10}, kNow).ok());
   for (int64_t attempt = 2; attempt <= 4; ++attempt) {
     EXPECT_EQ(record.job.state, JobState::kRunning);

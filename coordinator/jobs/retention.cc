@@ -9,7 +9,7 @@
 namespace atl::jobs {
 namespace {
 
-// Of a store's epoch or an attempt; later ones count on from what is found.
+// Parses the number of a store epoch or an attempt. It is bounded because later numbers continue from the found one.
 bool ParseNumber(std::string_view text, int64_t* number) {
   constexpr int64_t kMost = int64_t{1} << 53;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);

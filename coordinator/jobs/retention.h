@@ -1,4 +1,4 @@
-// Which checkpoints and files may go. Pure: lists in, decisions with reasons out; coordinator/service deletes.
+// Decides which checkpoints and files to delete. Pure: lists in, decisions with reasons out; coordinator/blobs deletes.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct RetainedCheckpoint {
   bool milestone = false;
 };
 
-// The committed checkpoints of one task that are neither among the newest `keep` (at least 1: a run resumes from it),
-// nor a milestone. In step order. No row may refer to one that is returned.
+// Returns, in step order, the committed checkpoints of one task that are neither among the newest `keep` (at least 1: a
+// run resumes from it) nor milestones. No row may refer to a returned checkpoint.
 std::vector<RetainedCheckpoint> SupersededCheckpoints(std::vector<RetainedCheckpoint> committed, int32_t keep);
 
-// What the coordinator knows of the attempt folder "jobs/<task>/<epoch>-<attempt>/" that a file lies in.
+// The coordinator's facts about the attempt folder "jobs/<task>/<epoch>-<attempt>/" of a file.
 struct AttemptFacts {
   bool known = false;        // the store has the job; a folder of a job that it never had is left alone
   bool job_deleted = false;  // the user deleted the job
@@ -40,19 +40,19 @@ struct Collection {
   std::string reason;
 };
 
-// Files without a row that may be deleted: no artifact is the file and no checkpoint row's folder holds it, the
-// attempt is superseded or its task over, and it is at least `min_age` old. Everything of a deleted job goes once old
-// enough, whatever rows there were.
-// Evidence of training that diverged stays as long as its job. Manifests come first, and the files beside one that is
-// not old enough wait for it: a manifest without its files would look like a damaged checkpoint.
+// Returns files without a row that may be deleted. Such a file is no artifact and in no checkpoint row's folder, its
+// attempt is superseded or its task over, and it is at least `min_age` old. All files of a deleted job go once old
+// enough, whatever rows exist.
+// Evidence of divergence stays as long as its job. Manifests come first, and the files beside a manifest that is too
+// young wait for it: a manifest without its files would look like a damaged checkpoint.
 // `needed_files` are the URIs of artifacts, `needed_folders` those of checkpoint rows (ending in '/').
 std::vector<Collection> CollectableFiles(const std::vector<StoredFile>& files,
                                          const std::set<std::string>& needed_files,
                                          const std::set<std::string>& needed_folders, absl::Time now,
                                          absl::Duration min_age);
 
-// "<store_epoch>-<attempt>" and task id out of "<root>/jobs/<job>/<task>/<epoch>-<attempt>/<rest>". False for
-// anything else.
+// The task id, epoch and attempt in "<root>/jobs/<job>/<task>/<epoch>-<attempt>/<rest>". ParseAttemptFolder returns
+// false for any other text.
 struct AttemptFolder {
   std::string task_id;
   int64_t store_epoch = 0;
@@ -60,7 +60,7 @@ struct AttemptFolder {
 };
 bool ParseAttemptFolder(std::string_view jobs_root, std::string_view uri, AttemptFolder* folder);
 
-// The URI of the folder that holds `uri`, with a trailing '/'.
+// Returns the URI of the folder that holds `uri`, with a trailing '/'.
 std::string FolderOf(std::string_view uri);
 
 }  // namespace atl::jobs

@@ -1,4 +1,4 @@
-// What a task touches in the blob store (docs/formats.md has the folders). Pure.
+// The files and folders of the blob store that a task may access (docs/formats.md has the folders). Pure.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace atl::jobs {
 
-// The folder of the files that jobs name: "<root>/inputs/".
+// Returns the folder of the files that jobs name: "<root>/inputs/".
 std::string InputsFolder(std::string_view root);
 
-// Whether a job may name `uri`: a file below the inputs' folder, with letters, digits and ._-=+ alone in its names. So
-// no job opens the files of another one or of a model to its islands, nor does a pattern in its place.
+// Whether a job may name `uri`: a file below the inputs' folder whose names have only letters, digits and ._-=+. So no
+// job can give its islands access to the files of another job or of a model, or put a pattern in place of a name.
 bool IsInput(std::string_view uri, std::string_view root);
 
-// The prefixes of a grant, whose other fields are set, below `root`, without keys. Few, and as wide as a job: policies
-// of object stores are short, and a task reads the outputs of many others of its job.
+// Returns the prefixes of a grant, whose other fields are set, below `root`, without keys. They are few and as wide as
+// a job, because policies of object stores are short and a task reads the outputs of many other tasks of its job.
 spec::StorageGrant StorageAccessOf(const spec::TaskGrant& grant, std::string_view root);
 
 }  // namespace atl::jobs

@@ -1,5 +1,5 @@
-// From a validated spec to the tasks of its job (common/spec/task.h draws the graph), and what each task reads and must
-// leave behind. Pure.
+// Expands a validated spec into the tasks of its job (common/spec/task.h draws the graph), and knows the inputs and
+// required outputs of each task. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,36 @@
 
 namespace atl::jobs {
 
-// "<job>/<kind>" for a task that a job has once, "<job>/<kind>-<index>" for one of many.
+// "<job>/<kind>" for a task that a job has once, "<job>/<kind>-<index>" for repeated ones.
 std::string TaskId(std::string_view job_id, spec::TaskKind kind, int32_t index);
 
-// "<job>" of a task's id.
+// The "<job>" part of a task's id.
 std::string_view JobIdOf(std::string_view task_id);
 
-// INVALID_ARGUMENT (JOB_TOO_LARGE) for a job with more files of partitions, one for each expert and training shard,
-// than the grants of its last tasks can name: it would train, and never be published.
+// Rejects a job with more partition files, one for each expert and training shard, than the grants of its last tasks
+// can name, because it would train but never publish. INVALID_ARGUMENT (JOB_TOO_LARGE).
 absl::Status CheckSize(const spec::JobSpec& spec, int32_t training_shards);
 
-// The tasks of a job, dependencies before dependents, READY where nothing is waited for. `spec` is valid (see
-// spec::Validate) and `training_shards` at least 1.
+// Returns the tasks of a job, dependencies before dependents; tasks without dependencies are READY. `spec` is valid
+// (see spec::Validate) and `training_shards` at least 1.
 std::vector<Task> ExpandTasks(std::string_view job_id, const spec::JobSpec& spec, int32_t training_shards);
 
-// The outputs that `task` reads: those of its dependencies; an expert's training gets its own cluster's only.
+// Returns the outputs that `task` reads: those of its dependencies. An expert's training gets only its own cluster's.
 std::vector<spec::TaskInput> InputsOf(const JobRecord& record, const Task& task);
 
-// URIs of what a job's partition tasks have put out, by the name of the output.
+// URIs of the outputs of a job's partition tasks, by the name of the output.
 using PartitionUris = std::map<std::string, std::vector<std::string>, std::less<>>;
 PartitionUris PartitionUrisOf(const JobRecord& record);
 
-// The URIs that InputsOf has for a task that trains, out of its job's: for thousands of tasks that wait at once.
+// Returns the URIs that InputsOf has for a training task, from `partitions` of its job: fast for thousands of waiting
+// tasks.
 std::vector<std::string> InputUrisOf(const PartitionUris& partitions, const Task& task);
 
-// OK when `outputs` hold what the tasks after this kind read, each named once with URI and hash; else INVALID_ARGUMENT,
-// reason INVALID_OUTPUTS, naming what is missing or wrong.
+// Returns OK if `outputs` hold everything that the tasks after this kind read, each named once with URI and hash.
+// Otherwise INVALID_ARGUMENT (INVALID_OUTPUTS) names the missing or wrong output.
 absl::Status CheckOutputs(const Task& task, const std::vector<spec::Artifact>& outputs);
 
-// Training tasks run on every rank of an island and commit checkpoints; all others run on its leader alone.
+// Training tasks run on every rank of an island and commit checkpoints; all others run only on its leader.
 bool IsTraining(spec::TaskKind kind);
 
 }  // namespace atl::jobs

@@ -100,7 +100,7 @@ ClaimDecision CandidateIndex::Decide(const Island& island, const std::set<std::s
   size_t unmet_count = 0;
   Rank best;
   for (const auto& [place, candidates] : jobs_) {
-    // Of a job without a moved task, and of all that follow, at most this is to be had.
+    // The highest rank in a job without a moved task, and in all jobs that follow.
     const Rank most{!place.none_moved, static_cast<int32_t>(-place.urgency), !cached_uris.empty(), -place.age};
     if (decision.candidate && place.none_moved && most <= best) break;
     if (ages != nullptr && !ages->contains(place.age)) continue;

@@ -1,4 +1,4 @@
-// Which task an island gets. Pure.
+// Decides which task an island is granted. Pure.
 #pragma once
 
 #include <compare>
@@ -14,7 +14,7 @@
 
 namespace atl::leases {
 
-// A task that may be granted: READY, or leased to an island that let its lease run out.
+// A task that may be granted: READY, or leased to an island whose lease expired.
 struct Candidate {
   std::string task_id;
   spec::TaskKind kind = spec::TaskKind::kFeaturize;
@@ -24,47 +24,49 @@ struct Candidate {
   VersionRange format{1, 1};
   // URIs that the task reads.
   std::vector<std::string> input_uris;
-  // Island whose lease ran out; empty for a READY task.
+  // The island whose lease expired; empty for a READY task.
   std::string expired_island;
-  // Moved by an operator: only the one is granted it, or everybody but the other. Empty: neither.
+  // Set by an operator's move: only `wanted_island`, or every island except `avoided_island`, is granted the task. Both
+  // empty: not moved.
   std::string wanted_island;
   std::string avoided_island;
-  // It failed on these of late, and some other island can run it: they leave it to others.
+  // The islands on which it failed recently, if another island can run it: they are not granted it.
   std::set<std::string> failed_islands;
   bool operator==(const Candidate&) const = default;
 };
 
 struct ClaimDecision {
-  // What is granted; null when nothing fits. Valid until the index changes.
+  // The granted task; null when none fits. Valid until the index changes.
   const Candidate* candidate = nullptr;
-  // Why each waiting task does not fit, at most kMaxUnmet lines, then a count; empty when something was granted or
-  // nothing waits.
+  // Why each waiting task does not fit: at most kMaxUnmet lines, then a count. Empty if a task was granted or none
+  // waits.
   std::vector<std::string> unmet;
   std::string reason;
 };
 
 inline constexpr size_t kMaxUnmet = 16;
 
-// Why the island cannot run the task, or is not to; empty when it can. Ranks, device and memory are asked of tasks that
-// train on every rank; labels and format of all.
+// Returns why the island cannot or must not run the task; empty when it can. Ranks, device and memory matter for tasks
+// that train on every rank; labels and format matter for all.
 std::string UnmetRequirement(const Island& island, const Candidate& candidate);
 
 // The candidates of all jobs, kept in the order in which they are granted, so that neither a change of one job nor a
-// claim looks at all of them. Not thread-safe.
+// claim visits all of them. Not thread-safe.
 class CandidateIndex {
  public:
-  // What waits of one job, in graph order and of one priority, in place of what was known of it; empty: nothing.
-  // `age` orders jobs of the same priority, the oldest being the lowest. Returns whether any of them is new: only then
-  // may a claim that nothing fitted before be served.
+  // Replaces the waiting tasks of one job, which are in graph order and share one priority; empty: the job has none.
+  // `age` orders jobs of the same priority, the oldest being the lowest. Returns whether any task is new: only then may
+  // a claim that no task fitted before be served.
   bool Put(int64_t age, std::vector<Candidate> candidates);
 
-  // Among the candidates that fit: those that were moved to the island, then highest priority, then those that read a
-  // URI the island holds, then the oldest job's, in graph order. `ages` limits the choice to those jobs.
+  // Order among the candidates that fit: tasks that were moved to the island, then the highest priority, then tasks
+  // that read a URI that the island holds, then the oldest job's, in graph order. `ages` limits the choice to those
+  // jobs.
   ClaimDecision Decide(const Island& island, const std::set<std::string>& cached_uris,
                        const std::set<int64_t>* ages = nullptr) const;
 
  private:
-  // The lowest is looked at first.
+  // The lowest is tried first.
   struct Place {
     bool none_moved = true;  // no task of the job is wanted by one island
     int64_t urgency = 0;     // minus its priority

@@ -12,10 +12,10 @@
 
 namespace atl::leases {
 
-// What a request_id may be long, of any call: a UUID takes 36.
+// The limit on the length of a request_id, for any call: a UUID takes 36.
 inline constexpr size_t kMaxRequestIdBytes = 64;
 
-// Inclusive.
+// An inclusive range.
 struct VersionRange {
   int32_t min = 0;
   int32_t max = 0;
@@ -25,7 +25,7 @@ struct VersionRange {
 // Whether the ranges share a version.
 bool Overlap(const VersionRange& a, const VersionRange& b);
 
-// What an island says that it is.
+// The properties that an island reports about itself.
 struct Capabilities {
   std::string build;
   VersionRange protocol{1, 1};
@@ -41,56 +41,57 @@ struct Capabilities {
 struct Island {
   std::string island_id;
   int64_t incarnation = 0;
-  // Of the process start that this incarnation belongs to.
+  // The request of the process start that created this incarnation.
   std::string request_id;
   Capabilities capabilities;
-  // Volatile: when the island last called, and the newest heartbeat's sequence number.
+  // Volatile: the time of the island's last call, and the newest heartbeat's sequence number.
   absl::Duration last_seen = absl::ZeroDuration();
   int64_t heartbeat_sequence = 0;
-  // Why it is granted nothing; empty: it is not drained. Durable, whatever incarnation.
+  // The reason why the island is drained, so that it is granted no task; empty: not drained. Durable across
+  // incarnations.
   std::string drain_reason;
   // When this incarnation, with these capabilities, was written to the store.
   absl::Time register_time = absl::InfinitePast();
 };
 
-// What an island is at, for people.
+// The activity of an island, for display.
 enum class IslandActivity : uint8_t {
   kIdle = 1,
   kBusy,
   kDraining,  // drained, and still at its task
   kDrained,
-  kLost,  // not heard for a lease's duration, or not yet since the coordinator started
+  kLost,  // no call for a lease's duration, or none yet since the coordinator started
 };
 
 IslandActivity ActivityOf(const Island& island, bool holds_lease, absl::Duration now, absl::Duration lease_duration);
 
-// OK for what a caller may give as request_id, also nothing; INVALID_ARGUMENT (INVALID_REQUEST_ID).
+// Checks a request_id, which may be empty; INVALID_ARGUMENT (INVALID_REQUEST_ID).
 absl::Status CheckRequestId(std::string_view request_id);
 
 struct RegisterDecision {
   Island island;
-  // The leases of the incarnation before end at once.
+  // The leases of the previous incarnation end at once.
   bool releases_leases = false;
-  // Something changed: the row must be written before the answer.
+  // A change that must be written to the store before the answer.
   bool durable_change = false;
   std::string reason;
 };
 
-// `known` is null for an island never seen. The same request_id gets the same incarnation; any other one the next.
-// INVALID_ARGUMENT (INVALID_ISLAND_ID, INVALID_CAPABILITIES, INVALID_REQUEST_ID) for a request
-// that can never be served (texts are bounded, each: the store keeps them), FAILED_PRECONDITION (PROTOCOL_UNSUPPORTED)
-// when island and coordinator share no protocol version.
+// `known` is null for an unknown island. The same request_id gets the same incarnation; any other one the next.
+// INVALID_ARGUMENT (INVALID_ISLAND_ID, INVALID_CAPABILITIES, INVALID_REQUEST_ID) for a request that can never be
+// served; each text is bounded, because the store keeps it. FAILED_PRECONDITION (PROTOCOL_UNSUPPORTED) when island and
+// coordinator share no protocol version.
 absl::StatusOr<RegisterDecision> DecideRegister(const Island* known, std::string_view island_id,
                                                 std::string_view request_id, const Capabilities& capabilities,
                                                 absl::Duration now);
 
-// How long the island was not heard, as far as is known: by its last call since the coordinator started at `start`,
-// else by its registration, and not at all before islands had an hour for their first call. `wall` is the time at
+// Returns how long the island has been silent: since its last call after the coordinator started at `start`, else since
+// its registration. Zero until islands have had an hour after `start` for their first call. `wall` is the time at
 // `now`.
 absl::Duration SilenceOf(const Island& island, absl::Duration start, absl::Duration now, absl::Time wall);
 
-// OK for the island's newest incarnation; NOT_FOUND (ISLAND_UNKNOWN) when it must register first; ABORTED
-// (STALE_INCARNATION) when a newer process has taken its place.
+// Returns OK for the island's newest incarnation; NOT_FOUND (ISLAND_UNKNOWN) when it must register first; ABORTED
+// (STALE_INCARNATION) when a newer process has replaced it.
 absl::Status CheckIncarnation(const Island* known, std::string_view island_id, int64_t incarnation);
 
 }  // namespace atl::leases

@@ -12,7 +12,7 @@ namespace {
 constexpr double kRatio = 2;
 constexpr absl::Duration kPatience = absl::Minutes(1);
 
-// Of sorted `times` without the one at `left_out`; there is at least one other.
+// Returns the median of sorted `times` without the one at `left_out`; there is at least one other.
 absl::Duration MedianOfOthers(const std::vector<absl::Duration>& times, size_t left_out) {
   const auto at = [&](size_t i) { return times[i < left_out ? i : i + 1]; };
   const size_t others = times.size() - 1;

@@ -1,5 +1,5 @@
-// Which islands are slower than others at the same work, by the step times that they report. Only shown: a slow island
-// is granted as much as any. Pure; `now` is monotonic.
+// Detects islands that are slower than others at the same work, from their reported step times. For display only: a
+// slow island is granted as much as any other. Pure; `now` is monotonic.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace atl::leases {
 
 struct StepReport {
   std::string island_id;
-  // Islands of one group only are compared: those at tasks of one kind in one job.
+  // Only islands of one group are compared: those with tasks of one kind in one job.
   std::string group;
   absl::Duration step_time;
-  // As judged before; InfiniteDuration: it was not slower.
+  // From the previous judgement; InfiniteDuration: it was not slower.
   absl::Duration slower_since = absl::InfiniteDuration();
 };
 
@@ -25,7 +25,7 @@ struct StepJudgement {
   bool slow = false;  // for a minute, at least twice as slow
 };
 
-// One for each report, in their order.
+// Returns one judgement for each report, in their order.
 std::vector<StepJudgement> JudgeStepTimes(const std::vector<StepReport>& reports, absl::Duration now);
 
 }  // namespace atl::leases

@@ -1,4 +1,4 @@
-// Who may touch an attempt: the callers of the island that holds it, whatever secret comes with the call.
+// Access to attempts: only callers for the island that holds an attempt may use it, whatever secret the call sends.
 #include <fstream>
 #include <functional>
 #include <map>
@@ -201,7 +201,7 @@ TEST_F(AttemptHolderTest, EveryCallThatNamesAnAttemptIsBoundToItsIsland) {
   EXPECT_EQ(failed.message(),
             fmt::format("'us' may act for the islands [us-*], not for the one that holds attempt 1 of task {}",
                         token_.task_id()));
-  // Nothing of it had an effect.
+  // The rejected calls had no effect.
   pb::HeartbeatResponse verdict;
   ASSERT_TRUE(HeartbeatAs("eu", "eu-1", token_, &verdict).ok());
   EXPECT_EQ(verdict.revoked_size(), 0) << verdict.DebugString();

@@ -1,5 +1,5 @@
-// The audit log: one line of JSON for every call that changed something, with who made it, from where, on what, and how
-// it ended; and one for every call that was refused or would have changed something, at a bounded rate.
+// The audit log: one line of JSON for every call that changed something, with the caller, its address, the resource and
+// the outcome. Calls that were rejected, or would have changed something, get a line at a bounded rate.
 #pragma once
 
 #include <memory>
@@ -15,46 +15,47 @@
 
 namespace atl::coordinator {
 
-// Rate of the lines for calls that changed nothing: one bucket for callers who were let in, one for all others.
+// Rate of the lines for calls that changed nothing: one bucket for authenticated callers, one for all others.
 inline constexpr BucketRate kRefusedLines{.per_second = 10, .burst = 100};
-// Bytes of a text that a caller chose. No job, task, model or island has a name of so many.
+// Limit for a text that a caller chose, in bytes. No job, task, model or island has a longer name.
 inline constexpr size_t kMostText = 200;
 
 struct AuditEntry {
   absl::Time time;
-  std::string subject;   // as whom the caller was let in; empty: as nobody
+  std::string subject;   // the caller's name; empty: not authenticated
   std::string peer;      // its address, as gRPC writes it
   std::string method;    // "CancelJob"
-  std::string resource;  // the job, task, model or island; empty where there is none
+  std::string resource;  // the job, task, model or island; empty without one
   absl::Status status;
 };
 
-// {"time": RFC 3339 in UTC, "subject", "peer", "method", "resource", "code", "reason"} and a line end. Free texts, as
-// the message of an error or a reason that a user gave, are left out: they may hold anything. Where `left_out` is not
-// 0, it comes last.
+// Returns {"time": RFC 3339 in UTC, "subject", "peer", "method", "resource", "code", "reason"} and a line end. Omits
+// free texts, such as an error message or a user's reason, because they may hold anything. `left_out` comes last if it
+// is not 0.
 std::string AuditLine(const AuditEntry& entry, int64_t left_out = 0);
 
 // Whether a call ended because its caller may not make it, or not that often.
 bool IsRefusal(const absl::Status& status);
 
-// A file that only grows. A line is handed to the system before its call is answered; it is not synced, so that a crash
-// of the machine, but not of the process, may lose the last ones. A line that cannot be written (the disk is full) does
-// not stop its call: it is counted (atoll_coordinator_audit_failures_total), and the first of a row is logged.
-// No call waits for a pipe that is full: its line is one that cannot be written. Thread-safe.
+// A file that only grows. A line is written to the system before its call is answered. It is not synced, so a crash of
+// the machine, but not of the process, may lose the last lines. A line that cannot be written (the disk is full) does
+// not stop its call: it is counted (atoll_coordinator_audit_failures_total), and the first of a series is logged. No
+// call waits for a full pipe: its line counts as one that cannot be written. Thread-safe.
 class AuditLog {
  public:
-  // FAILED_PRECONDITION, reason AUDIT_LOG_UNWRITABLE, when it cannot be opened for writing.
+  // FAILED_PRECONDITION (AUDIT_LOG_UNWRITABLE) when the file cannot be opened for writing.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path, metrics::Registry* registry);
   ~AuditLog();
 
-  // A call that changed something, or may have. Long texts are cut: a call may name anything.
+  // Writes a call that changed something, or may have. Cuts long texts, because a call may name anything.
   void Write(AuditEntry entry);
 
-  // A call that changed nothing, at `now` of a monotonic clock: a line while kRefusedLines allows one. Others are
-  // counted (atoll_coordinator_audit_left_out_total), and the next line of any call says how many there were before it.
+  // Writes a call that changed nothing, at `now` of a monotonic clock, while kRefusedLines allows a line. Other such
+  // calls are counted (atoll_coordinator_audit_left_out_total), and the next line of any call has the number of omitted
+  // lines.
   void WriteRefused(AuditEntry entry, absl::Duration now);
 
-  // Opens the path again after the file was moved away (log rotation). On an error, as of Open, the old file stays.
+  // Opens the path again after the file was moved (log rotation). On an error, as of Open, the old file stays.
   absl::Status Reopen();
 
  private:

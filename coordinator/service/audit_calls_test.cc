@@ -1,4 +1,4 @@
-// What calls leave in the audit log, and how many watches a caller may have.
+// The audit lines of calls, and the limit on watches per caller.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

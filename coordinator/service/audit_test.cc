@@ -126,7 +126,7 @@ TEST_F(AuditLogTest, APipeThatIsFullHoldsNoCallUp) {
   ASSERT_NE(log, nullptr);
   log->Write(Entry("a"));
   EXPECT_THAT(registry_->Text(), HasSubstr("atoll_coordinator_audit_failures_total 0"));
-  // Of more than a hundred bytes each: far more than the pipe's 64 KiB.
+  // Each entry has more than a hundred bytes, so together they exceed the pipe's 64 KiB by far.
   for (int i = 0; i < 10'000; ++i) log->Write(Entry("b"));
   EXPECT_THAT(registry_->Text(), Not(HasSubstr("atoll_coordinator_audit_failures_total 0")));
 }
@@ -172,7 +172,7 @@ AuditEntry RefusalOf(const std::string& subject) {
 TEST_F(AuditLogTest, CallersWhoAreNotLetInTakeNoLinesOfOthers) {
   auto log = Open();
   const auto burst = static_cast<size_t>(kRefusedLines.burst);
-  // Whatever they are called.
+  // All names share one bucket.
   for (size_t i = 0; i < burst + 50; ++i) {
     AuditEntry entry = Refusal("GetJob");
     entry.subject = "name-" + std::to_string(i);

@@ -1,5 +1,5 @@
-// How calls reach the core: one function per unary call, run on the core's thread and answered from there, so that no
-// gRPC thread ever waits.
+// The path of calls to the core: one function per unary call, which runs on the core's thread and answers from there,
+// so that no gRPC thread ever waits.
 #pragma once
 
 #include <functional>
@@ -26,43 +26,43 @@
 
 namespace atl::coordinator {
 
-// What every service shares. All of it outlives the services.
+// State that all services share. It outlives the services.
 struct ServiceContext {
   Core* core = nullptr;
   Executor* core_thread = nullptr;
   Clock* clock = nullptr;
   metrics::Registry* registry = nullptr;
-  const rpc::Guard* guard = nullptr;  // null: everybody may call everything
+  const rpc::Guard* guard = nullptr;  // null: every caller may make every call
   OpenWatches* watches = nullptr;
-  AuditLog* audit = nullptr;                // null: none is kept
+  AuditLog* audit = nullptr;                // null: no audit log
   StorageGrants* storage_grants = nullptr;  // null: islands use their own keys
 };
 
 // A call's method, without its service: "CancelJob".
 struct CallName {
-  // One that changes nothing.
+  // A call that changes nothing.
   CallName(const char* method) : method(method) {}
-  // One that changes `resource`, which the audit log names.
+  // A call that changes `resource`, which the audit log names.
   CallName(const char* method, std::string resource) : method(method), resource(std::move(resource)) {}
 
   std::string method;
   std::optional<std::string> resource;
 };
 
-// Times one call, counts it when it ends, with its code, and writes it to the audit log where it changes something or
-// is refused; at a bounded rate (AuditLog::WriteRefused) where nothing has changed.
+// Times one call. When the call ends, counts it with its code and writes it to the audit log if it changes something or
+// is rejected; calls that changed nothing are written at a bounded rate (AuditLog::WriteRefused).
 class CallTimer {
  public:
-  // Reads of `call` who makes it; keeps no reference to it.
+  // Reads the caller from `call`; keeps no reference to it.
   CallTimer(const ServiceContext& context, const grpc::CallbackServerContext& call, CallName name);
-  // What is changed, where it is known only in the course of the call.
+  // Names the resource that the call changes, if it is known only during the call.
   void Changes(std::string resource) { name_.resource = std::move(resource); }
-  // What has changed, even where the call ends with an error: of others such an error says that nothing did.
+  // Names a resource that has changed, even if the call ends with an error. Without it an error means no change.
   void Changed(std::string resource) {
     Changes(std::move(resource));
     changed_ = true;
   }
-  // Before the caller is answered.
+  // Must be called before the caller is answered.
   void End(const absl::Status& status) const;
 
  private:
@@ -76,10 +76,10 @@ class CallTimer {
   const absl::Duration start_;
 };
 
-// UNAVAILABLE (COORDINATOR_BUSY): the queue is full or the coordinator is stopping.
+// Returns UNAVAILABLE (COORDINATOR_BUSY): the queue is full or the coordinator is stopping.
 absl::Status Busy();
 
-// Returns the key that a repeated call must have, and with it what its caller may do. Errors as of CallerOf.
+// Returns the key that a repeated call must have, with its caller's permissions. Errors as of CallerOf.
 absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
                               std::string_view method, const std::string& request_id,
                               const google::protobuf::Message& request);
@@ -89,7 +89,7 @@ absl::StatusOr<CallKey> KeyOf(const ServiceContext& context, const grpc::Callbac
   return KeyOf(context, call, method, request.request_id(), request);
 }
 
-// Fills in the response that `bytes` are of. DATA_LOSS (STORE_CORRUPT) for other bytes.
+// Parses the encoded response in `bytes`. DATA_LOSS (STORE_CORRUPT) for other bytes.
 absl::Status Decode(const absl::StatusOr<std::string>& bytes, google::protobuf::Message* response);
 
 // Runs `body` on the core's thread and finishes the call with its status. The request and response that it captures
@@ -97,7 +97,7 @@ absl::Status Decode(const absl::StatusOr<std::string>& bytes, google::protobuf::
 grpc::ServerUnaryReactor* Serve(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
                                 std::function<absl::Status(Core&)> body);
 
-// Serve for a call that changes something and that its caller may repeat by its request_id: `body` returns the encoded
+// Serves a call that changes something and that its caller may repeat by its request_id. `body` returns the encoded
 // response.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ServeChange(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
@@ -110,23 +110,23 @@ grpc::ServerUnaryReactor* ServeChange(const ServiceContext& context, grpc::Callb
                });
 }
 
-// Who calls; errors as in rpc::Guard::Who.
+// Returns the caller; errors as in rpc::Guard::Who.
 absl::StatusOr<rpc::Principal> CallerOf(const ServiceContext& context, const grpc::CallbackServerContext& call);
 
-// Its name; empty where its credential is no good any more.
+// Returns the caller's name; empty if its credential is no longer valid.
 std::string SubjectOf(const ServiceContext& context, const grpc::CallbackServerContext& call);
 
-// OK where the caller may act for the island that holds the token's attempt, before its secret is looked at:
-// PERMISSION_DENIED (ISLAND_NOT_YOURS) tells nothing of it. On the core's thread.
+// Returns OK if the caller may act for the island that holds the token's attempt. Must run before the secret is
+// checked: PERMISSION_DENIED (ISLAND_NOT_YOURS) reveals nothing about it. Runs on the core's thread.
 absl::Status CheckHolder(Core& core, const absl::StatusOr<rpc::Principal>& caller, const spec::LeaseToken& token);
 
-// Serve for a call that names an attempt: `body` runs only where the caller may act for the island that holds it.
-// Whatever changes an attempt goes through here.
+// Serves a call that names an attempt: `body` runs only if the caller may act for the island that holds it. Every call
+// that changes an attempt must use this function.
 grpc::ServerUnaryReactor* ServeAttempt(const ServiceContext& context, grpc::CallbackServerContext* call, CallName name,
                                        spec::LeaseToken token,
                                        std::function<absl::Status(Core&, const spec::LeaseToken&)> body);
 
-// OK where the caller may act for the island; PERMISSION_DENIED (ISLAND_NOT_YOURS).
+// Returns OK if the caller may act for the island; otherwise PERMISSION_DENIED (ISLAND_NOT_YOURS).
 absl::Status CheckIsland(const ServiceContext& context, const grpc::CallbackServerContext& call,
                          const std::string& island_id);
 

@@ -1,4 +1,4 @@
-// What callers may do with the islands and expert servers of others, and how much they may leave behind.
+// Limits on callers: access to other callers' islands and expert servers, and the state that they may leave behind.
 #include <fstream>
 #include <functional>
 #include <future>

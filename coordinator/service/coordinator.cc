@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kWaitingReads = 64;
 // A job's spec is the largest of what is sent here.
 constexpr int kMaxRequestBytes = 4 << 20;
-// Of connections and messages under way, together.
+// The total for all connections and their pending messages.
 constexpr int64_t kMaxConnectionBytes = int64_t{512} << 20;
 
 std::string RandomBytes(size_t size) {
@@ -40,7 +40,7 @@ std::string RandomBytes(size_t size) {
   return bytes;
 }
 
-// What the core has in memory may differ from the store: only a process that loads it anew may answer anything.
+// The core's memory may differ from the store, so only a process that loads the store anew may answer calls.
 [[noreturn]] void EndProcess(const absl::Status& why) {
   spdlog::critical("{}; this process ends", why.ToString());
   spdlog::default_logger()->flush();
@@ -243,7 +243,7 @@ absl::Status Coordinator::Serve(const CoordinatorOptions& options, Clock* clock)
                      {atlpb::serving::v1::ServingService::service_full_name(), serving_service_.get()}};
   ATOLL_ASSIGN_OR_RETURN(server_, rpc::Server::Start(server));
   CollectorOptions collector = options.collector;
-  // What it grants and publishes from now on, the other one does not know.
+  // This store does not have the other coordinator's new grants and publications.
   collector.superseded = options.on_store_lost;
   collector_ = std::make_unique<Collector>(
       blobs_.get(), clock, [this](const std::function<void(Core&)>& function) { return WithCore(function); },

@@ -36,52 +36,52 @@ struct CoordinatorOptions {
   std::string listen = "127.0.0.1:0";
   // Empty: no metrics over HTTP.
   std::string metrics_listen;
-  // Metrics in the clear and for everybody, wherever it listens.
+  // Serves metrics in plain text to every client, wherever it listens.
   bool metrics_open = false;
-  // Null: in the clear, for everybody.
+  // Null: plain text, without authentication.
   std::shared_ptr<const rpc::Security> security;
   // An SQLite file, or postgres://…
   std::string store;
-  // How long a PostgreSQL store is kept for a coordinator that does not answer.
+  // How long the lease of a PostgreSQL store outlives a coordinator that does not answer.
   absl::Duration store_lease = absl::Seconds(10);
   std::string blob_store;
-  // The store is a restored copy, also where the file does not say so: take a higher epoch and hold collection.
+  // The store is a restored copy, even if the file does not say so: take a higher epoch and hold collection.
   bool restored = false;
-  // After a restore: have whole checkpoints taken back before serving (adoption.h), which releases collection.
+  // After a restore: adopt intact checkpoints before serving (adoption.h), which releases collection.
   bool adopt = false;
   leases::LeaseOptions lease;
   CollectorOptions collector;
   absl::Duration watch_interval = absl::Milliseconds(100);
   // Empty: no audit log.
   std::string audit_log;
-  // Its limit is kept below the lease, and its blob_root is that of `blob_store`.
+  // Start keeps its limit below the lease, and sets its blob_root to that of `blob_store`.
   StorageGrantOptions storage_grants;
-  int32_t expert_replicas = 2;  // servers that each expert lies on, hot ones on more
-  // Called when this process may not go on with the store: nobody can say whether its last transaction is durable, or
+  int32_t expert_replicas = 2;  // servers per expert; hot experts have more
+  // Called when this process may not continue with the store: the outcome of its last transaction is unknown, or
   // another coordinator has the store. Empty: the process ends at once with kExitStoreLost. For tests.
   std::function<void(const absl::Status& why)> on_store_lost;
-  // Called while another coordinator has the PostgreSQL store: once with the address at which this one listens as
-  // standby, then again and again to wait for `poll`; false gives up. Empty: does not wait. The second
-  // one is also asked, not to wait, while checkpoints are taken back.
+  // Called while another coordinator has the PostgreSQL store. on_standby gets, once, the address at which this one
+  // listens as standby. keep_waiting is then called repeatedly and waits for `poll`; false gives up, and empty means
+  // not to wait. keep_waiting is also called, with no wait, while checkpoints are adopted.
   std::function<void(const std::string& address)> on_standby;
   std::function<bool(absl::Duration poll)> keep_waiting;
 };
 
 inline constexpr int kExitStoreLost = 3;
 
-// Whether keys may be granted here: INVALID_ARGUMENT where the blob store takes none (GRANTS_UNSUPPORTED), or they
-// would leave the machine in the clear (STORAGE_GRANT_NEEDS_TLS).
+// Checks whether keys may be granted: INVALID_ARGUMENT if the blob store takes none (GRANTS_UNSUPPORTED), or if they
+// would leave the machine in plain text (STORAGE_GRANT_NEEDS_TLS).
 absl::Status CheckStorageGrants(const CoordinatorOptions& options);
 
-// Whether the addresses can be served at: before anything is made.
+// Checks that this process may and can listen at the addresses, before anything is made.
 absl::Status CheckListen(const CoordinatorOptions& options);
 
 // Thread-safe.
 class Coordinator {
  public:
-  // Opens store and blob store, loads, listens, and serves. While another coordinator has a PostgreSQL store it waits,
-  // as Standby; UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up. Else errors as in SqliteStore, PgStore,
-  // BlobStore, EstablishEpoch and rpc::Server.
+  // Opens the store and the blob store, loads, listens, and serves. While another coordinator has a PostgreSQL store it
+  // waits, as Standby; UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up. Other errors as in SqliteStore,
+  // PgStore, BlobStore, EstablishEpoch and rpc::Server.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(CoordinatorOptions options, Clock* clock = Clock::Real());
   ~Coordinator();  // Stop without grace
 
@@ -92,14 +92,14 @@ class Coordinator {
   const metrics::Registry& registry() const { return *registry_; }
   Collector& collector() { return *collector_; }
 
-  // Runs a function with the core on its thread and waits for it; false when it has stopped.
+  // Runs a function with the core on the core's thread and waits for it; false when the core has stopped.
   bool WithCore(const std::function<void(Core&)>& function);
 
-  // After the audit log's file was moved away. Errors of AuditLog::Reopen.
+  // Call after the audit log's file was moved. Errors of AuditLog::Reopen.
   absl::Status ReopenAuditLog();
 
-  // Health turns NOT_SERVING, waiting claims and watches end with UNAVAILABLE, running calls get `grace`. Safe to call
-  // twice.
+  // Sets health to NOT_SERVING, ends waiting claims and watches with UNAVAILABLE, and gives running calls `grace`. Safe
+  // to call twice.
   void Stop(absl::Duration grace);
 
  private:

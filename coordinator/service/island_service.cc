@@ -18,15 +18,15 @@ namespace {
 
 namespace pb = atlpb::island::v1;
 
-// Nobody's step takes longer than a day; what is no time is taken as none.
+// No step takes longer than a day. Values that are not a valid time count as not reported.
 absl::Duration StepTimeOf(const pb::HeartbeatRequest& request) {
   const double seconds = request.step_seconds();
   return seconds > 0 && seconds < 86'400 ? absl::Seconds(seconds) : absl::ZeroDuration();
 }
 
-// An island holds one task. Each lease that is none of today's is looked up in the store, while all others wait.
+// An island holds one task. Each lease that is not active requires a store lookup, while all others wait.
 constexpr int kMaxLeases = 64;
-// Of a claim, together: it may wait for a minute.
+// The limit for all URIs of a claim, which may wait in memory for a minute.
 constexpr size_t kMaxCachedUriBytes = size_t{64} << 10;
 
 absl::Status CheckLeases(const pb::HeartbeatRequest& request) {
@@ -44,7 +44,7 @@ absl::Status CheckCachedUris(const pb::ClaimTaskRequest& request) {
                     fmt::format("expected at most {} bytes, found {}", kMaxCachedUriBytes, bytes));
 }
 
-// Of who registers an island.
+// Returns the island quota of the caller that registers an island.
 IslandQuota IslandQuotaOf(const ServiceContext& context, const grpc::CallbackServerContext& call) {
   const absl::StatusOr<rpc::Principal> caller = CallerOf(context, call);
   if (!caller.ok()) return {};  // and it is refused
@@ -123,7 +123,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
 
   void OnCancel() override {
     const auto self = shared_from_this();
-    // Of a claim that was answered, or refused, nothing waits.
+    // A claim that was answered or rejected has no waiting entry in the core.
     if (!FinishOnce(absl::CancelledError("the caller went away"))) return;
     context_.core_thread->PostEnd([self] { self->context_.core->CancelClaim(self->ticket_); });
   }

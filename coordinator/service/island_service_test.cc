@@ -205,7 +205,7 @@ TEST_F(IslandServiceTest, ASecretOutlivesRestartsUntilTheTaskIsClaimedAgain) {
   coordinator_.reset();
   StartCoordinator();
   EXPECT_TRUE(Commit(first->grant(), 10).ok()) << "an island goes on with what it has";
-  // Whoever claims did not get the first answer, or forgot it.
+  // An island that claims again did not get the first answer, or forgot it.
   const auto again = Claim("a");
   ASSERT_TRUE(again.ok() && again->has_grant()) << again.status();
   EXPECT_EQ(again->grant().token().task_id(), first->grant().token().task_id());

@@ -1,4 +1,4 @@
-// Whose jobs and models a caller may change, and how many jobs it may have.
+// Ownership: the jobs and models that a caller may change, and the limit on its jobs.
 #include <filesystem>
 #include <fstream>
 

@@ -37,15 +37,15 @@ std::string EncodeJobAs(const JobView& view) {
   return response.SerializeAsString();
 }
 
-// What the blob store has to say of a job: its dataset, and the hashes of the files that it names, which are filled in.
-// What cannot work whatever the dataset is said first, without reading it; large files are read last.
+// Reads a job's inputs from the blob store: its dataset, and the files that it names, whose hashes it fills in. Rejects
+// a spec that no dataset can make valid before it reads; reads large files last.
 absl::StatusOr<DatasetInfo> LookUpInputs(storage::BlobStore& blobs, const std::function<bool()>& go_on,
                                          spec::JobSpec* spec) {
   ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, nullptr));
   ATOLL_ASSIGN_OR_RETURN(DatasetInfo dataset, LookUpDataset(blobs, spec->dataset));
   ATOLL_RETURN_IF_ERROR(spec::Validate(*spec, &dataset.facts));
   ATOLL_RETURN_IF_ERROR(FillFileHashes(blobs, go_on, spec));
-  // One that is too large to be read again would keep the coordinator from its next start.
+  // A spec that is too large to be read again would prevent the coordinator's next start.
   ATOLL_RETURN_IF_ERROR(spec::ParseStoredJobSpec(spec::ToJson(*spec), "the spec, as JSON").status());
   return dataset;
 }

@@ -258,7 +258,7 @@ TEST_F(JobServiceTest, PagesEndAndBadTokensAreRefused) {
 
 TEST_F(JobServiceTest, LargeSpecsFillPagesAndThoseThatCouldNotBeReadAgainAreRefused) {
   atlpb::job::v1::SubmitJobRequest large = SubmitRequest();
-  // Of features that need none: nobody looks at it.
+  // These features need no column, so the coordinator does not check it.
   std::string& column = *large.mutable_spec()->mutable_features()->mutable_column();
   column = std::string(2 << 20, 'x');
   const absl::Status refused = Submit(large).status();

@@ -1,4 +1,4 @@
-// Jobs, models and islands between the coordinator's structs and proto; what common/wire does not know.
+// Conversion of jobs, models and islands between the coordinator's structs and proto; common/wire has the shared types.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ atlpb::job::v1::Rollback RollbackToProto(const jobs::Rollback& rollback);
 atlpb::model::v1::Model ModelToProto(const store::Model& model);
 leases::Capabilities CapabilitiesFromProto(const atlpb::island::v1::Capabilities& proto);
 
-// 0 gives the default (50), more than 1000 gives 1000; negative is INVALID_ARGUMENT (INVALID_PAGE_SIZE).
+// Returns 50 for 0 and 1000 for more than 1000; INVALID_ARGUMENT (INVALID_PAGE_SIZE) for a negative size.
 absl::StatusOr<int32_t> PageSize(int32_t requested);
 
-// SHA-256 of the request without its request_id: what a repeated call must equal.
+// Returns the SHA-256 of the request without its request_id, which a repeated call must equal.
 std::string PayloadHash(const google::protobuf::Message& request);
 
 }  // namespace atl::coordinator

@@ -1,4 +1,4 @@
-// How many watches each caller has open.
+// Counts the open watches of each caller.
 #pragma once
 
 #include <map>

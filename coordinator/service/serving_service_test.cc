@@ -107,7 +107,7 @@ class ServingServiceTest : public testing::Test {
     }
     return true;
   }
-  // What the coordinator decided, of servers by id.
+  // The coordinator's assignment for the server `id`.
   Names AssignedTo(const std::string& id) const {
     Names names;
     for (const pb::ExpertServer& server : seen_.servers()) {
@@ -348,7 +348,7 @@ TEST_F(ServingServiceTest, RoutersSeeWhatServersSay) {
   EXPECT_EQ(server.hosting().networks(0).state(), HostedNetwork::STATE_READY);
   EXPECT_EQ(server.hosting().networks(0).bytes(), 10);
   EXPECT_EQ(ErrorReason(rpc::FromProto(server.hosting().networks(1).error())), "HASH_MISMATCH");
-  // One that leaves is gone at once, and its last heartbeat on its way changes nothing.
+  // A leaving server is removed at once, and its last heartbeat in flight changes nothing.
   pb::HeartbeatRequest leaving = RequestOf("a", {}, 100);
   leaving.set_leaving(true);
   ASSERT_TRUE(Beat(leaving).ok());

@@ -1,5 +1,5 @@
-// A coordinator that waits for its store: it listens, says by health that it does not serve, and refuses every call
-// with UNAVAILABLE (COORDINATOR_STANDBY), so that callers go to the active one and notice when this one takes over.
+// A coordinator that waits for its store. It listens, reports NOT_SERVING in health checks, and rejects every call with
+// UNAVAILABLE (COORDINATOR_STANDBY), so that callers use the active one and notice when this one takes over.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace atl::coordinator {
 
 class Standby {
  public:
-  // Listens as `server` says; its services are ignored. Metrics at `metrics_listen`, with /healthz "not ready"; none
-  // where it is empty. `refresh` and errors as of metrics::Exposer; errors as rpc::Server.
+  // Listens as `server` says; its services are ignored. Serves metrics at `metrics_listen`, with /healthz "not ready";
+  // empty: no metrics. `refresh` and errors as of metrics::Exposer; errors as rpc::Server.
   static absl::StatusOr<std::unique_ptr<Standby>> Start(rpc::ServerOptions server, const std::string& metrics_listen,
                                                         const metrics::Registry* registry,
                                                         http::HttpSecurity metrics_security = {},
@@ -36,8 +36,8 @@ class Standby {
   std::unique_ptr<metrics::Exposer> exposer_;
 };
 
-// Who listens at `listen`, for the lease of the store. Two processes that live at the same time never have the same
-// name: it says which machine, which network of it, and which port.
+// Returns the name under which a coordinator that listens at `listen` holds the store's lease. It contains the machine,
+// its network and the port, so two live processes never have the same name.
 std::string HolderName(const std::string& listen);
 
 }  // namespace atl::coordinator

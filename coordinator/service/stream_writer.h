@@ -1,5 +1,5 @@
-// A server stream that always sends the newest state: what changes while a write is under way replaces what waited, so
-// that a slow reader costs one message of memory.
+// A server stream that always sends the newest state: a change during a write replaces the waiting message, so that a
+// slow reader costs one message of memory.
 #pragma once
 
 #include <functional>
@@ -15,13 +15,13 @@
 
 namespace atl::coordinator {
 
-// Thread-safe. Keeps itself alive until gRPC is done with it; others hold it by shared_ptr. Key tells apart messages
-// that must not replace each other (models of one stream).
+// Thread-safe. Keeps itself alive until gRPC releases it; others hold it by shared_ptr. Key distinguishes messages that
+// must not replace each other (models of one stream).
 template <typename Message>
 class StreamWriter : public grpc::ServerWriteReactor<Message>,
                      public std::enable_shared_from_this<StreamWriter<Message>> {
  public:
-  // `ended` runs once, on a gRPC thread, after the last message, with how the stream ended; it must not block.
+  // `ended` runs once, on a gRPC thread, after the last message, with the stream's final status; it must not block.
   static std::shared_ptr<StreamWriter> Create(std::function<void(grpc::Status)> ended) {
     auto writer = std::shared_ptr<StreamWriter>(new StreamWriter(std::move(ended)));
     writer->self_ = writer;
@@ -35,7 +35,7 @@ class StreamWriter : public grpc::ServerWriteReactor<Message>,
     Advance();
   }
 
-  // Ends the stream once what waits has been sent.
+  // Ends the stream after the waiting messages have been sent.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mutex_);
     if (finish_ || finished_) return;

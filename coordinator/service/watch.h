@@ -1,4 +1,4 @@
-// Opens the streams of watches, each counted as its caller's.
+// Opens the streams of watches, and counts each for its caller.
 #pragma once
 
 #include <atomic>
@@ -14,15 +14,15 @@
 
 namespace atl::coordinator {
 
-// As whom watches are counted: many routers may share a credential, but hardly a machine.
+// The name under which watches are counted: many routers may share a credential, but rarely a machine.
 inline std::string WatcherOf(const ServiceContext& context, const grpc::CallbackServerContext& call) {
   const std::string peer = call.peer();
   return SubjectOf(context, call) + " at " + peer.substr(0, peer.rfind(':'));
 }
 
-// Serves a watch, timed. Where the caller has too many it ends by itself with that error. `begin` makes the watch,
-// which sends by the writer, and returns its ticket; `end` gets that once the stream is over. Both run on the core's
-// thread, `end` not without `begin`.
+// Serves a watch and times it. If the caller has too many, the stream ends with that error. `begin` makes the watch,
+// which sends through the writer, and returns its ticket; `end` gets the ticket once the stream is over. Both run on
+// the core's thread, `end` only after `begin`.
 template <typename Message>
 grpc::ServerWriteReactor<Message>* ServeWatch(
     const ServiceContext& context, grpc::CallbackServerContext* call, const char* method,
@@ -45,7 +45,7 @@ grpc::ServerWriteReactor<Message>* ServeWatch(
     writer->End(rpc::ToGrpc(opened));
     return writer.get();
   }
-  // Said before it is: once it runs the stream may end.
+  // Set before the post: once `begin` runs, the stream may end.
   begun->posted = true;
   if (!context.core_thread->Post([begun, writer, begin = std::move(begin)] { begun->ticket = begin(writer); })) {
     begun->posted = false;

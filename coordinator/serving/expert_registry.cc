@@ -146,7 +146,7 @@ void ExpertRegistry::NoteFailures(const serving::ExpertServer& server) {
     const std::pair key{server.server_id, hosted.network};
     if (hosted.state == serving::NetworkState::kReady) noted -= static_cast<ptrdiff_t>(failures_.erase(key));
     if (hosted.state != serving::NetworkState::kFailed) continue;
-    // What is wanted is not known before the first decision.
+    // Before the first decision the wanted networks are unknown.
     if (!uris_.empty() && !uris_.contains(hosted.network.digest)) continue;
     const auto known = failures_.find(key);
     if (known == failures_.end() && noted >= kMostFailures) continue;

@@ -1,8 +1,9 @@
-// The coordinator's registry of expert servers: takes heartbeats and routers' reports, decides with coordinator/serving
-// which server hosts what, and tells servers, routers and operators. Knows neither proto nor gRPC.
+// The coordinator's registry of expert servers. It takes heartbeats and routers' reports, decides with
+// coordinator/serving which server hosts which networks, and informs servers, routers and operators. Knows neither
+// proto nor gRPC.
 //
-// Volatile: a restart forgets all of it. Until servers and routers had time to tell it anew, nothing is decided, so
-// that no server loads or drops anything because of a restart.
+// Volatile: a restart loses all of it. Nothing is decided until servers and routers had time to report again, so that
+// no server loads or drops anything because of a restart.
 //
 // Not thread-safe: owned by the core's executor, or by a test. Nothing blocks.
 #pragma once
@@ -30,7 +31,7 @@
 namespace atl::coordinator {
 
 struct ExpertRegistryOptions {
-  int32_t replicas = 2;  // servers that each network lies on, hot ones on more
+  int32_t replicas = 2;  // servers per network; hot networks have more
   // Least time between two decisions, and between two messages of one watch.
   absl::Duration watch_interval = absl::Milliseconds(100);
 };
@@ -56,11 +57,11 @@ struct AssignedNetwork {
 struct ServerHeartbeatAnswer {
   std::vector<AssignedNetwork> assigned;
   absl::Duration interval;
-  // Nothing is decided yet for this server: it keeps what it hosts.
+  // The registry has not decided for this server yet: it keeps its networks.
   bool undecided = false;
 };
 
-// All that there is to tell.
+// The whole state that watches send.
 struct ServersView {
   std::vector<serving::ExpertServer> servers;  // by id
   serving::HostingPlan plan;
@@ -69,32 +70,32 @@ struct ServersView {
 class ExpertRegistry {
  public:
   using WeightsCallback = std::function<void(absl::StatusOr<serving::VersionWeights>)>;
-  // Begins to read a version's weights from its folder's index and returns at once. `done` is called later by the
-  // owner; false when it never will be.
+  // Begins to read a version's weights from its folder's index and returns at once. The owner calls `done` later.
+  // Returns false if `done` will never be called.
   using ReadWeights = std::function<bool(const std::string& uri, const std::string& digest, WeightsCallback done)>;
   // Called inside Tick and EndWatches; must not call back. `last`: no further call follows.
   using WatchCallback = std::function<void(const absl::StatusOr<std::shared_ptr<const ServersView>>&, bool last)>;
 
-  // `settles`: models were published before, so there may be servers. `clock` and `metrics` must outlive it.
+  // `settles`: models were published before, so there may be servers. `clock` and `metrics` must outlive the registry.
   ExpertRegistry(ExpertRegistryOptions options, bool settles, Clock* clock, ExpertRegistryMetrics* metrics,
                  ReadWeights read_weights);
 
-  // A model as it is from now on.
+  // Takes the current state of a model.
   void TakeModel(const store::Model& model);
 
-  // As ExpertServers::TakeHeartbeat, and what the server is to host from now on.
+  // Errors as of ExpertServers::TakeHeartbeat. Returns the networks that the server must host from now on.
   absl::StatusOr<ServerHeartbeatAnswer> Heartbeat(const serving::ExpertServer& server, int64_t sequence, bool leaving);
-  // As RouterReports::Take; returns when the next report is expected.
+  // Errors as of RouterReports::Take. Returns when the next report is expected.
   absl::StatusOr<absl::Duration> ReportRouting(const serving::RoutingReport& report);
 
-  // Sends what is there at the next Tick, and then whatever changes. Returns a ticket for CancelWatch.
+  // Sends the current state at the next Tick, and then every change. Returns a ticket for CancelWatch.
   int64_t WatchServers(WatchCallback send);
   void CancelWatch(int64_t ticket);
   // Ends every watch with UNAVAILABLE (COORDINATOR_STOPPING).
   void EndWatches();
 
-  // Forgets who is silent, decides, sends. To be called when NextWake (on the clock's monotonic time) is reached and
-  // after other calls; calling it early is harmless.
+  // Forgets silent servers and routers, decides, sends. The owner must call it when NextWake (on the clock's monotonic
+  // time) is reached and after other calls; an earlier call is harmless.
   void Tick();
   absl::Duration NextWake() const;
 
@@ -111,7 +112,7 @@ class ExpertRegistry {
   void ForgetTheSilent(absl::Duration now);
   void TakeHeat(absl::Duration now);
 
-  // Decides anew when something changed, or time did it, and the last decision is an interval ago.
+  // Decides again if something changed or enough time passed, and the last decision is an interval ago.
   void Refresh();
   absl::Duration NextRefresh() const { return news_ ? not_before_ : std::max(look_again_, not_before_); }
   serving::VersionFacts GatherVersionFacts(absl::Duration now);
@@ -129,7 +130,7 @@ class ExpertRegistry {
   std::map<std::string, serving::PublishedModel> models_;
   serving::ExpertServers servers_;
   serving::RouterReports routers_;
-  // False until the first server comes, and after the last one left in order: then nothing lacks.
+  // False until the first server comes, and after the last one left in order: then no network counts as lacking.
   bool expects_servers_ = false;
   std::map<std::pair<std::string, NetworkId>, absl::Duration> failures_;  // until when they are remembered
   std::map<std::string, Weights> weights_;                                // by digest, of wanted versions

@@ -346,7 +346,7 @@ TEST_F(ExpertRegistryTest, ManyChangesAtOnceAreOneDecision) {
   Read();
   Pass(interval_);
   EXPECT_EQ(Beat("a"), (Experts{"v1/0", "v1/1"}));
-  // Of two that come at the same time one is asked to come again soon, and keeps what it has until then.
+  // When two servers come at the same time, the second must retry soon and keeps its networks until then.
   Pass(interval_);
   EXPECT_EQ(Beat("b"), (Experts{"v1/0", "v1/1"}));
   const auto c = experts_->Heartbeat({.server_id = "c", .incarnation = "i", .address = "c:1"}, 1, /*leaving=*/false);

@@ -29,7 +29,7 @@ TEST(ExpertServers, NewsAreWhatRoutersSee) {
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, hosting, 3));
   hosting.networks[0].state = NetworkState::kReady;
   EXPECT_TRUE(*servers.TakeHeartbeat(kNow, hosting, 4));
-  // One that was overtaken on its way.
+  // A heartbeat that a newer one overtook.
   EXPECT_FALSE(*servers.TakeHeartbeat(kNow, Server("a"), 3));
   EXPECT_EQ(servers.servers()[0]->networks.size(), 1u);
 }

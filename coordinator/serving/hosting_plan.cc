@@ -82,7 +82,7 @@ class Planning {
         bytes = hosted->second;
       }
       if (!bytes.has_value()) {
-        // What is being read is no news yet.
+        // Weights that are still being read are not reported yet.
         if (weights == facts_.weights.end() || known) continue;
         Shortage& shortage = unknown_[{version.model, version.version.version}];
         shortage.networks.push_back(expert);

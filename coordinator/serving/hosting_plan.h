@@ -1,4 +1,4 @@
-// What every expert server is to host, from the versions that are wanted, and what is missing for it. Pure.
+// Plans the networks of every expert server from the wanted versions, and reports the shortages. Pure.
 #pragma once
 
 #include <cstdint>
@@ -23,24 +23,24 @@ using VersionWeights = std::map<int32_t, int64_t>;
 
 struct HostingFacts {
   std::vector<WantedVersion> versions;
-  // By digest of the version; absent: being read. Networks of a version whose weights are not known stay where they
-  // lie.
+  // By digest of the version; absent: being read. Networks of a version with unknown weights stay on their servers.
   std::map<std::string, absl::StatusOr<VersionWeights>> weights;
   std::vector<const ExpertServer*> servers;
-  // What servers could not load lately, by server_id.
+  // Networks that servers recently failed to load, by server_id.
   std::set<std::pair<std::string, NetworkId>> failing;
-  // Image-steps by expert, asked lately.
+  // Recent requests per expert, in image-steps.
   std::map<VersionName, std::vector<int64_t>> chosen;
-  // Routers evaluate router networks themselves unless one says otherwise: they are small, and asked at every step.
+  // Routers evaluate router networks themselves, unless a router reports otherwise: they are small, and evaluated at
+  // every step.
   bool router_networks = false;
 };
 
-// A version of which a wanted network is to lie on no server.
+// A version with a wanted network that fits on no server.
 struct Shortage {
   std::vector<int32_t> networks;
-  int64_t needed_bytes = 0;   // of all its networks, each once; 0: not known
-  int64_t lacking_bytes = 0;  // of those that found no room
-  // RESOURCE_EXHAUSTED (EXPERT_SERVERS_FULL), UNAVAILABLE (NO_EXPERT_SERVER), or why its weights are not known.
+  int64_t needed_bytes = 0;   // of all its networks, each once; 0: unknown
+  int64_t lacking_bytes = 0;  // of those that do not fit
+  // RESOURCE_EXHAUSTED (EXPERT_SERVERS_FULL), UNAVAILABLE (NO_EXPERT_SERVER), or the error of reading its weights.
   absl::Status error;
   bool operator==(const Shortage&) const = default;
 };
@@ -53,7 +53,7 @@ struct HostingPlan {
   bool operator==(const HostingPlan&) const = default;
 };
 
-// Each network is to lie on `replicas` servers, hot ones on more.
+// Assigns each network to `replicas` servers, hot ones to more.
 HostingPlan PlanHosting(const HostingFacts& facts, int32_t replicas);
 
 // Whether every expert of the version is ready on some server.

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxReportName = 256;
 constexpr size_t kMaxUses = 1000;
 constexpr size_t kMaxExperts = 10'000;
-// Of one expert: the sum over kMaxExperts does not overflow.
+// The limit per expert: the sum over kMaxExperts does not overflow.
 constexpr double kMostChosen = 1e14;
 
 absl::Status Invalid(const std::string& field, const std::string& message) {

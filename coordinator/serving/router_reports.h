@@ -1,5 +1,5 @@
-// What routers say of the versions that they use and of the experts that they ask. Pure; `now` is monotonic time since
-// an arbitrary start.
+// Routers' reports on the versions that they use and the experts that they call. Pure; `now` is monotonic time since an
+// arbitrary start.
 #pragma once
 
 #include <cstdint>
@@ -34,35 +34,35 @@ struct RoutingReport {
 
 using VersionName = std::pair<std::string, std::string>;  // model, version
 
-// Between two reports of a router.
+// The time between two reports of a router.
 inline constexpr absl::Duration kReportInterval = absl::Seconds(2);
-// A router that is silent for so long is forgotten. Long: what it uses may be dropped then.
+// A router is forgotten after this silence. It is long, because the networks that the router uses may then be dropped.
 inline constexpr absl::Duration kRouterSilence = absl::Seconds(30);
 inline constexpr size_t kMaxRouters = 4096;
 
 // Not thread-safe.
 class RouterReports {
  public:
-  // Whether any router's versions, or how it uses them, changed. INVALID_ARGUMENT (INVALID_ROUTING_REPORT) names the
+  // Returns whether any router's versions, or their use, changed. INVALID_ARGUMENT (INVALID_ROUTING_REPORT) names the
   // field; RESOURCE_EXHAUSTED (TOO_MANY_ROUTERS).
   absl::StatusOr<bool> Take(absl::Duration now, const RoutingReport& report);
-  // Forgets the silent ones: their ids.
+  // Forgets silent routers and returns their ids.
   std::vector<std::string> Expire(absl::Duration now);
-  // When the next one would be forgotten; InfiniteDuration without routers.
+  // Returns when the next router would be forgotten; InfiniteDuration without routers.
   absl::Duration NextExpiry() const;
 
-  // Versions that some router serves, drains or has requests of: their networks must stay.
+  // Returns the versions that a router serves, drains or has requests for: their networks must stay.
   std::set<VersionName> InUse() const;
-  // Versions that some router keeps beside the serving one.
+  // Returns the versions that a router keeps beside the serving one.
   std::set<VersionName> Pinned() const;
   bool needs_router_networks() const;
-  // How often each expert was asked lately, in image-steps; empty where nothing is known.
+  // Returns how often each expert was recently chosen, in image-steps; empty if unknown.
   std::vector<int64_t> Chosen(absl::Duration now, const VersionName& version) const;
 
   size_t size() const { return routers_.size(); }
 
  private:
-  // What placement depends on.
+  // The part of a report on which placement depends.
   struct Use {
     bool in_use = false;
     bool pinned = false;

@@ -1,4 +1,4 @@
-// Which versions' networks expert servers are to host. Pure.
+// Decides for which versions expert servers must host the networks. Pure.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,12 @@ struct PublishedModel {
   bool operator==(const PublishedModel&) const = default;
 };
 
-// What routers and servers say of versions.
+// The reports of routers and servers on versions.
 struct VersionFacts {
   std::set<VersionName> in_use;  // by routers
   std::set<VersionName> pinned;
-  std::set<std::string> hosted;  // digests of which some server hosts or loads a network
-  // Models whose serving version has been ready on servers for long enough that routers would have said if they used
+  std::set<std::string> hosted;  // digests of versions with a network that a server hosts or loads
+  // Models whose serving version has been ready on servers for so long that routers would have reported the use of
   // another one.
   std::set<std::string> rolled;
 };
@@ -45,9 +45,9 @@ struct WantedVersion {
   VersionRole role = VersionRole::kStays;
 };
 
-// By model, newest version first. The serving version and pinned ones stay, whether or not a router is there. Others
-// are wanted while a router uses them; and, as long as no router says that it uses the serving version, while servers
-// host them and the serving version is not ready yet.
+// Returns the versions by model, newest first. The serving version and pinned versions stay, with or without a router.
+// Others are wanted while a router uses them. While no router reports the serving version, others are also wanted as
+// long as servers host them and the serving version is not ready yet.
 std::vector<WantedVersion> DecideWanted(std::span<const PublishedModel> models, const VersionFacts& facts);
 
 }  // namespace atl::serving

@@ -185,7 +185,7 @@ bool PgDatabase::Connected() const {
 }
 
 absl::Status PgDatabase::Open() {
-  // What the URI says comes later and counts.
+  // Parameters of the URI come later and override these.
   std::vector<std::pair<std::string, std::string>> parameters = {
       {"fallback_application_name", "atoll-coordinator"},
       {"client_encoding", "UTF8"},
@@ -220,7 +220,7 @@ absl::Status PgDatabase::Open() {
   PQsetNoticeProcessor(
       connection_, [](void*, const char*) {}, nullptr);
   absl::Status status = CheckServer();
-  // Nothing is asked of a server that did not pass: whoever asks next connects, and checks, again.
+  // A server that failed the check gets no statements: the next call connects and checks again.
   if (!status.ok()) PQfinish(std::exchange(connection_, nullptr));
   return WithContext(status, fmt::format("store {}", target_.name));
 }
@@ -293,7 +293,7 @@ absl::Status PgDatabase::CheckServer() {
                       "for this database or role",
                       setting, value));
     }
-    // What a session has set itself outlives that the server reads its configuration again; fsync is the server's.
+    // A session's setting survives a server reload. `fsync` is a server setting, so it cannot be set here.
     if (std::string_view(setting) == "fsync") continue;
     ATOLL_RETURN_IF_ERROR(AskText(fmt::format("SET {} = {}", setting, value)).status());
   }

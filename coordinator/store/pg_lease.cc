@@ -12,7 +12,7 @@ namespace {
 
 // Microseconds of the server's clock.
 constexpr std::string_view kServerNow = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
-// Of the advisory lock under which the row is made: any number, the same in every coordinator.
+// The advisory lock under which the row is made: an arbitrary number, the same in every coordinator.
 constexpr int64_t kMakingLock = 0x41746f6c6c;
 
 absl::Status Superseded() {

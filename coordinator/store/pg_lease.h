@@ -1,8 +1,9 @@
-// Which of several coordinators has a PostgreSQL store: one row, one holder, a number that grows with every holder.
+// Decides which of several coordinators has a PostgreSQL store: one row, one holder, and a fencing number that grows
+// with every holder.
 //
-// The number fences: every transaction that writes reads the row, locked, and fails when the number is another one. So
-// who takes the row over waits for a transaction that is under way, and after that the old holder can write nothing,
-// however long it slept. Times are the server's, so that the clocks of coordinators do not matter.
+// Every transaction that writes reads the row, locked, and fails if the number has changed. So a coordinator that takes
+// the row over waits for a running transaction; after that the old holder can write nothing, however long it slept.
+// Times are the server's, so that the clocks of coordinators do not matter.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@
 namespace atl::store {
 
 struct LeaseState {
-  std::string holder;  // empty: it was let go of
+  std::string holder;  // empty: it was released
   bool expired = false;
   bool settled = true;  // the last holder has an epoch of its own or needed none
   std::string origin;   // of the database that the row was written in; empty at first
@@ -30,36 +31,36 @@ struct LeaseState {
 
 struct TakenLease {
   int64_t fencing = 0;
-  // The holder of before did not let go, or nobody has taken an epoch since one that did not.
+  // The previous holder did not release the lease, or no epoch was taken since such a holder.
   bool promoted = false;
-  // The database is a copy, or a server took over that may not know the newest transactions.
+  // The database is a copy, or the new server may lack the newest transactions.
   bool moved = false;
 };
 
-// Whether `holder` may take the lease now. It may take its own at once: a process of that name is gone.
+// Whether `holder` may take the lease now. It may take its own at once: the earlier process of that name has ended.
 bool MayTake(const LeaseState& state, const std::string& holder);
-// What taking it means.
+// Compares the lease before it is taken with the new holder and the database.
 TakenLease Judge(const LeaseState& state, const std::string& holder, const std::string& origin);
 
-// Makes the row where there is none.
+// Makes the row if it does not exist.
 absl::Status MakeLease(PgDatabase& database);
 absl::StatusOr<LeaseState> ReadLease(PgDatabase& database);
-// Unset while another has it.
+// Returns unset while another coordinator has the lease.
 absl::StatusOr<std::optional<TakenLease>> TakeLease(PgDatabase& database, const std::string& holder,
                                                     absl::Duration duration);
-// The query that PgDatabase::SetFence wants. Its lock keeps others from taking the lease, and lets it be renewed.
+// Returns the query for PgDatabase::SetFence. Its lock keeps others from taking the lease, and lets it be renewed.
 std::string FenceQuery(int64_t fencing);
-// Within a transaction: the holder has its epoch, and the row belongs to this database.
+// Call within a transaction: records that the holder has its epoch, and that the row belongs to this database.
 absl::Status SettleLease(PgDatabase& database);
-// Lets go, so that the next one need not wait.
+// Releases the lease, so that the next holder need not wait.
 absl::Status ReleaseLease(PgDatabase& database, int64_t fencing);
 
-// Renews the lease from a thread of its own, joined by the destructor.
+// Renews the lease on its own thread, which the destructor joins.
 class LeaseRenewal {
  public:
-  // Renews five times per `duration`. Calls `on_lost` once, on its thread, when another has the lease, or when it could
-  // not be renewed for as long as it lasts: UNAVAILABLE (STORE_UNREACHABLE). Of a server that does not answer it is
-  // known, and the destructor returns, only when the database gives it up.
+  // Renews five times per `duration`. Calls `on_lost` once, on its thread, when another coordinator has the lease, or
+  // with UNAVAILABLE (STORE_UNREACHABLE) when it could not be renewed for a whole `duration`. If a server does not
+  // answer, detection and the destructor wait until the database's timeout.
   LeaseRenewal(std::unique_ptr<PgDatabase> database, int64_t fencing, absl::Duration duration,
                std::function<void(const absl::Status&)> on_lost);
   ~LeaseRenewal();

@@ -13,24 +13,25 @@ namespace atl::store {
 struct PgStoreOptions {
   // postgres://…, as ParsePgUri.
   std::string uri;
-  // This coordinator's name. Another process may bear it only once this one is gone: it takes the lease at once.
+  // This coordinator's name. Another process may use it only after this one has ended: it takes the lease at once.
   std::string holder;
-  // How long the lease lives without its holder. Renewed five times as often.
+  // How long the lease lives without its holder. It is renewed five times as often.
   absl::Duration lease_duration = absl::Seconds(10);
-  // Called also when the lease could not be renewed in time.
+  // Also called when the lease could not be renewed in time.
   OnStoreLost on_lost;
-  // Called again and again while another has the lease (`holder`), or the server that was there is away or a replica
-  // (empty), and waits for a moment; false gives up. Empty: does not wait.
+  // Called repeatedly while another coordinator has the lease (`holder`), or while the earlier server is unreachable or
+  // a replica (empty); waits for a moment, and returns false to give up. Empty: does not wait.
   std::function<bool(const std::string& holder)> keep_waiting;
 };
 
 class PgStore : public Store {
  public:
-  // Connects, at once or not at all; waits for the lease, takes it and migrates. Whoever waits may see the server
-  // replaced by another; whoever has the lease may not. UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting gave up,
-  // FAILED_PRECONDITION (STORE_IN_USE) when there is none; else as PgDatabase::Connect, Store and Migrate.
+  // Connects without a retry; waits for the lease, takes it and migrates. While a coordinator waits, the server may be
+  // replaced by another; while it holds the lease, it may not. UNAVAILABLE (COORDINATOR_STOPPING) when keep_waiting
+  // gave up, FAILED_PRECONDITION (STORE_IN_USE) without keep_waiting; other errors as PgDatabase::Connect, Store and
+  // Migrate.
   static absl::StatusOr<std::unique_ptr<PgStore>> Open(PgStoreOptions options);
-  // Lets go of the lease, unless it was lost.
+  // Releases the lease, unless it was lost.
   ~PgStore() override;
 
   bool promoted() const override { return promoted_; }

@@ -1,6 +1,7 @@
-// The seam between the store's SQL, which is written once, and the databases that run it. Private to coordinator/store.
+// The interface between the store's SQL, which is written once, and the databases that run it. Private to
+// coordinator/store.
 //
-// SQL is what SQLite and PostgreSQL both take: '?' for parameters, ON CONFLICT, RETURNING, BIGINT in casts.
+// The SQL is the common subset of SQLite and PostgreSQL: '?' for parameters, ON CONFLICT, RETURNING, BIGINT in casts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace atl::store {
 
-// What a database does for one run of a statement. Columns are read by number, from 0.
+// One run of a statement in a database. Columns are read by number, from 0.
 class Cursor {
  public:
   virtual ~Cursor() = default;
@@ -24,7 +25,7 @@ class Cursor {
   virtual void BindText(std::string_view text) = 0;
   virtual void BindBlob(std::string_view bytes) = 0;
   virtual void BindNull() = 0;
-  // Whether there is a row.
+  // Returns whether there is a row.
   virtual absl::StatusOr<bool> Step() = 0;
   virtual bool IsNull(int column) = 0;
   virtual int64_t Int(int column) = 0;
@@ -32,7 +33,7 @@ class Cursor {
 };
 
 // One run of a prepared statement: bind in order, then Step or Run, then read columns in order. Belongs to its
-// Database, which must outlive it; resets itself. Two runs of the same SQL must not be alive at once.
+// Database, which must outlive it; resets itself. The same SQL must not have two runs at the same time.
 class Statement {
  public:
   explicit Statement(std::unique_ptr<Cursor> cursor) : cursor_(std::move(cursor)) {}
@@ -49,19 +50,19 @@ class Statement {
     cursor_->BindBlob(bytes);
     return *this;
   }
-  // Microseconds since the epoch; NULL for InfinitePast.
+  // Binds microseconds since the epoch; NULL for InfinitePast.
   Statement& Bind(absl::Time time) {
     if (time != absl::InfinitePast()) return Bind(absl::ToUnixMicros(time));
     cursor_->BindNull();
     return *this;
   }
 
-  // Whether there is a row. Errors of preparing and binding come here.
+  // Returns whether there is a row. Errors of preparing and binding appear here.
   absl::StatusOr<bool> Step() {
     read_ = 0;
     return cursor_->Step();
   }
-  // Runs a statement that answers no rows.
+  // Runs a statement that returns no rows.
   absl::Status Run() { return Step().status(); }
 
   int64_t Int() { return cursor_->Int(read_++); }
@@ -86,20 +87,20 @@ class Database {
   virtual Dialect dialect() const = 0;
   // Runs one or more statements without parameters.
   virtual absl::Status Execute(const std::string& sql) = 0;
-  // A cached prepared statement. `sql` is a literal: a bad one is a bug, and comes back as an error at Step.
+  // Returns a cached prepared statement. `sql` is a literal: a malformed one is a bug, and Step returns the error.
   virtual Statement Prepare(std::string_view sql) = 0;
-  // Rows changed by the last statement.
+  // The number of rows changed by the last statement.
   virtual int64_t changes() const = 0;
 
-  // A transaction that writes; nobody else's can begin until it ends.
+  // Begins a transaction that writes; no other writing transaction can begin until it ends.
   virtual absl::Status Begin() = 0;
   // UNAVAILABLE (STORE_OUTCOME_UNKNOWN) when the transaction may be durable or not. After any other error it is not.
   virtual absl::Status Commit() = 0;
-  // Ends a transaction, also one that the database has ended already.
+  // Ends a transaction, even if the database has already ended it.
   virtual void Rollback() = 0;
 };
 
-// Why a commit whose answer is missing cannot be answered either way.
+// Returns the error of a commit whose answer is missing, so that its outcome is unknown.
 absl::Status OutcomeUnknown(const absl::Status& error);
 
 }  // namespace atl::store

@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<spec::Artifact>> ReadArtifacts(Database& database, st
   return ReadRows(row.Bind(task_id), ReadArtifact);
 }
 
-// Of the tasks of the jobs that `selected` gives, by task; `job_id`, if given, takes the place of its question mark.
+// Reads rollbacks by task, for the jobs that the query `selected` returns; `job_id`, if given, binds its question mark.
 absl::StatusOr<std::map<std::string, std::vector<jobs::Rollback>>> ReadRollbacks(Database& database,
                                                                                  std::string_view selected,
                                                                                  std::string_view job_id = "") {

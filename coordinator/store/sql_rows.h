@@ -54,7 +54,8 @@ ModelVersionRow ReadModelVersion(Statement& row);
 ServingRow ReadServing(Statement& row);
 
 absl::StatusOr<std::vector<jobs::Task>> ReadTasks(Database& database, std::string_view job_id);
-// Oldest first, with their tasks. In three statements, however many there are: a start waits for it.
+// Returns the oldest first, with their tasks. Needs three statements for any number of jobs, because the start waits
+// for it.
 absl::StatusOr<std::vector<jobs::JobRecord>> ReadUnfinishedJobs(Database& database);
 absl::StatusOr<std::vector<CheckpointRow>> ReadCheckpoints(Database& database, std::string_view task_id);
 

@@ -1,8 +1,8 @@
-// Copies of a store: made while a coordinator runs on it, checked, and turned into a store again.
+// Copies of a store: made while a coordinator runs on it, checked, and restored to a store.
 //
-// A backup is a store in one file, marked as a copy from the past (Store::MarkRestored): whoever opens it takes a
-// higher epoch and holds collection. A plain copy of a running store's file lacks what lies in the log beside it, and
-// does not say what it is; it is no backup.
+// A backup is a store in one file, marked as a copy from the past (Store::MarkRestored): a coordinator that opens it
+// takes a higher epoch and holds collection. A plain copy of a running store's file is no backup: it lacks the data in
+// the log beside it, and has no mark.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct BackupFacts {
   int64_t bytes = 0;
 };
 
-// Copies the store between two of its transactions, checks every page and key of the copy, and puts it at
-// `backup_path`, synced: what was there before is replaced by a whole backup or not at all. Uses connections of its own
-// and may run in any process; writers are not held up. Blocks on the disks. Errors as in store.h, naming the file;
-// FAILED_PRECONDITION (STORE_CANNOT_OPEN) where there is no store.
+// Copies the store between two of its transactions, checks every page and key of the copy, and writes it to
+// `backup_path`, synced. An earlier file there is replaced by a complete backup or not at all. Uses its own
+// connections, may run in any process, and does not block writers. Blocks on the disks. Errors as in store.h, naming
+// the file; FAILED_PRECONDITION (STORE_CANNOT_OPEN) if there is no store.
 absl::StatusOr<BackupFacts> BackUpStore(const std::string& store_path, const std::string& backup_path);
 
-// Checks a backup and copies it to `store_path`, synced. FAILED_PRECONDITION: STORE_EXISTS where a store lies already,
-// which is left as it is; NOT_A_BACKUP for a store that BackUpStore did not make; STORE_TOO_NEW for one of a newer
-// build. DATA_LOSS (STORE_CORRUPT) for a damaged one. The backup itself is only read.
+// Checks a backup and copies it to `store_path`, synced. FAILED_PRECONDITION: STORE_EXISTS if a store exists there,
+// which is left unchanged; NOT_A_BACKUP for a store that BackUpStore did not make; STORE_TOO_NEW for a backup of a
+// newer build. DATA_LOSS (STORE_CORRUPT) for a damaged one. Only reads the backup.
 absl::StatusOr<BackupFacts> RestoreStore(const std::string& backup_path, const std::string& store_path);
 
 }  // namespace atl::store

@@ -21,7 +21,7 @@ enum class OpenMode : uint8_t { kCreate, kExisting, kReadOnly };
 
 class SqliteDatabase : public Database {
  public:
-  // kCreate makes the file when it is absent. Errors as in store.h.
+  // kCreate makes a missing file. Errors as in store.h.
   static absl::StatusOr<std::unique_ptr<SqliteDatabase>> Open(const std::string& path, absl::Duration busy_timeout,
                                                               OpenMode mode = OpenMode::kCreate);
   ~SqliteDatabase() override;
@@ -34,14 +34,14 @@ class SqliteDatabase : public Database {
   absl::Status Commit() override;
   void Rollback() override;
 
-  // Makes `target` equal to this database as it is at one moment, between two transactions. Other connections may
-  // write meanwhile; those that write to `target` are in error.
+  // Makes `target` equal to this database at one moment between two transactions. Other connections may write to this
+  // database meanwhile, but not to `target`.
   absl::Status CopyTo(SqliteDatabase& target);
 
  private:
   SqliteDatabase(std::string path, sqlite3* database) : path_(std::move(path)), database_(database) {}
 
-  // OK, or STORE_IO where SQLite has ended the transaction that is under way, as it does after some errors.
+  // Returns OK, or STORE_IO if SQLite has ended the running transaction, as it does after some errors.
   absl::Status CheckTransaction() const;
 
   const std::string path_;
@@ -50,7 +50,7 @@ class SqliteDatabase : public Database {
   std::unordered_map<std::string, sqlite3_stmt*> statements_;
 };
 
-// The error of a sqlite3 result code, as store.h names them.
+// Returns the error of a sqlite3 result code, as store.h names them.
 absl::Status SqliteError(int code, std::string_view doing, std::string_view message);
 
 }  // namespace atl::store

@@ -1,4 +1,4 @@
-// What opening says of a file that is in use, locked, read-only, corrupt, foreign or of a newer build.
+// The errors of opening a file that is in use, locked, read-only, corrupt, foreign or of a newer build.
 #include <sys/stat.h>
 #include <unistd.h>
 

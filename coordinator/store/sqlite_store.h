@@ -1,5 +1,5 @@
-// Store in one SQLite file (WAL where the file system has it, synchronous EXTRA). One process at a time: a lock file
-// beside it refuses a second.
+// Store in one SQLite file (WAL if the file system supports it, synchronous EXTRA). One process at a time: a lock file
+// beside it rejects a second.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ struct SqliteStoreOptions {
 
 class SqliteStore : public Store {
  public:
-  // Opens, checks and migrates the file, creating it and its folder when absent. FAILED_PRECONDITION (STORE_IN_USE)
-  // while another coordinator has it; else as Store and Migrate.
+  // Opens, checks and migrates the file; creates it and its folder if missing. FAILED_PRECONDITION (STORE_IN_USE) while
+  // another coordinator has it; other errors as Store and Migrate.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(SqliteStoreOptions options);
   ~SqliteStore() override;
 

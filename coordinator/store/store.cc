@@ -14,8 +14,8 @@
 namespace atl::store {
 namespace {
 
-// Of the specs on a page of jobs. A message takes at most four bytes for a letter of their JSON: the page is far
-// smaller than the largest message (common/rpc/channel.h), with specs of any size that a coordinator takes.
+// The limit on the specs of a page of jobs, in characters of their JSON. A message takes at most four bytes for each,
+// so a page is far smaller than the largest message (common/rpc/channel.h), whatever the sizes of accepted specs.
 constexpr int64_t kMaxPageLetters = int64_t{8} << 20;
 
 absl::StatusOr<std::string> Meta(Database& database, std::string_view key) {

@@ -1,7 +1,7 @@
 // The coordinator's durable state over any Database; sqlite_store.h and pg_store.h open one.
 //
-// Writes are transactions: everything in the body of Write happens or nothing, and is on disk once Write returned OK.
-// Islands' writes are fenced inside the transaction that they guard (CheckFence).
+// Writes are transactions: the body of Write takes effect completely or not at all, and is on disk once Write returned
+// OK. Islands' writes are fenced inside the transaction that they guard (CheckFence).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct AttemptRow {
   int64_t store_epoch = 0;
   std::string island_id;
   int64_t incarnation = 0;
-  std::string secret_sha256;  // leases::SecretHash; the secret itself is never written
+  std::string secret_sha256;  // leases::SecretHash; the secret itself is never stored
   jobs::AttemptOutcome outcome = jobs::AttemptOutcome::kActive;
   std::string message;
   absl::Time start_time = absl::UnixEpoch();
@@ -40,8 +40,8 @@ struct AttemptRow {
   bool operator==(const AttemptRow&) const = default;
 };
 
-// COMMITTED -> [SUPERSEDED ->] DELETING -> no row. Only a committed one may be resumed from. A superseded one lies
-// above a step that the task went back to, and stays until the task has committed past it.
+// COMMITTED -> [SUPERSEDED ->] DELETING -> no row. A task resumes only from a committed checkpoint. A superseded one
+// lies above a step to which the task went back, and stays until the task has committed past it.
 enum class CheckpointState : uint8_t { kCommitted = 1, kDeleting, kSuperseded };
 
 struct CheckpointRow {
@@ -90,7 +90,7 @@ struct Answer {
   absl::Time time = absl::UnixEpoch();
 };
 
-// A job that was deleted by its user but still has files.
+// A job that its user deleted but that still has files.
 struct DeletedJob {
   std::string job_id;
   absl::Time delete_time = absl::UnixEpoch();
@@ -101,30 +101,31 @@ class Transaction {
  public:
   Transaction(Database* database, int64_t store_epoch) : database_(*database), store_epoch_(store_epoch) {}
 
-  // OK when (store epoch, attempt, secret) are those of the task's active attempt; ABORTED (STALE_ATTEMPT) otherwise.
+  // Returns OK when (store epoch, attempt, secret) are those of the task's active attempt, otherwise ABORTED
+  // (STALE_ATTEMPT).
   absl::Status CheckFence(const spec::LeaseToken& token);
 
-  // The next revision of the store; the same for the rest of the transaction.
+  // Returns the next revision of the store; the same for the rest of the transaction.
   absl::StatusOr<int64_t> NextRevision();
 
   // Inserts the job and all of its tasks.
   absl::Status InsertJob(const jobs::JobRecord& record);
-  // State, times, message, version and revision of a job that exists.
+  // Writes state, times, message, version and revision of an existing job.
   absl::Status UpdateJob(const jobs::Job& job);
-  // Everything but kind, index and dependencies of a task that exists; writes its outputs.
+  // Writes everything but kind, index and dependencies of an existing task, and its outputs.
   absl::Status UpdateTask(const jobs::Task& task);
-  // The last progress of a task that is being completed.
+  // Writes the last progress of a task that is being completed.
   absl::Status InsertFinalProgress(std::string_view task_id, const spec::Progress& progress);
-  // Forgets the job but for a tombstone; model versions stay.
+  // Deletes the job but keeps a tombstone; model versions stay.
   absl::Status DeleteJob(std::string_view job_id, absl::Time now);
-  // Forgets the tombstone too: its files are gone.
+  // Deletes the tombstone too, once the job's files are gone.
   absl::Status ForgetDeletedJob(std::string_view job_id);
 
   absl::Status InsertAttempt(const AttemptRow& attempt);
-  // Another secret for an attempt that is active: the one of before is void.
+  // Replaces the secret of an active attempt: the previous one is void.
   absl::Status ReplaceSecret(std::string_view task_id, int64_t attempt, std::string_view secret_sha256);
   absl::Status EndAttempt(const jobs::EndedAttempt& ended, absl::Time now);
-  // The newest rollback of the task.
+  // Writes the newest rollback of the task.
   absl::Status InsertRollback(std::string_view task_id, const jobs::Rollback& rollback);
 
   absl::Status InsertCheckpoint(const CheckpointRow& checkpoint);
@@ -133,14 +134,14 @@ class Transaction {
   // FAILED_PRECONDITION (CHECKPOINT_NOT_DELETING) for a row that is still COMMITTED.
   absl::Status DeleteCheckpoint(std::string_view manifest_uri);
 
-  // Everything but whether it is drained.
+  // Writes everything but whether the island is drained.
   absl::Status PutIsland(const leases::Island& island, absl::Time now);
   absl::Status DeleteIsland(std::string_view island_id);
-  // Why an island that exists is drained; empty: it is not.
+  // Writes why an existing island is drained; empty: it is not.
   absl::Status SetIslandDrain(std::string_view island_id, std::string_view reason);
 
   absl::Status InsertModelVersion(const ModelVersionRow& version);
-  // Unset when the model has none yet.
+  // Returns unset when the model has no serving version yet.
   absl::StatusOr<std::optional<ServingRow>> Serving(std::string_view name);
   absl::StatusOr<bool> HasModelVersion(std::string_view name, std::string_view version);
   // Also appends to the history.
@@ -161,9 +162,9 @@ class Transaction {
   std::optional<int64_t> revision_;
 };
 
-// Called when the process may not go on with what it has in memory: the answer to a commit is missing
-// (STORE_OUTCOME_UNKNOWN), or another coordinator has the store (STORE_SUPERSEDED). May be called on any thread. If it
-// is empty or returns, every later Write fails with the same error.
+// Called when the process may not continue with its memory: the answer to a commit is missing (STORE_OUTCOME_UNKNOWN),
+// or another coordinator has the store (STORE_SUPERSEDED). May be called on any thread. If it is empty or returns,
+// every later Write fails with the same error.
 using OnStoreLost = std::function<void(const absl::Status& why)>;
 
 // Not thread-safe: owned by the coordinator's core, behind its mutex. Every method may block on the disk.
@@ -177,26 +178,26 @@ class Store {
   // fails.
   absl::Status Write(std::string_view name, const std::function<absl::Status(Transaction&)>& body);
 
-  // Identity of this store's file, for ever.
+  // The permanent identity of this store's file.
   const std::string& store_id() const { return store_id_; }
   // First half of every fencing token; 0 before AdoptEpoch was called on a new store.
   int64_t epoch() const { return epoch_; }
-  // Takes a higher epoch: every token given out before is void. After MarkRestored it also holds collection, from then
-  // on and over restarts.
+  // Takes a higher epoch: every earlier token is void. After MarkRestored it also holds collection, from then on and
+  // over restarts.
   virtual absl::Status AdoptEpoch(int64_t epoch);
 
-  // Whether the store was taken over from a coordinator that did not let go of it: its next epoch must be a higher one.
+  // Whether the store was taken over from a coordinator that did not release it: its next epoch must be higher.
   virtual bool promoted() const { return false; }
 
-  // Says, durably, that this file is a copy from the past: it gets an identity of its own, so that the store it was
-  // copied from finds out that it was replaced, and its next epoch holds collection. A backup is so marked already.
+  // Records, durably, that this file is a copy from the past. It gets its own identity, so that the original store
+  // detects that it was replaced, and its next epoch holds collection. A backup is already marked so.
   absl::Status MarkRestored();
   // Whether the file is a copy from the past that has not taken its own epoch yet.
   bool restored() const { return restored_; }
-  // The epoch that this store took when it was last restored; 0 when it never was. What attempts of lower epochs wrote
-  // may have been committed without this store knowing.
+  // The epoch that this store took when it was last restored; 0 if it never was. Attempts of lower epochs may have
+  // committed writes that this store does not know.
   int64_t restored_epoch() const { return restored_epoch_; }
-  // Whether nothing may be deleted from the blob store: since the last restore nobody has had checkpoints taken back.
+  // Whether nothing may be deleted from the blob store, because no adoption of checkpoints followed the last restore.
   bool collection_held() const { return collection_held_; }
   absl::Status ReleaseCollection();
 
@@ -204,25 +205,25 @@ class Store {
   // NOT_FOUND (JOB_UNKNOWN).
   absl::StatusOr<jobs::JobRecord> GetJob(std::string_view job_id);
 
-  // Of every completed task of the job that reported any, by task.
+  // Returns the last progress, by task, of every completed task of the job that reported any.
   absl::StatusOr<std::map<std::string, spec::Progress, std::less<>>> FinalProgress(std::string_view job_id);
 
   struct JobPage {
     std::vector<jobs::Job> jobs;
     int64_t next = 0;  // pass as `before` for the next page; 0 at the end
   };
-  // Newest first; `before` 0 starts at the newest. Fewer than `limit`, and at least one, where specs are so long that a
-  // message would not hold them.
+  // Returns the newest first; `before` 0 starts at the newest. Returns fewer than `limit`, but at least one, if the
+  // specs are too long for one message.
   absl::StatusOr<JobPage> ListJobs(int64_t before, int32_t limit);
 
   absl::StatusOr<std::vector<AttemptRow>> ActiveAttempts();
-  // Unset when there was never such an attempt.
+  // Returns unset if the attempt never existed.
   absl::StatusOr<std::optional<AttemptRow>> GetAttempt(std::string_view task_id, int64_t attempt);
   absl::StatusOr<std::vector<AttemptRow>> Attempts(std::string_view task_id);
 
-  // Of one task in step order, or of all when empty.
+  // Returns the checkpoints of one task in step order, or of all tasks if `task_id` is empty.
   absl::StatusOr<std::vector<CheckpointRow>> Checkpoints(std::string_view task_id);
-  // URIs of every task's outputs.
+  // Returns the URIs of every task's outputs.
   absl::StatusOr<std::vector<std::string>> ArtifactUris();
   absl::StatusOr<std::vector<DeletedJob>> DeletedJobs();
 
@@ -230,7 +231,7 @@ class Store {
 
   // NOT_FOUND (MODEL_UNKNOWN).
   absl::StatusOr<Model> GetModel(std::string_view name);
-  // By name, those after `after`.
+  // Returns the models after `after`, by name.
   absl::StatusOr<std::vector<Model>> ListModels(std::string_view after, int32_t limit);
   // Oldest first.
   absl::StatusOr<std::vector<ServingRow>> ServingHistory(std::string_view name);
@@ -239,15 +240,15 @@ class Store {
   // `name` stands in messages.
   Store(std::string name, OnStoreLost on_lost);
 
-  // Migrates the database, makes sure that it can be written, and reads what it says of itself.
+  // Migrates the database, checks that it can be written, and reads its metadata.
   absl::Status Load(std::unique_ptr<Database> database);
-  // Before what the database needs is let go of.
+  // Must be called before the resources of the database are released.
   void CloseDatabase();
 
  private:
   absl::Status LoadMeta();
   absl::StatusOr<int64_t> MetaNumber(std::string_view key);
-  // Returns the same error; when it says that the store is lost, after on_lost.
+  // Returns the same error; calls on_lost first if the error means that the store is lost.
   absl::Status Judge(const absl::Status& status);
 
   const std::string name_;

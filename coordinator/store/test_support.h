@@ -15,7 +15,7 @@ namespace atl::store {
 
 inline const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
 
-// A folder that goes with the test.
+// A folder that is deleted at the end of the test.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
