@@ -22,7 +22,7 @@ bool FromOutside(const absl::Status& status) {
   }
 }
 
-// What training from an earlier checkpoint may mend.
+// Returns whether training from an earlier checkpoint may cure the error.
 bool AsksForRollback(const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   return reason == "TRAINING_DIVERGED" || reason == "CHECKPOINT_UNREADABLE" || reason == "CHECKPOINT_DAMAGED";

@@ -1,4 +1,4 @@
-// What becomes of a task's lease when an attempt is over. Pure.
+// Decides the outcome of a task's lease when an attempt has ended. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ enum class Disposition : uint8_t {
   kRelease,   // the attempt ended for a reason outside the task: lost ranks, drain
   kRollBack,  // training diverged, or the checkpoint to resume from is damaged: the task goes back to an earlier one
   kFail,      // an error of the task: counts against its budget
-  kNothing,   // the lease is not ours any more
+  kNothing,   // the lease was revoked
 };
 
-// How far a task goes back.
+// Describes how far a task goes back.
 struct Rollback {
-  int64_t before_step = 0;   // to the newest committed checkpoint of a step below this one, else to its start
-  int64_t through_step = 0;  // what was read since, up to this step, is skipped; 0: nothing is
+  int64_t before_step = 0;   // to the newest committed checkpoint below this step, or else to its start
+  int64_t through_step = 0;  // skips the samples read since, up to this step; 0: skips none
   std::string reason;        // UPPER_SNAKE
   std::string message;
   std::string evidence_uri;
@@ -33,28 +33,30 @@ struct AttemptEnd {
   Rollback rollback;  // kRollBack
 };
 
-// `status` and `step`: how the ranks ended; `total_steps`: what was asked for; `revoked`: the coordinator said stop.
+// `status` and `step` say how the ranks ended; `total_steps` is the requested number; `revoked`: the coordinator
+// revoked the lease.
 AttemptEnd DecideTrainingEnd(const absl::Status& status, int64_t step, int64_t total_steps, bool revoked);
 
-// `stopping`: this process was asked to end, which cancels the task.
+// `stopping`: this process is shutting down, which cancels the task.
 AttemptEnd DecideTaskEnd(const absl::Status& status, bool revoked, bool stopping);
 
-// What failed while the island's blob store was not the coordinator's (`same_store`) says nothing of the task: it is
-// given back, and none of its checkpoints is given up.
+// If the island's blob store is not the coordinator's (`same_store` is an error), a failure says nothing about the
+// task. The task is then released and all of its checkpoints are kept.
 AttemptEnd BlameTheStore(AttemptEnd end, const absl::Status& same_store);
 
-// Whether the attempt ended by how the island is set up, which no task survives: its blob store takes no keys, and
-// tasks bring some; it needs keys, and they bring none; or a rank has another blob store than the leader.
+// Returns whether the setup of the island ended the attempt, so that every task fails there: its blob store accepts no
+// keys and the task has some, the store needs keys and the task has none, or a rank's blob store is not the leader's.
 bool IsTheIslandsFault(const AttemptEnd& end);
 
-// Whether what the blob store or the coordinator refused with `status` may be taken later: it is away, too slow or
-// full.
+// Returns whether the blob store or the coordinator may accept later a request that failed with `status`: it is
+// unreachable, too slow or full.
 bool MayBeTakenLater(const absl::Status& status);
 
-// Whether the blob store ended the attempt, being full, away or another one.
+// Returns whether the blob store ended the attempt because it is full, unreachable, a different store, or because its
+// keys have expired.
 bool IsTheStoresFault(const AttemptEnd& end);
-// The task is given back, and its budget stays as it was; unless the store has failed for so long, `too_long`, that
-// somebody must hear of it: then it is a failure of the task. Where the store is another one, only the island ends.
+// Releases the task without charging its budget. If the store has failed for too long (`too_long`), the task fails, so
+// that a user sees the error. If the store is a different one, the task is always released.
 AttemptEnd DecideStoreEnd(AttemptEnd end, bool too_long);
 
 }  // namespace atl::worker

@@ -55,7 +55,7 @@ TEST(AttemptEnd, ATaskThatThisProcessCancelledIsReleased) {
   EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), true, true).disposition, Disposition::kNothing);
   EXPECT_EQ(DecideTaskEnd(absl::AbortedError("x"), false, false).disposition, Disposition::kFail);
   EXPECT_TRUE(DecideTaskEnd(absl::DataLossError("x"), false, false).permanent);
-  // What publishing reads is not made again by trying again.
+  // A retry does not repair a checkpoint that publishing reads.
   EXPECT_TRUE(DecideTaskEnd(MakeError(absl::StatusCode::kDataLoss, "CHECKPOINT_DAMAGED", "x"), false, false).permanent);
   EXPECT_FALSE(DecideTaskEnd(absl::UnavailableError("x"), false, false).permanent);
 }

@@ -1,7 +1,7 @@
-// Writes snapshots and step traces of one attempt on a thread of its own, while training goes on.
+// Writes snapshots and step traces of one attempt on its own thread while training continues.
 //
-// Thread-safe. Owner: the training attempt; its destructor finishes the write in progress, forgets the one that waits
-// and joins the thread.
+// Thread-safe. Owner: the training attempt. The destructor finishes the running write, drops the waiting one and joins
+// the thread.
 #pragma once
 
 #include <deque>
@@ -22,12 +22,12 @@
 namespace atl::worker {
 
 struct WrittenStages {
-  // With this rank's files; task, attempt and build are not the writer's to know.
+  // With this rank's files. The caller fills in task, attempt and build.
   storage::CheckpointManifest manifest;
   absl::Duration took;
 };
 
-// A small file for people: losing one is no error.
+// A small diagnostic file; losing one is not an error.
 struct TraceFile {
   std::string uri;
   std::string text;
@@ -43,15 +43,15 @@ class CheckpointWriter {
                    Written written);
   ~CheckpointWriter();
 
-  // Hands a snapshot over. Blocks while one waits already: memory holds one in writing and one in waiting, no more.
+  // Submits a snapshot. Blocks while another one waits, so that memory holds at most one being written and one waiting.
   void Submit(std::unique_ptr<trainer::Trainer::Snapshot> snapshot);
-  // Never blocks: a trace that comes while others wait is dropped, as one that cannot be written is, with a log line.
+  // Never blocks. Drops the trace, with a log line, if others wait or if the write fails.
   void SubmitTrace(TraceFile trace);
-  // Blocks until everything handed over is written. The status of the last write: an earlier one that failed is made
-  // good by a later one.
+  // Blocks until all submitted snapshots and traces are written. Returns the status of the last write; a later success
+  // makes up for an earlier failure.
   absl::Status Drain();
-  // Why nothing more should be done that a checkpoint is to keep: three writes in a row were refused, by a store that
-  // was neither away nor full. OK: it may go on.
+  // Returns why work that needs a checkpoint should stop: the store, although reachable and not full, rejected three
+  // writes in a row. Returns OK if work may continue.
   absl::Status refused() const;
 
  private:

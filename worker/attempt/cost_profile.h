@@ -1,4 +1,4 @@
-// Where a plan's costs come from: measured by the island's ranks and kept in the blob store, or counted.
+// Obtains the costs that a plan uses: measured by the island's ranks and cached in the blob store, or counted.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace atl::worker {
 
-// Whether a plan for this pipeline needs measured costs: where the planner has a choice, and where frozen work is to
+// Returns whether a plan for this pipeline needs measured costs: if the planner has a choice, or if frozen work is to
 // fill the bubbles of several ranks.
 bool NeedsMeasuredProfile(const spec::PipelineSpec& pipeline, bool has_frozen, int32_t ranks);
 
-// What makes two measurements alike.
+// The properties by which two measurements are comparable.
 struct ProfiledThing {
   trainer::TrainerOptions options;  // threads among them; `device` is its kind
   std::vector<int32_t> micro_batch_sizes;
@@ -28,18 +28,18 @@ struct ProfiledThing {
   std::string build;
 };
 
-// Of two things that cost the same, the same; hexadecimal.
+// Returns a hexadecimal key, equal for two subjects with equal costs.
 std::string ProfileKey(const ProfiledThing& thing);
 
-// What ranks are to measure, each size for no longer than a few seconds.
+// The measurement that ranks perform, at most a few seconds per size.
 struct Measurement {
   std::vector<int32_t> micro_batch_sizes;
   bool calibration = false;  // trainer::Calibration
 };
 using MeasureProfile = std::function<absl::StatusOr<planner::Profile>(const Measurement&)>;
 
-// The profile under `key` in the store, scaled by a calibration with its smallest size to the machine as it is now;
-// where there is none, or one that cannot be read, a new measurement, which is kept. An error is that of `measure`.
+// Returns the profile stored under `key`, scaled to the current speed of the machine by a calibration with its smallest
+// size. If there is none or it is unreadable, measures anew and stores the result. Returns the errors of `measure`.
 absl::StatusOr<planner::Profile> ObtainProfile(storage::BlobStore* store, std::string_view key,
                                                const std::vector<int32_t>& sizes, const MeasureProfile& measure);
 

@@ -61,7 +61,7 @@ TEST_F(ObtainProfileTest, IsMeasuredOnceAndThenAdjustedToTheMachine) {
   EXPECT_EQ(second->transfer_latency_seconds, 1);
   EXPECT_THAT(second->rank_slowdown, ElementsAre(1.5));
 
-  // What is kept is what was measured, not what it was scaled to.
+  // The store keeps the measured profile, not the scaled one.
   EXPECT_EQ(Obtain(1)->layers.at(8)[0].forward_seconds, 8);
 }
 

@@ -30,7 +30,7 @@ json StepsOf(const Divergence& divergence) {
   return steps;
 }
 
-// Of the steps that are not to be trusted, as their ranks read them: shard and row.
+// Lists the samples of the untrusted steps, as their ranks read them: shard and row.
 json SamplesOf(const TrainingInputs& inputs, const Divergence& divergence, int64_t* left_out) {
   std::vector<const dataset::Shard*> shards;
   std::vector<int64_t> ends;

@@ -1,4 +1,4 @@
-// What is kept of training that diverged, for people: docs/formats.md, "Evidence of divergence". Pure.
+// Builds the file that is kept for people after training diverged: docs/formats.md, "Evidence of divergence". Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace atl::worker {
 
-// Samples that are listed at most, of the steps that are not to be trusted.
+// The most samples of untrusted steps that are listed.
 inline constexpr int64_t kMaxEvidenceSamples = 4096;
 
 // "<write prefix>/evidence/<step>.json".

@@ -1,4 +1,4 @@
-// Training without tensors, for tests of what surrounds it: a step adds the ranks' numbers over the transport; a
+// Training without tensors, for tests of the code around it. A step adds the ranks' numbers over the transport; a
 // checkpoint is one small file per rank.
 #pragma once
 
@@ -28,7 +28,7 @@ struct FakeTraining {
   std::atomic<int64_t> pause_at_step{0};  // every rank waits before it until the number changes; 0: never
   std::atomic<int64_t> hang_at_step{0};   // as pause_at_step, but plan rank `hanging_rank` alone, at work; 0: never
   int32_t hanging_rank = 0;
-  // No test here but those that set it is about hanging, and a busy machine lets a rank wait long for its turn.
+  // Only tests that set it test hanging; on a busy machine a rank may wait long for its turn.
   engine::ActivityOptions activity{.least = absl::Minutes(10), .first = absl::Minutes(10)};
 
   std::atomic<bool> fail_profiles{false};

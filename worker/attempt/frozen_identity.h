@@ -1,4 +1,4 @@
-// What tells frozen components, and their outputs, from others.
+// Identifies frozen components and their outputs.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace atl::worker {
 
-// Everything that says what the components compute, as text: their spec, and the hashes of their files.
+// Returns text that fully determines the components' computation: their spec, and the hashes of their files.
 std::string FrozenIdentity(const trainer::TrainerOptions& options);
 
-// A name for all outputs of a task's frozen components over its samples: tasks of any job that share both share it.
+// Returns a name for all outputs of a task's frozen components over its samples. Tasks of any job that agree in both
+// share the name.
 std::string FrozenCacheKey(const TrainingInputs& inputs);
 
 }  // namespace atl::worker

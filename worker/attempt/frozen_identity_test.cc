@@ -43,7 +43,7 @@ TEST(FrozenCacheKey, IsOfWhatComponentsComputeAndOfTheSamplesTheyRead) {
     keys.insert(FrozenCacheKey(inputs));
   }
   EXPECT_EQ(keys.size(), changes.size());
-  // What changes neither: where the shards lie, how long and from which seed a task trains.
+  // The key ignores the location of the shards, the number of steps and the seed.
   TrainingInputs inputs = Inputs();
   inputs.partitions[0][0].uri = "file:///elsewhere";
   inputs.options.training.steps = 7;

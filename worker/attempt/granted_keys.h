@@ -8,7 +8,7 @@
 
 namespace atl::worker {
 
-// The keys of a grant, as the store takes them; unset: the island's own.
+// Returns the keys of a grant in the store's form, or nullopt if the island uses its own.
 std::optional<storage::GrantedKeys> KeysOf(const spec::StorageGrant& grant);
 
 }  // namespace atl::worker

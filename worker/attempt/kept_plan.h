@@ -1,6 +1,6 @@
-// The plans of tasks with frozen components, kept in the blob store: how much of the batch a frozen layer sees at once
-// changes its outputs by rounding, so that a resumed attempt must run the pieces of the one before to go on bit for
-// bit.
+// Stores the plans of tasks with frozen components in the blob store. The number of samples that a frozen layer sees at
+// once changes its outputs by rounding. A resumed attempt must therefore run the same pieces as the previous one, or it
+// does not continue bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@
 
 namespace atl::worker {
 
-// Of this task, for this many ranks. Overwrites.
+// Stores the plan of this task for this many ranks. Overwrites.
 absl::Status KeepPlan(storage::BlobStore* store, const spec::TaskGrant& grant, int32_t ranks,
                       const planner::Plan& plan);
 
-// NOT_FOUND when none was kept; DATA_LOSS (HASH_MISMATCH, FILE_MALFORMED) for a file that is damaged or no plan.
+// Returns NOT_FOUND if no plan is stored; DATA_LOSS (HASH_MISMATCH, FILE_MALFORMED) for a damaged file or one that
+// holds no plan.
 absl::StatusOr<planner::Plan> ReadKeptPlan(storage::BlobStore* store, const spec::TaskGrant& grant, int32_t ranks);
 
 }  // namespace atl::worker

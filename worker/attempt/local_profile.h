@@ -1,4 +1,4 @@
-// A profile without an island: processes of one machine that meet in a folder, started by `atoll profile`.
+// Measures a profile without an island: processes of one machine that meet in a folder, started by `atoll profile`.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct LocalProfileOptions {
   std::vector<int32_t> micro_batch_sizes;
 };
 
-// Measures as one of the ranks. Blocks until all are there, DEADLINE_EXCEEDED when they are not in time.
+// Measures as one of the ranks. Blocks until all ranks are present; DEADLINE_EXCEEDED if they are not in time.
 absl::Status RunLocalProfile(const LocalProfileOptions& options, const AttemptParts& parts);
 
 }  // namespace atl::worker

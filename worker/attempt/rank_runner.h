@@ -1,5 +1,5 @@
-// The compute thread of a rank: runs one training attempt after the other, as the leader commands. Commands and
-// reports are the rendezvous messages, on the leader's own rank too.
+// The compute thread of a rank: runs training attempts one after the other, as the leader commands. Commands and
+// reports are the rendezvous messages, also on the leader's own rank.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace atl::worker {
 
-// Thread-safe. Owns the compute thread, joined by the destructor, which aborts what runs.
+// Thread-safe. Owns the compute thread; the destructor aborts the running attempt and joins it.
 class RankRunner {
  public:
   // Called on the runner's threads; must not block.
@@ -23,19 +23,19 @@ class RankRunner {
   RankRunner(AttemptParts parts, Report report);
   ~RankRunner();
 
-  // StartAttempt, Connect, StopAfter, AbortAttempt, StorageRenewed; other commands are not the runner's. Never blocks.
-  // A command for another attempt than the current one changes nothing; a start with a lower incarnation than seen is
-  // refused, but of a later store epoch: a coordinator that lost its store counts incarnations anew.
+  // Handles StartAttempt, Connect, StopAfter, AbortAttempt and StorageRenewed; ignores other commands. Never blocks. A
+  // command for another attempt than the current one changes nothing. A start with a lower incarnation than seen before
+  // is rejected, unless its store epoch is later: a coordinator that lost its store counts incarnations anew.
   void Handle(const atlpb::island::v1::JoinResponse& command);
-  // Whatever runs is aborted, whatever waits is dropped.
+  // Aborts the running attempt and drops the waiting one.
   void AbortAll(const absl::Status& reason);
-  // Blocks until nothing runs and nothing waits, or `timeout` passed: false.
+  // Blocks until no attempt runs or waits; returns false after `timeout`.
   bool AwaitIdle(absl::Duration timeout);
   bool busy() const;
 
-  // Of the attempt that runs; zeros when none does.
+  // Returns the progress of the running attempt, or zeros if there is none.
   AttemptProgress progress() const;
-  // The attempt that runs, and what it has been at for too long.
+  // The running attempt and its overdue work.
   struct OverdueAttempt {
     int64_t attempt = 0;
     engine::Overdue overdue;

@@ -1,5 +1,5 @@
-// Whether the island has the coordinator's blob store before it: with another one, or with a folder that is not
-// mounted, every task that it claims fails, whoever else could do it.
+// Checks that the island uses the coordinator's blob store. With another store, or with a folder that is not mounted,
+// every task that the island claims fails, although another island could run it.
 #pragma once
 
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace atl::worker {
 
-// FAILED_PRECONDITION (BLOB_STORE_OTHER) where `store` has no file `epoch_uri`, which the coordinator keeps in its own.
-// OK where nothing is asked (an empty URI), and where a refusal or the network keeps the answer. Blocks on the store.
+// Returns FAILED_PRECONDITION (BLOB_STORE_OTHER) if `store` lacks the file `epoch_uri`, which the coordinator keeps in
+// its own store. Returns OK if the URI is empty, or if a rejection or the network prevents an answer. Blocks on the
+// store.
 absl::Status CheckSameStore(storage::BlobStore& store, const std::string& epoch_uri);
 
 }  // namespace atl::worker

@@ -12,10 +12,10 @@ namespace {
 // checkpoint.
 constexpr absl::Duration kMessageTime = absl::Milliseconds(500);
 
-// For the ranks to end the attempt and for the coordinator to take the task back.
+// Time for the ranks to end the attempt and for the coordinator to accept the released task.
 constexpr absl::Duration kSettleTime = absl::Milliseconds(500);
 
-// What a step and a checkpoint are taken to need before one was measured.
+// Assumed time of a step, and of a checkpoint, before the first measurement.
 constexpr absl::Duration kUnmeasured = absl::Seconds(2);
 
 constexpr int64_t kMostStepsOnTheWay = 500;

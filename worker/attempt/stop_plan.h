@@ -1,4 +1,4 @@
-// How an attempt ends that is asked to stop before its last step: with a checkpoint where there is time for one, else
+// Decides how an attempt ends that must stop before its last step: with a checkpoint if there is time for one, or else
 // at once. Pure.
 #pragma once
 
@@ -13,13 +13,14 @@
 
 namespace atl::worker {
 
-// Who asks and until when. `deadline` is on the monotonic clock; never where the process itself goes on.
+// The reason and the deadline of a stop. `deadline` is on the monotonic clock; infinite if the process itself
+// continues.
 struct StopRequest {
   std::string reason;
   absl::Duration deadline = absl::InfiniteDuration();
 };
 
-// The longest of the latest few times; zero before the first.
+// Holds the longest of the latest few times; zero before the first.
 class LongestOfLatest {
  public:
   void Add(absl::Duration time) {
@@ -36,19 +37,19 @@ class LongestOfLatest {
 };
 
 struct StopFacts {
-  // Until the deadline.
+  // The time until the deadline.
   absl::Duration left = absl::InfiniteDuration();
-  // As measured in this attempt; zero where nothing was yet.
+  // Measured in this attempt; zero if there is no measurement yet.
   absl::Duration step_time;        // of the last step
   absl::Duration checkpoint_time;  // the longest of the latest ones, from the step's end to the commit
-  // Set: the ranks were told already to stop after so many more steps.
+  // Set if the ranks were already commanded to stop after this many more steps.
   std::optional<int64_t> steps_left;
 };
 
 struct StopPlan {
-  // Else the attempt is aborted and its task given back: what was done since the last commit is lost.
+  // If false, the attempt is aborted and its task released; the steps since the last commit are lost.
   bool checkpoint = false;
-  // With a checkpoint: how many further steps are done first, counted from the last one that the leader has seen.
+  // The number of further steps before the checkpoint, counted from the last step that the leader has seen.
   int64_t steps = 0;
   // One line for the log and for tests.
   std::string reason;

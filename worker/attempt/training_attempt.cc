@@ -43,7 +43,7 @@ absl::Status TrainingAttempt::Run() {
   std::unique_ptr<transport::Transport> transport;  // its destructor joins a thread: not under the lock
   absl::MutexLock lock(&mutex_);
   transport = std::move(transport_);
-  // What broke because the attempt was aborted is a consequence, whatever it calls itself.
+  // After an abort every error is a consequence of it, so the abort's status is returned.
   return !status.ok() && !aborted_.ok() ? aborted_ : status;
 }
 

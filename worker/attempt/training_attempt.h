@@ -1,5 +1,5 @@
-// One rank's part of one training attempt: transport, trainer, steps, checkpoints. The same on the leader and on every
-// other rank.
+// One rank's part of one training attempt: transport, trainer, steps, checkpoints. The leader's rank runs the same
+// code.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@
 
 namespace atl::worker {
 
-// What a rank is told of an attempt.
+// The leader's description of an attempt for one rank.
 struct AttemptStart {
   int64_t incarnation = 0;
   spec::TaskGrant grant;
@@ -40,20 +40,20 @@ struct AttemptStart {
   int32_t plan_rank = 0;
   std::string device;  // "cuda:1"; empty: the processor
   std::string checkpoint_nonce;
-  std::string epoch_uri;  // of the coordinator's blob store; empty: not said
+  std::string epoch_uri;  // of the coordinator's blob store; empty: not given
   // Not empty: the attempt measures these instead of training (a profile).
   std::vector<int32_t> profile_sizes;
   std::string profile_key;
   bool profile_calibration = false;
 };
 
-// How an attempt is built; tests put their own parts in.
+// The parts that an attempt is built from; tests supply their own.
 struct AttemptParts {
   storage::BlobStore* store = nullptr;
   Clock* clock = nullptr;
   WorkerMetrics* metrics = nullptr;
   int32_t threads = 1;
-  // For the tensors of `device`.
+  // Makes the transport for tensors on `device`.
   std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(const std::string& device, int32_t rank,
                                                                       int32_t ranks, const transport::AttemptIdentity&)>
       make_transport;
@@ -66,17 +66,17 @@ struct AttemptParts {
   std::function<absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>>(trainer::TrainingData*,
                                                                               const trainer::FrozenCacheOptions&)>
       obtain_frozen_cache;
-  // When what a rank is at counts as hanging.
+  // Thresholds after which work counts as hanging.
   engine::ActivityOptions activity;
-  // For every peer to be connected.
+  // The longest wait for all peers to connect.
   absl::Duration connect_timeout = absl::Seconds(30);
-  // Steps whose traces are kept, of the latest ones; the attempt's first one is kept besides. 0: none is written.
+  // Number of latest steps whose traces are kept, in addition to the attempt's first one. 0: writes none.
   int32_t kept_traces = 8;
   // Least time between two step reports; the last step is always reported.
   absl::Duration report_interval = absl::Milliseconds(200);
 };
 
-// What a rank says of an attempt. Called on the compute or the writer thread; must not block.
+// The reports of one rank about an attempt. Called on the compute or the writer thread; must not block.
 struct AttemptReports {
   std::function<void(const std::string& address)> ready;
   std::function<void(const WrittenStages&)> written;
@@ -85,37 +85,38 @@ struct AttemptReports {
   std::function<void(const planner::Profile&)> profiled;
 };
 
-// The progress of an attempt; zeros where nothing is known yet.
+// The progress of an attempt; zeros before the first step.
 struct AttemptProgress {
   int64_t step = 0;                // the last one done
   absl::Duration step_time;        // of that step
   absl::Duration checkpoint_time;  // the longest that this rank's part of a checkpoint took to write lately
-  int64_t stop_after = 0;          // that StopAfter named
+  int64_t stop_after = 0;          // the step given to StopAfter
 };
 
-// Run is called once, on the compute thread. Connect, StopAfter and Abort come from any thread and never block.
+// Run is called once, on the compute thread. Connect, StopAfter and Abort are called from any thread and never block.
 class TrainingAttempt {
  public:
   TrainingAttempt(AttemptStart start, const AttemptParts& parts, AttemptReports reports);
 
-  // A profile is measured and reported; otherwise: until the last step, or the step of StopAfter, is done and its
-  // checkpoint written; or the first error. After an error the checkpoints that are being written are still finished
-  // and reported. FAILED_PRECONDITION (BLOB_STORE_OTHER), before anything is read, where this rank's blob store is not
-  // the coordinator's.
+  // Measures and reports a profile, or trains. Training ends when the last step, or the step of StopAfter, is done and
+  // its checkpoint is written, or with the first error. After an error, checkpoints in progress are still finished and
+  // reported. If this rank's blob store is not the coordinator's, returns FAILED_PRECONDITION (BLOB_STORE_OTHER) before
+  // reading any data.
   absl::Status Run();
 
-  // Every rank's transport address, by plan rank. Only the first call counts.
+  // Sets every rank's transport address, by plan rank. Only the first call counts.
   void Connect(std::vector<std::string> addresses);
-  // End well after `step`, with a checkpoint of it. ABORTED, reason STOP_TOO_LATE, when the rank is past it.
+  // Ends training without an error after `step`, with a checkpoint of it. ABORTED, reason STOP_TOO_LATE, if the rank is
+  // past it.
   void StopAfter(int64_t step);
   void Abort(const absl::Status& reason);
 
   const AttemptStart& start() const { return start_; }
   // The device that the rank computes on, as LibTorch names it.
   std::string device() const { return start_.device.empty() ? "cpu" : start_.device; }
-  // From any thread.
+  // Callable from any thread.
   AttemptProgress progress() const;
-  // What the compute thread has been at for too long; any thread.
+  // Returns the compute thread's overdue work, if any. Callable from any thread.
   std::optional<engine::Overdue> FindOverdue() const { return activity_.FindOverdue(); }
 
  private:
@@ -123,21 +124,21 @@ class TrainingAttempt {
   absl::Status Measure();
   absl::Status Prepare();
   absl::StatusOr<TrainingInputs> ReadInputs() const;
-  // Outputs of frozen components for a plan that reads them. The ranks are connected.
+  // Returns the outputs of frozen components for a plan that reads them. The ranks must be connected.
   absl::StatusOr<std::shared_ptr<const trainer::FrozenOutputs>> ObtainFrozenCache(const TrainingInputs& inputs);
-  // What ends work that is no step, on this rank as it comes.
+  // Returns the error that interrupts work outside of steps; each rank checks it on its own.
   absl::Status InterruptedBeforeSteps() const;
-  // Reports the address, waits for the others' and connects.
+  // Reports this rank's address, waits for those of the others and connects.
   absl::Status Connect(const std::string& secret, const std::vector<transport::Lane>& lanes);
   absl::StatusOr<std::vector<std::string>> AwaitAddresses();
   absl::Status LoadCheckpoint();
-  // INTERNAL (TRAINING_DIVERGED), and reported.
+  // Returns INTERNAL (TRAINING_DIVERGED) after reporting the divergence.
   absl::Status Diverged(const Divergence& divergence);
   absl::Status TrainToTheEnd(CheckpointWriter* writer);
   absl::Status OneStep(CheckpointWriter* writer);
   bool TraceIsDue(int64_t step) const;
   void Trace(int64_t step, absl::Duration began, absl::Duration ended, CheckpointWriter* writer);
-  // OK while training may go on.
+  // Returns OK while training may continue.
   absl::Status Interrupted(int64_t step) const;
   int64_t LastStep() const;
   void Report(const trainer::StepResult& result);

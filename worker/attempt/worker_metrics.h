@@ -1,4 +1,4 @@
-// What a worker process counts (docs/operations.md explains each). Pointers live as long as the registry.
+// The metrics of a worker process (docs/operations.md explains each). Pointers live as long as the registry.
 #pragma once
 
 #include "common/metrics/metrics.h"

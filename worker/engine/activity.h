@@ -1,5 +1,5 @@
-// What a rank's compute thread is at, so that others notice when it hangs. A rank whose process lives can still be
-// stuck: in a kernel, in a page that a failing disk does not bring, in a transfer that never ends.
+// Tracks the activity of a rank's compute thread, so that other threads notice when it hangs. A rank whose process
+// lives can still be stuck: in a kernel, in a page that a failing disk does not deliver, in a transfer that never ends.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@
 namespace atl::engine {
 
 struct ActivityOptions {
-  // Work is overdue after several times the longest that work of its kind has taken, and not before `least`.
+  // Work is overdue after several times the longest duration of its kind, and not before `least`.
   absl::Duration least = absl::Seconds(3);
-  // While work of a kind was done only a few times: memory, caches and kernels are still found.
+  // The least time while work of a kind was done only a few times, because memory, caches and kernels are still set up.
   absl::Duration first = absl::Minutes(1);
 };
 
-// Something that takes much longer than it ever did.
+// An activity that takes much longer than it ever did.
 struct Overdue {
-  bool waiting = false;  // for other ranks; else the rank itself works
+  bool waiting = false;  // for other ranks; if false, the rank itself works
   std::string what;      // "F3 has taken 3.2 s, and 0.04 s at most before"
 };
 
-// Thread-safe: the compute thread says what it does, any other asks. Within a step, what is no work is waiting; outside
-// of steps nothing is judged. `clock` must outlive it.
+// Thread-safe: the compute thread reports its activity, any other thread queries it. Within a step, all time that is
+// not work is waiting; outside of steps nothing is judged. `clock` must outlive it.
 class Activity {
  public:
   explicit Activity(Clock* clock, ActivityOptions options = {}) : clock_(clock), options_(options) {}
@@ -39,12 +39,12 @@ class Activity {
   void BeginStep();
   void EndStep();
   void BeginWork(const schedule::Action& action);
-  void BeginWork(std::string_view name);  // what is no action
+  void BeginWork(std::string_view name);  // work that is not an action
   void EndWork();
-  // Waiting that is compared with waiting of this name alone.
+  // Begins waiting that is compared only with waiting of the same name.
   void BeginWaiting(std::string_view name);
   void EndWaiting();
-  // What goes on stands still meanwhile: the time is no part of what it takes.
+  // Suspends the current activity: the time until EndReading does not count.
   void BeginReading();
   void EndReading();
 
@@ -57,7 +57,7 @@ class Activity {
     absl::Duration longest;
   };
 
-  // Ends what went on. `kind`: what the time that it takes is compared with; `name`: what it is called.
+  // Ends the current activity and enters `state`. `kind` selects the durations to compare with; `name` is for messages.
   void Enter(State state, std::string kind, std::string name);
 
   Clock* const clock_;
@@ -71,7 +71,7 @@ class Activity {
   std::map<std::string, Usual, std::less<>> usual_ ABSL_GUARDED_BY(mutex_);  // by kind
 };
 
-// Work for as long as it lives. `activity` may be null.
+// Reports work while it lives. `activity` may be null.
 class WorkScope {
  public:
   template <typename Work>
@@ -88,7 +88,7 @@ class WorkScope {
   Activity* const activity_;
 };
 
-// Waiting of a name for as long as it lives. `activity` may be null.
+// Reports waiting of a name while it lives. `activity` may be null.
 class WaitingScope {
  public:
   WaitingScope(Activity* activity, std::string_view name) : activity_(activity) {
@@ -104,7 +104,7 @@ class WaitingScope {
   Activity* const activity_;
 };
 
-// Reading for as long as it lives, at work or not. `activity` may be null.
+// Reports reading while it lives, at work or not. `activity` may be null.
 class ReadingScope {
  public:
   explicit ReadingScope(Activity* activity) : activity_(activity) {

@@ -256,8 +256,8 @@ absl::Status Engine::RunAction(size_t position) {
   const Action& action = line_->actions[position];
   ATOLL_RETURN_IF_ERROR(WithContext(AwaitReceives(position), ToString(action)));
   ActionTiming timing{.action = action, .ready = Now()};
-  // What the next action reads may depend on this one having run (the gradient of this very micro-batch): it cannot
-  // arrive before, and its buffers may not exist yet.
+  // If the next action is of the same stage and micro-batch, its inputs may depend on this action (the gradient of this
+  // very micro-batch): they cannot arrive earlier, and their buffers may not exist yet.
   const Action* next = position + 1 < line_->actions.size() ? &line_->actions[position + 1] : nullptr;
   const bool ahead = next != nullptr && (next->stage != action.stage || next->micro_batch != action.micro_batch);
   if (ahead) ATOLL_RETURN_IF_ERROR(PostReceives(position + 1));

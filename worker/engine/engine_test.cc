@@ -292,7 +292,7 @@ TEST(Engine, AnErrorOfAStageAbortsItsTransportAndOthersTimeOut) {
 
 TEST(Engine, AnAbortFromOutsideEndsEveryWait) {
   Island island(*schedule::Generate1F1B(3, 4), {.timeout = absl::InfiniteDuration()});
-  // What the island's owner does when it hears of a lost rank: it tells every rank that is left.
+  // Acts as the island's owner does after it lost a rank: it aborts every remaining rank.
   island.computes[2]->before = [&island](const Action& action) {
     if (action != Action{ActionKind::kBackward, 2, 1}) return absl::OkStatus();
     const absl::Status lost = MakeError(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 2 is lost");

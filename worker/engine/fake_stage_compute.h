@@ -1,5 +1,5 @@
-// Stages that compute on numbers, for tests of the engine: every result depends on the stage, on its inputs and on
-// their order, so that a message in the wrong place shows.
+// Stages that compute on numbers, for tests of the engine. Every result depends on the stage, on its inputs and on
+// their order, so that a misplaced message shows.
 #pragma once
 
 #include <array>
@@ -28,24 +28,24 @@ struct FakeValues {
   bool operator==(const FakeValues&) const = default;
 };
 
-// What a stage computes. Gradients read the forward's input, so that micro-batches cannot be mixed up.
+// The functions of a stage. Gradients read the forward's input, so that mixed-up micro-batches show.
 FakeValues FakeForward(int32_t stage, const FakeValues& input);
 FakeValues FakeInputGradient(int32_t stage, const FakeValues& input, const FakeValues& output_gradient);
 FakeValues FakeBatch(int32_t micro_batch);
-// The batch as the first stage's F sees it beside what the last stage's C made of it.
+// The batch as the first stage's F reads it, combined with the result of the last stage's C.
 FakeValues FakeConditioned(const FakeValues& batch, uint64_t feedback);
 FakeValues FakeLossGradient(const FakeValues& output);
 
-// The gradients of a stage: a few numbers, changed by each weight gradient, so that its micro-batches' order shows.
+// The gradients of a stage: a few numbers that each weight gradient changes, so that the order of micro-batches shows.
 using FakeGradients = std::array<uint64_t, 3>;
 void FakeAccumulate(const FakeValues& weight_gradient, FakeGradients& gradients);
-// Not a sum: tells the order of what it joins.
+// Not a sum: the result depends on the order of `a` and `b`.
 uint64_t FakeJoin(uint64_t a, uint64_t b);
 
-// Not thread-safe, as StageCompute asks. Records what was asked of it.
+// Not thread-safe, as StageCompute allows. Records its calls.
 class FakeStageCompute : public StageCompute, public SelfConditioningCompute {
  public:
-  // `first_batch`: of the batches that the first stage reads, the number of micro-batch 0's.
+  // `first_batch`: the number of micro-batch 0 among the batches that the first stage reads.
   explicit FakeStageCompute(int32_t stages, int32_t first_batch = 0) : stages_(stages), first_batch_(first_batch) {}
 
   const Boundary& InputOf(int32_t stage) const override;
@@ -84,7 +84,7 @@ class FakeStageCompute : public StageCompute, public SelfConditioningCompute {
   std::map<std::pair<int32_t, int32_t>, int> released_estimates;
   std::vector<int32_t> reduced;  // stages, in the order of their EndReduce
   size_t live_peak = 0;
-  // Asked before each action runs; its error is the action's.
+  // Called before each action runs; an error becomes the action's.
   std::function<absl::Status(const schedule::Action&)> before;
 
  private:
@@ -107,7 +107,7 @@ class FakeStageCompute : public StageCompute, public SelfConditioningCompute {
   const int32_t stages_;
   const int32_t first_batch_;
   std::map<std::pair<int32_t, int32_t>, Slot> slots_;
-  // Of C: at stage 0 the feedback, in `tokens`.
+  // The inputs of C: at stage 0 the feedback, in `tokens`.
   std::map<std::pair<int32_t, int32_t>, FakeValues> estimate_inputs_;
   std::map<std::pair<int32_t, int32_t>, FakeValues> estimate_outputs_;
   std::map<int32_t, Reducing> reducing_;

@@ -1,5 +1,5 @@
-// One rank's frozen pieces in one iteration: which come next, whether what they read has arrived, and what they send.
-// When they run is the engine's decision.
+// One rank's frozen pieces in one iteration: which come next, whether their inputs have arrived, and their sends. The
+// engine decides when they run.
 #pragma once
 
 #include <cstddef>
@@ -21,34 +21,34 @@
 namespace atl::engine {
 
 // Used by the engine's one thread. The pieces of a rank run in the order of the plan, so that the messages of a lane
-// have one order on both sides, whenever they run. After an error the transport must be aborted before Clear.
+// have the same order on both sides at any timing. After an error the transport must be aborted before Clear.
 class FrozenRun {
  public:
-  // `rank` is the island's. `compute` may be null on a plan without pieces; `transport` where there is one rank.
-  // Everything must outlive it.
+  // `rank` is the rank in the island. `compute` may be null if the plan has no pieces; `transport` may be null if there
+  // is one rank. All arguments must outlive it.
   FrozenRun(const planner::Plan& plan, int32_t rank, FrozenCompute* compute, transport::Transport* transport,
             Clock* clock, absl::Duration timeout);
 
-  // Starts an iteration, or without pieces (`run` false) one that has none. Posts every receive at once: their buffers
-  // are needed until the end in any case, and on a device only the first of a lane occupies it.
+  // Starts an iteration; with `run` false, one without pieces. Posts every receive at once: their buffers are needed
+  // until the end in any case, and on a device only the first of a lane occupies it.
   absl::Status Begin(bool run);
-  // How many pieces of this rank have run in this iteration.
+  // Returns how many pieces of this rank have run in this iteration.
   size_t done() const { return next_; }
-  // The piece that comes next, if any is left.
+  // Returns the next piece, if any is left.
   std::optional<int32_t> next() const;
-  // Whether what the next piece reads is there. Does not block.
+  // Returns whether the inputs of the next piece have arrived. Does not block.
   absl::StatusOr<bool> NextReady();
-  // Blocks until it is.
+  // Blocks until the inputs of the next piece have arrived.
   absl::Status AwaitNext();
-  // How long the next piece took when it last ran; infinite before it ever has.
+  // Returns how long the next piece took when it last ran; infinite before its first run.
   absl::Duration NextDuration() const;
-  // Runs the next piece, which must be ready, and posts what it sends.
+  // Runs the next piece, which must be ready, and posts its sends.
   absl::Status RunNext();
   // Forgets sends that have completed.
   absl::Status CollectSends() { return CollectSends(/*wait=*/false); }
-  // Waits for everything that this rank still sends, or receives for its stages.
+  // Waits for all sends of this rank, and for all receives of its stages.
   absl::Status End();
-  // Drops what is under way.
+  // Drops the pieces and transfers under way.
   void Clear();
 
  private:
@@ -62,7 +62,7 @@ class FrozenRun {
   absl::Status PostReceives();
   absl::Status Send(int32_t piece);
   absl::Status CollectSends(bool wait);
-  // One reader or send of the piece's output less.
+  // Removes one reader or send of the piece's output.
   void Drop(int32_t piece);
 
   const planner::Plan& plan_;

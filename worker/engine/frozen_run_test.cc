@@ -66,7 +66,7 @@ class FakeFrozenCompute : public FrozenCompute {
   const planner::FrozenFlow flow_;
 };
 
-// What one rank would make of all pieces.
+// Returns the outputs of all pieces, computed by one rank.
 std::map<int32_t, uint64_t> Sequential(const planner::Plan& plan, uint64_t batch) {
   FakeFrozenCompute compute(plan);
   compute.batch = batch;

@@ -1,6 +1,6 @@
-// One action R: a stage's gradients, summed over the replicas, in replica order on every replica. Each replica adds one
-// part of them: it gathers that part from all others and sends them the sum, so that a replica of n sends and receives
-// 2 (n - 1) / n of the stage's bytes, and all of them hold the same bits.
+// One action R: sums a stage's gradients over the replicas, in replica order on every replica. Each replica adds one
+// part: it gathers that part from all others and sends them the sum. A replica of n thus sends and receives 2 (n - 1) /
+// n of the stage's bytes, and all replicas hold the same bits.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace atl::engine {
 
-// Used by the engine's one thread. Nothing is posted before Begin. After an error, and before it is destroyed half
-// done, the transport must have been aborted.
+// Used by the engine's one thread. Nothing is posted before Begin. The transport must be aborted after an error, and
+// before an unfinished Reduction is destroyed.
 class Reduction {
  public:
   // `plan`, `compute` and `transport` must outlive it.
@@ -27,11 +27,11 @@ class Reduction {
 
   int32_t stage() const { return stage_; }
 
-  // Posts this replica's share of every part, and the receives of its own part. Does not block.
+  // Posts this replica's share of every part, and the receives for its own part. Does not block.
   absl::Status Begin();
-  // Goes as far as what has arrived allows; whether it is done. Does not block.
+  // Advances as far as the received data allows; returns whether it is done. Does not block.
   absl::StatusOr<bool> Advance();
-  // Goes on to the end. Blocks.
+  // Continues to the end. Blocks.
   absl::Status Finish(absl::Duration timeout);
 
  private:
@@ -39,7 +39,7 @@ class Reduction {
 
   bool Arrived() const;
   absl::Status Await(absl::Duration timeout);
-  // What comes after everything posted has ended.
+  // Enters the next phase, after all posted operations have ended.
   absl::Status NextPhase();
   absl::Status Send(int32_t replica, std::span<const std::byte> bytes);
   absl::Status Receive(int32_t replica, std::span<std::byte> bytes);

@@ -1,4 +1,4 @@
-// What the engine needs of the thing that computes. Knows neither LibTorch nor gRPC.
+// The interface through which the engine computes stages. Depends on neither LibTorch nor gRPC.
 #pragma once
 
 #include <cstddef>
@@ -35,28 +35,27 @@ struct ReduceBuffers {
   std::vector<std::span<std::byte>> gathered;
 };
 
-// The computation of the stages that lie on one rank. Called by the engine's one thread. Buffers that it returns stay
-// valid and unchanged until Release of the same (stage, micro-batch), or until the call that says it needs them no
-// more.
+// The computation of the stages on one rank. Called by the engine's one thread. Returned buffers stay valid and
+// unchanged until Release of the same (stage, micro-batch), or until the call that releases them earlier.
 //
-// The engine calls, per (stage, micro-batch): InputBuffers or HandOver of the stage before; Forward; Outputs and later
-// ReleaseOutputs, or HandOver; OutputGradientBuffers, or HandOverGradient of the stage after; Backward, or
-// InputGradient and later WeightGradient; after Backward or InputGradient, InputGradients and later
-// ReleaseInputGradients, or HandOverGradient; Release, once. InputBuffers may be asked for one action ahead of Forward,
-// and OutputGradientBuffers one ahead of Backward, never before its Forward. Per stage, after its last weight gradient,
-// where there are replicas: BeginReduce, SumOwnPart, EndReduce.
+// Calls per (stage, micro-batch): InputBuffers, or HandOver of the previous stage; Forward; Outputs and later
+// ReleaseOutputs, or HandOver; OutputGradientBuffers, or HandOverGradient of the next stage; Backward, or InputGradient
+// and later WeightGradient; after Backward or InputGradient, InputGradients and later ReleaseInputGradients, or
+// HandOverGradient; Release, once. The engine may call InputBuffers one action ahead of Forward, and
+// OutputGradientBuffers one ahead of Backward, but never before its Forward. With replicas, per stage after its last
+// weight gradient: BeginReduce, SumOwnPart, EndReduce.
 class StageCompute {
  public:
   virtual ~StageCompute() = default;
 
-  // What enters `stage` (empty for stage 0: it reads its own batch).
+  // Returns the tensors that enter `stage` (empty for stage 0, which reads its own batch).
   virtual const Boundary& InputOf(int32_t stage) const = 0;
-  // What leaves `stage` (empty for the last stage: it computes the loss).
+  // Returns the tensors that leave `stage` (empty for the last stage, which computes the loss).
   virtual const Boundary& OutputOf(int32_t stage) const = 0;
 
-  // Memory for the inputs of (stage, micro-batch), one span per boundary tensor, for a receive to fill.
+  // Returns memory for the inputs of (stage, micro-batch), one span per boundary tensor, for a receive to fill.
   virtual absl::StatusOr<std::vector<std::span<std::byte>>> InputBuffers(int32_t stage, int32_t micro_batch) = 0;
-  // Memory for the gradients of the outputs (tensors that need one, in order), for a receive to fill.
+  // Returns memory for the gradients of the outputs (tensors that need one, in order), for a receive to fill.
   virtual absl::StatusOr<std::vector<std::span<std::byte>>> OutputGradientBuffers(int32_t stage,
                                                                                   int32_t micro_batch) = 0;
 
@@ -65,31 +64,31 @@ class StageCompute {
   virtual absl::Status WeightGradient(int32_t stage, int32_t micro_batch) = 0;
   virtual absl::Status Backward(int32_t stage, int32_t micro_batch) = 0;
 
-  // Outputs of a finished Forward, to send.
+  // Returns the outputs of a finished Forward, to send.
   virtual absl::StatusOr<std::vector<std::span<const std::byte>>> Outputs(int32_t stage, int32_t micro_batch) = 0;
-  // Gradients of the inputs after InputGradient or Backward, to send.
+  // Returns the gradients of the inputs after InputGradient or Backward, to send.
   virtual absl::StatusOr<std::vector<std::span<const std::byte>>> InputGradients(int32_t stage,
                                                                                  int32_t micro_batch) = 0;
 
-  // Hops within one rank, without a copy where it can be: the outputs of `stage` become the inputs of `stage + 1`, the
-  // input gradients of `stage` the output gradients of `stage - 1`. Called right after the action that computed them;
-  // what was handed over must outlive a Release of `stage`.
+  // Pass tensors within one rank, if possible without a copy: the outputs of `stage` become the inputs of `stage + 1`,
+  // the input gradients of `stage` the output gradients of `stage - 1`. Called right after the action that computed
+  // them. The passed tensors must outlive a Release of `stage`.
   virtual absl::Status HandOver(int32_t stage, int32_t micro_batch) = 0;
   virtual absl::Status HandOverGradient(int32_t stage, int32_t micro_batch) = 0;
 
-  // The outputs, or the input gradients, have been sent: nobody reads these buffers any more.
+  // The outputs, or the input gradients, have been sent: these buffers are not read any more.
   virtual void ReleaseOutputs(int32_t stage, int32_t micro_batch) = 0;
   virtual void ReleaseInputGradients(int32_t stage, int32_t micro_batch) = 0;
 
-  // The gradients of `stage`, to be summed; valid until EndReduce. `replica` is this one.
+  // Returns the gradients of `stage`, to be summed; valid until EndReduce. `replica` is this one.
   virtual absl::StatusOr<ReduceBuffers> BeginReduce(int32_t stage, int32_t replica, int32_t replicas) = 0;
-  // Every replica's values of this replica's part are there: parts[replica] becomes their sum, added in replica order.
+  // Sums parts[replica], in replica order; every replica's values of this part have been gathered.
   virtual absl::Status SumOwnPart(int32_t stage) = 0;
   // Every part holds its sum: these are the stage's gradients.
   virtual absl::Status EndReduce(int32_t stage) = 0;
 
-  // The sends of (stage, micro-batch) have completed and its gradients are done: its memory may go. Not called for what
-  // was under way when an iteration failed: the owner ends the attempt and destroys the whole.
+  // The sends of (stage, micro-batch) have completed and its gradients are done: its memory may be freed. Not called
+  // for work that was under way when an iteration failed: the owner ends the attempt and destroys the object.
   virtual void Release(int32_t stage, int32_t micro_batch) = 0;
 };
 
