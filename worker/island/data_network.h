@@ -1,4 +1,4 @@
-// Over which network the ranks of an island send tensors to each other. Pure.
+// Chooses the network over which the ranks of an island send tensors to each other. Pure.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ struct DataNetworkFlags {
   bool trusted = false;   // --trusted-data-network
 };
 
-// The network interface for `ranks` ranks, of which all are on this machine when `local`: "lo" where they are and
-// nothing else is asked for. Transports send in the clear, and only the host transport makes its peers prove that they
-// belong to the attempt: beyond this machine somebody has to name the interface and vouch for its network.
-// FAILED_PRECONDITION, reasons DATA_INTERFACE_REQUIRED and DATA_NETWORK_NOT_TRUSTED.
+// Returns the network interface for `ranks` ranks; `local` says that all are on this machine. Returns "lo" if they are
+// and no other interface is given. Transports send in the clear, and only the host transport makes its peers prove that
+// they belong to the attempt. Beyond this machine, the operator must therefore name the interface and declare its
+// network trusted. FAILED_PRECONDITION, reasons DATA_INTERFACE_REQUIRED and DATA_NETWORK_NOT_TRUSTED.
 absl::StatusOr<std::string> ChooseDataInterface(const DataNetworkFlags& flags, bool local, int ranks);
 
 }  // namespace atl::worker

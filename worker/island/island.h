@@ -33,21 +33,21 @@ struct IslandSettings {
   absl::Duration beat_interval = absl::Milliseconds(300);
 };
 
-// What ranks report and the leader's other parts want to know. Called on the island's thread; must not block.
+// Events for the leader's other parts, mostly reports of ranks. Called on the island's thread; must not block.
 struct IslandEvents {
   std::function<void(const atlpb::island::v1::StepDone&)> step_done;
   std::function<void(int32_t rank, const atlpb::island::v1::StageFiles&)> stage_files;
   std::function<void(int32_t rank, const atlpb::island::v1::RankProfile&)> rank_profile;
-  // How long the commit of a checkpoint took lately, once the ranks had written it; zero where none was measured.
+  // Returns how long the commit of a checkpoint took lately, after the ranks had written it; zero before a measurement.
   std::function<absl::Duration()> commit_time;
   std::function<void(const atlpb::island::v1::Diverged&)> diverged;
-  // The leader's own rank does not end an aborted attempt. It should end the process: the compute thread cannot be
-  // joined.
+  // The leader's own rank does not end an aborted attempt. The handler should end the process, because the compute
+  // thread cannot be joined.
   std::function<void(const absl::Status&)> hung;
 };
 
 struct AttemptOutcome {
-  absl::Status status;  // OK: every rank ended well, at `step`
+  absl::Status status;  // OK: every rank ended without an error, at `step`
   int64_t step = 0;
 };
 
@@ -57,33 +57,32 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   Island(IslandSettings settings, Clock* clock, WorkerMetrics* metrics, IslandEvents events);
   ~Island() override;
 
-  // The leader's own rank; before the first attempt. `runner` must outlive the island's last attempt.
+  // Sets the leader's own rank; call it before the first attempt. `runner` must outlive the island's last attempt.
   void SetLocalRunner(RankRunner* runner);
-  // What the leader's own rank reports.
+  // Takes a report of the leader's own rank.
   void Report(atlpb::island::v1::JoinRequest message);
-  // The incarnation that Welcome and StartAttempt carry.
+  // Sets the incarnation that Welcome and StartAttempt carry.
   void SetIncarnation(int64_t incarnation);
 
-  // Blocks until every rank is there, `timeout` passed or Interrupt; the ranks that are there, ascending.
+  // Blocks until every rank is present, `timeout` passes or Interrupt is called; returns the present ranks, ascending.
   std::vector<int32_t> AwaitRanks(absl::Duration timeout);
   std::vector<int32_t> Present() const;
-  // Ends AwaitRanks at once, now and later.
+  // Ends AwaitRanks at once, for running and later calls.
   void Interrupt();
 
   // Starts an attempt on `ranks`, which become plan ranks 0, 1, …. Abort and StopSoon reach it from now on.
   void BeginAttempt(const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks);
   // Blocks until no rank works on the attempt any more.
   AttemptOutcome AwaitOutcome();
-  // Ends the attempt that runs, if any.
+  // Aborts the running attempt, if any.
   void Abort(const absl::Status& reason);
-  // Has the attempt that runs, if any, stop after a step that no rank has passed yet, with a checkpoint, or at once
-  // where there is no time for that (DecideStop). One that is stopping already is looked at again for an earlier
-  // deadline.
+  // Stops the running attempt, if any, after a step that no rank has passed yet, with a checkpoint; or at once if there
+  // is no time for that (DecideStop). If the attempt is already stopping, an earlier deadline is evaluated anew.
   void StopSoon(StopRequest request);
-  // New keys for the task's attempt: for its ranks, and for those that it begins on later.
+  // Passes new keys for the task's attempt to its ranks, and to ranks on which it begins later.
   void RenewStorage(const spec::LeaseToken& token, const spec::StorageGrant& storage);
-  // Tells every rank to end its process, with an error unless `status`, the leader's end, is OK. Streams that close
-  // from now on are no lost ranks.
+  // Commands every rank to end its process, with an error unless `status`, the leader's end, is OK. From now on, a
+  // closing stream does not count as a lost rank.
   void ShutDownRanks(const absl::Status& status);
 
  private:
@@ -95,7 +94,7 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
 
   void Post(std::function<void()> work);
   void Loop();
-  // All of these on the island's thread.
+  // All of these run on the island's thread.
   void OnStreamMessage(const StreamPtr& stream, const JoinRequest& message);
   void OnStreamClosed(const StreamPtr& stream);
   absl::Status Admit(const StreamPtr& stream, const atlpb::island::v1::Hello& hello);
@@ -118,16 +117,16 @@ class Island final : public atlpb::island::v1::RendezvousService::CallbackServic
   WorkerMetrics* const metrics_;
   const IslandEvents events_;
 
-  // The island's thread only.
+  // Used by the island's thread only.
   IslandState state_;
   std::map<int32_t, StreamPtr> streams_;           // of ranks that joined
   std::map<StreamPtr, absl::Duration> strangers_;  // opened, no Hello yet
   atlpb::island::v1::StartAttempt start_;
-  // The newest keys and whose they are; of an attempt before, where none were renewed since.
+  // The newest keys and their lease; of the previous attempt if none were renewed since.
   spec::LeaseToken renewed_;
   atlpb::island::v1::StorageGrant renewed_storage_;
-  std::optional<absl::Duration> stop_deadline_;  // of the attempt that runs; unset: it was not asked to stop
-  bool ending_ = false;                          // every rank was told to end
+  std::optional<absl::Duration> stop_deadline_;  // of the running attempt; unset: it was not asked to stop
+  bool ending_ = false;                          // every rank was commanded to end
   int64_t sequence_ = 0;
   absl::Duration next_beat_;
 

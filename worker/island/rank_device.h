@@ -1,8 +1,8 @@
-// Which CUDA device a rank computes on. Pure.
+// Chooses the CUDA device that a rank computes on. Pure.
 //
-// The first of these that applies decides: --device cuda:N; the only device that the process sees, as where Slurm or
-// Kubernetes has hidden the others; LOCAL_RANK; SLURM_LOCALID of a rank that takes its number from Slurm. Otherwise the
-// leader gives each rank the first of its devices that no other rank of the island has, in rank order.
+// The first of these that applies decides: --device cuda:N; the only device that the process sees, as when Slurm or
+// Kubernetes hides the others; LOCAL_RANK; SLURM_LOCALID, if the rank's number comes from Slurm. Otherwise the leader
+// assigns each rank, in rank order, the first of its devices that no other rank of the island has.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ namespace atl::worker {
 
 // A rank's number among the ranks of its host.
 struct LocalRank {
-  std::string variable;  // that says so
+  std::string variable;  // the variable that sets it
   int32_t number = 0;
 };
 
-// Unset where no launcher says. INVALID_ARGUMENT, reason RANK_UNCLEAR, for a variable that is no number.
+// Returns nullopt if no launcher sets it. INVALID_ARGUMENT, reason RANK_UNCLEAR, for a variable that is not a number.
 absl::StatusOr<std::optional<LocalRank>> FindLocalRank(const RankIdentity& identity, const Environment& environment);
 
 struct DeviceChoice {
-  std::vector<int32_t> numbers;  // one: it is decided; several: the leader takes one of them; none: the processor
+  std::vector<int32_t> numbers;  // one: it is decided; several: the leader picks one of them; none: the processor
   std::string reason;
 };
 
@@ -37,23 +37,23 @@ struct DeviceChoice {
 absl::StatusOr<DeviceChoice> ChooseDevice(std::string_view flag, const std::optional<LocalRank>& local,
                                           int32_t visible);
 
-// A device as one process sees it.
+// A device as one process identifies it.
 struct RankDevice {
   std::string label;  // "cuda:1"
   std::string id;     // the same in every process: the device's UUID, or host and label
   bool operator==(const RankDevice&) const = default;
 };
 
-// A rank, which needs a device of its own.
+// A rank that needs a device for itself alone.
 struct DeviceSeeker {
   int32_t rank = 0;
   std::string where;                // host and process
-  std::vector<RankDevice> devices;  // that it may have, in order of preference
+  std::vector<RankDevice> devices;  // its candidates, in order of preference
 };
 
-// The device of each seeker, in their order: those with one device have it, each other takes its first that is free.
-// One that may have none, for it computes on the processor, gets an empty one. FAILED_PRECONDITION, reason
-// DEVICE_TAKEN, names the ranks, their hosts and the device, and says how to mend it.
+// Returns the device of each seeker, in their order. A seeker with one candidate gets it; each other one gets its first
+// free candidate. A seeker without candidates computes on the processor and gets an empty device. FAILED_PRECONDITION,
+// reason DEVICE_TAKEN, names the ranks, their hosts, the device and a remedy.
 absl::StatusOr<std::vector<RankDevice>> AssignDevices(const std::vector<DeviceSeeker>& seekers);
 
 }  // namespace atl::worker

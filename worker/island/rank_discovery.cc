@@ -153,7 +153,7 @@ absl::StatusOr<std::string> FirstSlurmHost(std::string_view node_list) {
     const std::string_view range = node_list.substr(end + 1);
     const std::string_view first = range.substr(0, range.find_first_of("-,]"));
     if (first.empty() || range.find(']') == std::string_view::npos) host.clear();
-    // What follows the bracket belongs to every name of the range: "gpu[1-2]-ib" is gpu1-ib, gpu2-ib.
+    // The suffix after the bracket belongs to every name of the range: "gpu[1-2]-ib" is gpu1-ib, gpu2-ib.
     const std::string_view rest = host.empty() ? "" : range.substr(range.find(']') + 1);
     if (!host.empty()) host += fmt::format("{}{}", first, rest.substr(0, rest.find(',')));
   }

@@ -1,9 +1,9 @@
-// Who this process is within its island: from flags, else from the variables that launchers set. Pure.
+// Determines this process's rank within its island: from flags, or else from the variables that launchers set. Pure.
 //
-// Sources, the first that is there wins: --rank/--ranks/--leader together; torchrun (RANK, WORLD_SIZE, MASTER_ADDR,
+// The first available source wins: --rank/--ranks/--leader together; torchrun (RANK, WORLD_SIZE, MASTER_ADDR,
 // MASTER_PORT); Kubernetes JobSet (JOB_COMPLETION_INDEX, JOBSET_NAME, JOBSET_REPLICATED_JOB, JOBSET_JOB_INDEX,
 // JOBSET_RANKS, JOBSET_SUBDOMAIN); Slurm (SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST, SLURM_LAUNCH_NODE_IPADDR).
-// Nothing at all: an island of one rank.
+// Without any source: an island of one rank.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace atl::worker {
 
-// The leader's rendezvous port where the launcher names none; ATOLL_LEADER_PORT overrides it.
+// The leader's rendezvous port if the launcher names none; ATOLL_LEADER_PORT overrides it.
 inline constexpr int32_t kDefaultLeaderPort = 7170;
 
 struct RankFlags {
@@ -35,12 +35,14 @@ struct RankIdentity {
 
 using Environment = std::map<std::string, std::string>;
 
-// INVALID_ARGUMENT, reason RANK_UNCLEAR, names the variable or flag, what was expected and what was found: a number
-// that is none, a rank that is not below the number of ranks, a half-set launcher, or a flag that contradicts the
-// launcher. Flags that are all given decide alone; some of them must agree with the launcher.
+// Returns INVALID_ARGUMENT, reason RANK_UNCLEAR, that names the variable or flag, the expected and the found value.
+// Causes: a malformed number, a rank not below the number of ranks, an incomplete launcher environment, or a flag that
+// contradicts the launcher. If all flags are given, they alone decide; if only some are, they must agree with the
+// launcher.
 absl::StatusOr<RankIdentity> DiscoverRank(const RankFlags& flags, const Environment& environment);
 
-// The first host of a Slurm node list: "node[003-007,9],other" gives "node003". INVALID_ARGUMENT when there is none.
+// Returns the first host of a Slurm node list: "node[003-007,9],other" gives "node003". INVALID_ARGUMENT if there is
+// none.
 absl::StatusOr<std::string> FirstSlurmHost(std::string_view node_list);
 
 }  // namespace atl::worker

@@ -1,4 +1,4 @@
-// The leader's end of one rank's Join stream: moves messages, decides nothing.
+// The leader's end of one rank's Join stream: only transfers messages.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace atl::worker {
 
-// Thread-safe. Lives until gRPC is done with the call, and as long as anyone holds it.
+// Thread-safe. Lives until gRPC has finished the call and all references are released.
 class RankStream final
     : public grpc::ServerBidiReactor<atlpb::island::v1::JoinRequest, atlpb::island::v1::JoinResponse>,
       public std::enable_shared_from_this<RankStream> {
  public:
-  // Both are called on gRPC's threads and must not block. `closed` is called once, when nothing more will be received.
+  // Both are called on gRPC's threads and must not block. `closed` is called once, after the last message.
   struct Events {
     std::function<void(std::shared_ptr<RankStream>, atlpb::island::v1::JoinRequest)> received;
     std::function<void(std::shared_ptr<RankStream>)> closed;
@@ -27,9 +27,9 @@ class RankStream final
 
   static std::shared_ptr<RankStream> Open(grpc::CallbackServerContext* context, Events events);
 
-  // Queues a message; dropped once the stream is closing.
+  // Queues a message; drops it if the stream is closing.
   void Send(atlpb::island::v1::JoinResponse message);
-  // Ends the stream after the messages that are queued; a peer that takes none any more is cut off. Idempotent.
+  // Ends the stream after the queued messages; a peer that stops reading is disconnected. Idempotent.
   void Close(const absl::Status& status, bool at_once);
 
  private:

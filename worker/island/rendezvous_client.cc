@@ -38,7 +38,7 @@ class RendezvousClient::Call final : public grpc::ClientBidiReactor<JoinRequest,
   bool Wakes() const { return done_ || !incoming_.empty(); }
   bool writable() const { return !writing_ && !ended_; }
   bool done() const { return done_; }
-  // Nothing is left to take: the leader's last words may arrive together with the end.
+  // The stream has ended and all messages were taken: the leader's last ones may arrive together with the end.
   bool exhausted() const { return done_ && incoming_.empty(); }
   const absl::Status& final_status() const { return final_; }
   std::deque<JoinResponse> TakeIncoming() { return std::exchange(incoming_, {}); }

@@ -1,6 +1,6 @@
-// A rank's side of the rendezvous: keeps one Join stream to the leader, beats on it, hands the leader's commands to the
-// rank's runner and the runner's reports to the leader. When the leader is lost the attempt is aborted at once, and the
-// rank joins again.
+// A rank's side of the rendezvous: keeps one Join stream to the leader, sends heartbeats on it, passes the leader's
+// commands to the rank's runner and the runner's reports to the leader. If the leader is lost, aborts the attempt at
+// once and joins again.
 #pragma once
 
 #include <deque>
@@ -31,14 +31,15 @@ struct RendezvousOptions {
   std::string secret;
   std::string build;
   std::string where;                // for messages: host and process id
-  std::vector<RankDevice> devices;  // that the rank may have
+  std::vector<RankDevice> devices;  // the rank's candidates
   absl::Duration beat_interval = absl::Milliseconds(300);
   absl::Duration silence_timeout = absl::Seconds(2);
   absl::Duration retry_delay = absl::Milliseconds(250);
-  // How long an aborted attempt may take to end, with the checkpoints that it still writes; after this the process is
-  // of no use any more.
+  // How long an aborted attempt may take to end, including the checkpoints that it still writes. After this the process
+  // must end.
   absl::Duration hung_timeout = absl::Minutes(2);
-  // Called then, on Run's thread, with why. It should end the process: the compute thread cannot be joined.
+  // Called then, on Run's thread, with the reason. The handler should end the process, because the compute thread
+  // cannot be joined.
   std::function<void(const absl::Status&)> hung;
 };
 
@@ -48,15 +49,15 @@ class RendezvousClient {
   RendezvousClient(RendezvousOptions options, Clock* clock, WorkerMetrics* metrics);
   ~RendezvousClient();
 
-  // Joins, again and again, until Stop or the leader's Shutdown: then OK. An error when the leader refuses this rank
-  // for good: wrong secret, wrong build, rank out of range, no device for it alone; ABORTED (ISLAND_ENDED) when the
-  // leader ended with an error and Stop was not called; DEADLINE_EXCEEDED (RANK_HUNG) when an aborted attempt does not
-  // end.
+  // Joins, again and again, until Stop or the leader's Shutdown, then returns OK. Returns an error if the leader
+  // rejects this rank permanently: wrong secret, wrong build, rank out of range, no device for it alone. Returns
+  // ABORTED (ISLAND_ENDED) if the leader ended with an error and Stop was not called, and DEADLINE_EXCEEDED (RANK_HUNG)
+  // if an aborted attempt does not end.
   absl::Status Run(RankRunner* runner);
-  // What the runner reports; dropped while no stream is there. Never blocks.
+  // Sends a report of the runner; drops it if there is no stream. Never blocks.
   void Send(atlpb::island::v1::JoinRequest message);
-  // The process should end: asks the leader to stop the attempt, and Run returns once it has ended, at the deadline
-  // whether or not. Again, with another deadline: asks again.
+  // Asks the leader to stop the attempt, because the process should end. Run returns when the attempt has ended, at the
+  // deadline at the latest. A further call with another deadline asks again.
   void Stop(StopRequest request);
 
  private:
@@ -64,11 +65,11 @@ class RendezvousClient {
 
   absl::Status ServeOnce(RankRunner* runner);
   absl::Status Serve(Call* call, RankRunner* runner);
-  // Waits for something to do, until `next_beat`; sends what is due; what the leader said.
+  // Waits for an event until `next_beat`, sends all due messages, and returns the received ones.
   std::deque<atlpb::island::v1::JoinResponse> Exchange(Call* call, const RankRunner& runner, absl::Duration* next_beat);
   void SendBeat(const std::optional<RankRunner::OverdueAttempt>& overdue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool StopDue(Call* call, RankRunner* runner);
-  // Once StopDue: OK, or why the island ended.
+  // Call it once StopDue is true. Returns OK, or why the island ended.
   absl::Status HowItEnded();
 
   const RendezvousOptions options_;
@@ -83,7 +84,7 @@ class RendezvousClient {
   bool leave_due_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<atlpb::island::v1::Shutdown> shut_down_ ABSL_GUARDED_BY(mutex_);
   StopRequest stop_ ABSL_GUARDED_BY(mutex_);
-  int64_t sequence_ = 0;  // Run's thread only
+  int64_t sequence_ = 0;  // used by Run's thread only
 };
 
 }  // namespace atl::worker

@@ -26,7 +26,7 @@ CheckpointCommits::CheckpointCommits(CommitContext context, storage::BlobStore* 
 CheckpointCommits::~CheckpointCommits() {
   GiveUp();
   thread_.join();
-  // Nobody will commit what is left.
+  // The remaining checkpoints will not be committed.
   metrics_->uncommitted_checkpoints->Set(0);
 }
 

@@ -1,5 +1,5 @@
-// The leader's side of checkpoints: when every rank has written its part, writes the manifest, create-once, and has the
-// coordinator commit it. On a thread of its own, so that training goes on while the coordinator is away.
+// The leader's side of checkpoints: after every rank has written its part, writes the manifest, create-once, and lets
+// the coordinator commit it. Runs on its own thread, so that training continues while the coordinator is unreachable.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@
 
 namespace atl::worker {
 
-// What the ranks do not know of their checkpoints, and where these go.
+// The facts about a checkpoint that only the leader knows, and its destination.
 struct CommitContext {
   spec::LeaseToken token;
   std::string write_prefix;
   std::string nonce;
-  int32_t ranks = 1;  // that write a part
+  int32_t ranks = 1;  // the number that write a part
   int32_t milestone_every = 0;
   std::string build;
 };
@@ -40,25 +40,25 @@ struct CommittedManifest {
   spec::Artifact artifact;  // "checkpoint"
 };
 
-// Of one attempt. Thread-safe. Owns the thread; the destructor gives up what is not committed and joins it.
+// For one attempt. Thread-safe. Owns the thread; the destructor gives up uncommitted checkpoints and joins it.
 class CheckpointCommits {
  public:
-  // `stale` is called on the thread when the coordinator refuses the attempt's token; must not block.
+  // `stale` is called on the thread when the coordinator rejects the attempt's token; must not block.
   CheckpointCommits(CommitContext context, storage::BlobStore* store, CoordinatorClient* coordinator, Clock* clock,
                     WorkerMetrics* metrics, std::function<void(const absl::Status&)> stale);
   ~CheckpointCommits();
 
   // Never blocks.
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& stages);
-  // Blocks until everything complete is committed or refused, or `timeout` passed, or GiveUp.
+  // Blocks until all complete checkpoints are committed or rejected, `timeout` passes, or GiveUp is called.
   void AwaitCommitted(absl::Duration timeout);
-  // Tries nothing any more.
+  // Stops all further attempts to commit.
   void GiveUp();
 
   std::optional<CommittedManifest> last() const;
-  // The longest of late, from the first rank's part to the commit; zero before the first.
+  // Returns the longest recent time from the first rank's part to the commit; zero before the first.
   absl::Duration commit_time() const;
-  // Why the last one that was not committed was refused; OK when none was.
+  // Returns why the latest uncommitted checkpoint was rejected; OK if none was.
   absl::Status refused() const;
 
  private:
@@ -79,7 +79,7 @@ class CheckpointCommits {
   std::vector<int64_t> to_delete_ ABSL_GUARDED_BY(mutex_);
   bool given_up_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<CommittedManifest> last_ ABSL_GUARDED_BY(mutex_);
-  std::map<int64_t, absl::Duration> first_parts_ ABSL_GUARDED_BY(mutex_);  // when they came, by step
+  std::map<int64_t, absl::Duration> first_parts_ ABSL_GUARDED_BY(mutex_);  // arrival times, by step
   LongestOfLatest commit_times_ ABSL_GUARDED_BY(mutex_);
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

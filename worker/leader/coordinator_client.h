@@ -1,5 +1,5 @@
-// The leader's calls to the coordinator. Every call is idempotent, so every call is tried again, with backoff, while
-// the coordinator is away; an island outlives its coordinator.
+// The leader's calls to the coordinator. All calls are idempotent and retried with backoff while the coordinator is
+// unreachable; an island outlives its coordinator.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,28 @@
 
 namespace atl::worker {
 
-// Between two tries of a call to the coordinator.
+// The pause between two tries of a call to the coordinator.
 constexpr BackoffLimits kCoordinatorBackoff{.first = absl::Milliseconds(200), .longest = absl::Seconds(5)};
 
-// Whether a call that failed with `status` is made again. A coordinator that is away, too slow or too busy is waited
-// for without end. One that does not take the island's credential any more, though it did before (`let_in`), is asked
-// for five minutes, of which `shut_out` are over: a token may be replaced a moment late. One that is revoked stays so.
+// Returns whether to retry a call that failed with `status`. An unreachable, slow or busy coordinator is retried
+// without limit. If it accepted the island's credential before (`let_in`) and now rejects it, the call is retried for
+// five minutes, of which `shut_out` have passed, because a token may be replaced a moment late. A revoked token is not
+// retried.
 bool IsTriedAgain(const absl::Status& status, bool let_in, absl::Duration shut_out);
 
 struct CoordinatorOptions {
   std::string address;  // "host:port"
   std::string island_id;
   std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
-  // Asked once when nobody answers: what gRPC cannot say of the connection, or OK. Null: nothing is known. It may block
-  // for a moment.
+  // Called once if the coordinator does not answer: returns a cause in the connection that gRPC does not report, or OK.
+  // May be null. It may block for a moment.
   std::function<absl::Status()> explain;
 };
 
 struct Registration {
   int64_t incarnation = 0;
   absl::Duration heartbeat_interval;
-  std::string epoch_uri;  // of the coordinator's blob store; empty: not said
+  std::string epoch_uri;  // of the coordinator's blob store; empty: not given
 };
 
 struct Claim {
@@ -53,17 +54,17 @@ struct Claim {
   std::vector<std::string> unmet;  // why each waiting task does not fit
 };
 
-// Thread-safe; calls block. Drain ends registering and claiming, Stop every call, now and later, with CANCELLED.
+// Thread-safe; calls block. Drain cancels registering and claiming, Stop every call, running or later, with CANCELLED.
 class CoordinatorClient {
  public:
   CoordinatorClient(CoordinatorOptions options, Clock* clock, WorkerMetrics* metrics);
 
-  // Sets the incarnation of the calls that follow. Repeated with one `request_id` it returns the same.
+  // Sets the incarnation of later calls. A repetition with the same `request_id` returns the same registration.
   absl::StatusOr<Registration> Register(const atlpb::island::v1::Capabilities& capabilities,
                                         const std::string& request_id);
   absl::StatusOr<Claim> ClaimTask(absl::Duration wait);
   absl::Status Commit(const spec::LeaseToken& token, const spec::CommittedCheckpoint& checkpoint);
-  // Commits of `token` are not tried again, and one that waits for its next try ends with the error of the last.
+  // Stops retrying commits of `token`; one that waits for its next try ends with its last error.
   void GiveUpCommits(const spec::LeaseToken& token);
   absl::Status Complete(const spec::LeaseToken& token, const std::vector<spec::Artifact>& outputs,
                         const spec::Progress& progress);
@@ -71,31 +72,31 @@ class CoordinatorClient {
   absl::Status Fail(const spec::LeaseToken& token, const absl::Status& error, bool permanent);
   // `store_failed`: the blob store was the cause, not the task.
   absl::Status Release(const spec::LeaseToken& token, const std::string& reason, bool store_failed);
-  // What became of it; unset when the task diverged once too often and has FAILED.
+  // Returns the rollback; unset if the task has diverged too often and has FAILED.
   absl::StatusOr<std::optional<atlpb::job::v1::Rollback>> RollBack(const spec::LeaseToken& token,
                                                                    const Rollback& rollback);
 
-  // New keys for a task that is held. Tried once.
+  // Returns new keys for a held task. Tried once.
   absl::StatusOr<spec::StorageGrant> RenewStorage(const spec::LeaseToken& token);
 
-  // Volatile: tried once. `step_time`: of the task that runs; zero where it is not known.
+  // Volatile: tried once. `step_time`: of the running task; zero if unknown.
   absl::StatusOr<atlpb::island::v1::HeartbeatResponse> Heartbeat(int64_t sequence,
                                                                  const std::vector<spec::LeaseToken>& leases,
                                                                  absl::Duration step_time);
   absl::Status ReportProgress(const spec::LeaseToken& token, int64_t sequence, const spec::Progress& progress);
 
   void Drain();
-  // No call that fails is tried again: what is said now is said once.
+  // Stops all retries: each later call is tried once.
   void Hurry();
   void Stop();
   int64_t incarnation() const;
-  // IsTriedAgain of a call that failed just now.
+  // Applies IsTriedAgain to a call that failed just now.
   bool TriesAgain(const absl::Status& status) const;
 
  private:
   using Stub = atlpb::island::v1::IslandService::Stub;
   using UnaryCall = std::function<grpc::Status(grpc::ClientContext*)>;
-  enum class Until : uint8_t { kDrain, kStop };  // what ends a call early
+  enum class Until : uint8_t { kDrain, kStop };  // which of the two cancels a call
 
   // Binds `method` to arguments that outlive the call.
   template <typename Request, typename Response>
@@ -105,11 +106,11 @@ class CoordinatorClient {
       return (stub_.get()->*method)(context, request, response);
     };
   }
-  // Until it succeeds, fails for good, or `until` says so, or GiveUpCommits of `committing` does (null: it is no
-  // commit).
+  // Retries until the call succeeds, fails for good, `until` cancels it, or GiveUpCommits is called for `committing`
+  // (null: not a commit).
   absl::Status Retry(const char* what, const UnaryCall& call, absl::Duration timeout, Until until,
                      const spec::LeaseToken* committing = nullptr);
-  // Once, between failpoints.
+  // Tries once, between failpoints.
   absl::Status Try(const char* what, const UnaryCall& call, absl::Duration timeout, Until until);
   absl::Status Once(const UnaryCall& call, absl::Duration timeout, Until until);
 
@@ -123,9 +124,9 @@ class CoordinatorClient {
   bool drained_ ABSL_GUARDED_BY(mutex_) = false;
   bool hurried_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  spec::LeaseToken given_up_ ABSL_GUARDED_BY(mutex_);  // whose commits are not tried again
-  bool let_in_ ABSL_GUARDED_BY(mutex_) = false;        // once
-  // When the coordinator first did not take the credential; unset: it did last time.
+  spec::LeaseToken given_up_ ABSL_GUARDED_BY(mutex_);  // its commits are not retried
+  bool let_in_ ABSL_GUARDED_BY(mutex_) = false;        // the coordinator accepted the credential once
+  // When the coordinator first rejected the credential; unset if it accepted it last time.
   std::optional<absl::Duration> shut_out_since_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<grpc::ClientContext*, Until>> running_ ABSL_GUARDED_BY(mutex_);
 };

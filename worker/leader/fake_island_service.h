@@ -1,4 +1,4 @@
-// A coordinator for tests: grants what it is told to grant and remembers what it is told.
+// A coordinator for tests: grants configured tasks and records the requests.
 #pragma once
 
 #include <deque>
@@ -34,18 +34,18 @@ class FakeIslandService final : public atlpb::island::v1::IslandService::Service
     std::vector<std::string> failed;    // "CODE permanent: message"
     std::vector<atlpb::island::v1::RollbackTaskRequest> rolled_back;
     std::vector<int64_t> progress;  // steps
-    std::string revoke;             // reason given to every lease that beats
-    std::string stopping;           // the same, for leases that are asked for
-    std::string drain_reason;       // given to every heartbeat
-    int store_failures = 0;         // of those that were released, by the blob store's fault
+    std::string revoke;             // reason in the answer to every heartbeat with a lease
+    std::string stopping;           // likewise, to ask for the lease back
+    std::string drain_reason;       // in the answer to every heartbeat
+    int store_failures = 0;         // releases that blame the blob store
     int64_t beats = 0;              // heartbeats with a lease
-    double step_seconds = 0;        // the newest that was reported
-    int commits_to_refuse = 0;      // with commit_refusal
+    double step_seconds = 0;        // the newest reported
+    int commits_to_refuse = 0;      // rejected with commit_refusal
     absl::Status commit_refusal = absl::UnavailableError("away");
     absl::Status heartbeat_refusal;  // OK: none
     int64_t incarnation = 7;
     bool knows_island = true;  // false: until it registers again, as after the loss of the store
-    std::string epoch_uri;     // said to every island that registers
+    std::string epoch_uri;     // sent to every island that registers
   };
 
   // Blocks until `condition` of the state holds; false after 20 s.

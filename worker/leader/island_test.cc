@@ -131,7 +131,7 @@ class IslandTest : public testing::Test {
     absl::MutexLock lock(&hung_mutex_);
     hung_.push_back(why);
   }
-  // What the first process that should end said, after 30 s at most.
+  // Returns the reason of the first process that should end, or "nothing" after 30 s.
   std::string AwaitHung() {
     absl::MutexLock lock(&hung_mutex_);
     const auto any = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(hung_mutex_) { return !hung_.empty(); };
@@ -164,7 +164,8 @@ class IslandTest : public testing::Test {
     grant.write_prefix = store_->UriOf(fmt::format("tasks/expert-0/1-{}", attempt));
     return grant;
   }
-  // Of a task that finds the store full, and the leader no room to write a file, for where that would lie is a folder.
+  // Returns the grant of a task that finds the store full. The leader has no room either: a folder has the name of its
+  // trial file.
   spec::TaskGrant FullStoreGrant() {
     spec::TaskGrant grant = TrainingGrant(1, 25);
     grant.kind = spec::TaskKind::kPartition;

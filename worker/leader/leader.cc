@@ -26,13 +26,15 @@
 namespace atl::worker {
 namespace {
 
-// Of a rank's memory; the rest is for what plans do not count: libraries, samples, the allocator's gaps.
+// Share of a rank's memory for plans; the rest is for libraries, samples and the allocator's gaps, which plans do not
+// count.
 constexpr double kPlannedMemory = 0.9;
 
-// Of what files of the store may take on this machine, where they lie.
+// Share of the room for files of the store on this machine that frozen outputs may take.
 constexpr double kRoomForFrozenOutputs = 0.5;
 
-// What is written to see whether a full store has room again. A store with less would be full at once.
+// Size of the trial write that checks whether a full store has room again. A store with less room would be full at
+// once.
 constexpr size_t kRoomBytes = 16 << 20;
 
 // How long the coordinator may hold a claim while nothing fits.
@@ -125,7 +127,7 @@ Leader::Leader(LeaderOptions options)
 }
 
 Leader::~Leader() {
-  // Nothing may call a part that is gone: heartbeats first, then what ranks say, then the compute.
+  // Destroys callers before the parts that they call: heartbeats first, then the ranks' reports, then the compute.
   coordinator_->Stop();
   keeper_.reset();
   storage_keeper_.reset();
@@ -175,7 +177,7 @@ absl::Status Leader::RegisterIfChanged() {
   capabilities.set_ranks(static_cast<int32_t>(ranks));
   ATOLL_ASSIGN_OR_RETURN(const Registration registration, coordinator_->Register(capabilities, request_id_));
   registered_ranks_ = ranks;
-  // One that has forgotten the island counts anew, and ranks that are here obey no lower one.
+  // A coordinator that has forgotten the island counts anew, but the present ranks reject a lower incarnation.
   incarnation_ = std::max(incarnation_, registration.incarnation);
   island_->SetIncarnation(incarnation_);
   keeper_->SetInterval(registration.heartbeat_interval);
@@ -325,7 +327,7 @@ AttemptEnd Leader::DecideRollback(const spec::TaskGrant& grant, const TrainingIn
   }
   end.rollback.before_step = grant.resume_from->step;
   if (end.rollback.reason != "CHECKPOINT_UNREADABLE") return end;
-  // What one rank cannot read another may: only what is damaged for the leader too is given up.
+  // A rank may fail to read a checkpoint that others can read: it is given up only if the leader finds it damaged too.
   const absl::Status again = ReadCheckpoint(options_.parts.store, *grant.resume_from).status();
   if (ErrorReason(again) == "CHECKPOINT_UNREADABLE") return end;
   return {.disposition = Disposition::kRelease,

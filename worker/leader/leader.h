@@ -1,8 +1,8 @@
-// Rank 0 of an island: hosts the rendezvous, claims tasks from the coordinator, has them done by the island's ranks and
+// Rank 0 of an island: hosts the rendezvous, claims tasks from the coordinator, runs them on the island's ranks and
 // settles them.
 //
-// Threads: Run's (the main thread) claims and settles, and runs the tasks that are not training; the rest belong to the
-// parts: compute and checkpoint writing (RankRunner), rendezvous (Island), heartbeats (LeaseKeeper), commits
+// Threads: Run's (the main thread) claims and settles, and runs the tasks that are not training. The parts own the
+// others: compute and checkpoint writing (RankRunner), rendezvous (Island), heartbeats (LeaseKeeper), commits
 // (CheckpointCommits).
 #pragma once
 
@@ -39,22 +39,22 @@ namespace atl::worker {
 struct LeaderOptions {
   IslandSettings island;
   std::string listen;  // "host:port" of the rendezvous; port 0 takes a free one
-  // Of the rendezvous; null: in the clear.
+  // Security of the rendezvous; null: in the clear.
   std::shared_ptr<const rpc::Security> security;
   CoordinatorOptions coordinator;
-  // ranks is filled in with those that are there.
+  // The leader fills in `ranks` with the number of present ranks.
   atlpb::island::v1::Capabilities capabilities;
   AttemptParts parts;
   std::function<absl::StatusOr<std::vector<spec::Artifact>>(const tasks::TaskContext&)> run_task;
-  // How long the leader waits for a lost rank before it goes on with the others.
+  // How long the leader waits for a lost rank before it continues with the others.
   absl::Duration rejoin_timeout = absl::Seconds(10);
-  // How long the blob store may fail, with nothing done since, before that is held against the task that is kept, and
-  // as long again before it is held against another; and how often it is tried meanwhile.
+  // How long the blob store may fail without progress before the held task fails for it, and again as long before the
+  // next one does. `store_interval`: the time between two tries meanwhile.
   absl::Duration store_patience = absl::Minutes(10);
   absl::Duration store_interval = absl::Seconds(5);
-  // Called, on another thread, when the leader's own rank hangs: see IslandEvents.
+  // Called on another thread when the leader's own rank hangs: see IslandEvents.
   std::function<void(const absl::Status&)> hung;
-  // For the ranks to hear that the leader ends.
+  // Time for the ranks to receive the leader's end.
   absl::Duration farewell_grace = absl::Seconds(1);
 };
 
@@ -66,13 +66,13 @@ class Leader {
 
   int rendezvous_port() const { return server_->port(); }
 
-  // Claims and settles until Stop; an error when another process has taken the island's place, the coordinator refuses
-  // the island for good, or no task can be done here.
+  // Claims and settles until Stop. Returns an error if another process has taken the island's place, the coordinator
+  // rejects the island permanently, or no task can run here.
   absl::Status Run();
-  // From any thread: say so to health probes, stop the attempt, with a checkpoint if there is time, release the lease,
-  // end.
+  // Callable from any thread. Reports the end to health probes, stops the attempt (with a checkpoint if there is time),
+  // releases the lease and ends.
   void Stop(StopRequest request);
-  // The grace is over: end now. The lease is still given back, if the coordinator answers.
+  // Ends at once, because the grace is over. The lease is still released if the coordinator answers.
   void StopNow();
 
  private:
@@ -86,28 +86,29 @@ class Leader {
   AttemptEnd RunTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   AttemptEnd RunLeaderTask(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
   AttemptEnd RunTraining(const spec::TaskGrant& grant, std::vector<spec::Artifact>* outputs);
-  // How far the task goes back after `end`, with the evidence written; or, where going back mends nothing, another end.
+  // Decides how far the task goes back after `end`, and writes the evidence. If a rollback cures nothing, returns
+  // another end.
   AttemptEnd DecideRollback(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                             const atlpb::island::v1::StartAttempt& start, AttemptEnd end);
-  // Where the blob store is full, away or another one: waits, with the lease, until it works, and gives the task back.
-  // Who went on at once would use up the task's budget before anybody could mend the store.
+  // If the blob store is full, unreachable or another one: holds the lease until the store works, then releases the
+  // task. Retrying at once would use up the task's budget before an operator could repair the store.
   AttemptEnd AwaitStore(const spec::TaskGrant& grant, AttemptEnd end);
   absl::Status TakeFinalCheckpoint(const spec::CommittedCheckpoint& checkpoint, std::vector<spec::Artifact>* outputs);
   // Returns the command with which every attempt at `grant` by `plan` begins.
   atlpb::island::v1::StartAttempt StartOf(const spec::TaskGrant& grant, const planner::Plan& plan) const;
   // Blocks until the attempt is over.
   AttemptOutcome RunOnIsland(const atlpb::island::v1::StartAttempt& start, const std::vector<int32_t>& ranks);
-  // Measured by `ranks`, or, where the job leaves the planner no choice, counted.
+  // Returns costs measured by `ranks`, or counted ones if the job leaves the planner no choice.
   absl::StatusOr<planner::Profile> CostsFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                             const std::vector<int32_t>& ranks);
   // Blocks until all of `ranks` have measured.
   absl::StatusOr<planner::Profile> MeasureOnRanks(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                                   const std::vector<int32_t>& ranks, const std::string& key,
                                                   const Measurement& measurement);
-  // Made from their costs; of a task with frozen components that goes on, the plan of the attempt before.
+  // Makes the plan from their costs. A resumed task with frozen components keeps the plan of the previous attempt.
   absl::StatusOr<planner::Plan> PlanFor(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                         const std::vector<int32_t>& ranks);
-  // `ranks`: in, those that are there; out, those of the plan.
+  // `ranks`: in, the present ones; out, those of the plan.
   absl::StatusOr<atlpb::island::v1::StartAttempt> PlanAttempt(const spec::TaskGrant& grant,
                                                               const TrainingInputs& inputs,
                                                               std::vector<int32_t>* ranks);
@@ -117,7 +118,7 @@ class Leader {
                             std::vector<spec::Artifact>* outputs);
   void Settle(const spec::TaskGrant& grant, const AttemptEnd& end, const std::vector<spec::Artifact>& outputs);
 
-  // On other threads.
+  // Called on other threads.
   void OnStepDone(const atlpb::island::v1::StepDone& done);
   void OnDiverged(const atlpb::island::v1::Diverged& diverged);
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& files);
@@ -129,7 +130,8 @@ class Leader {
   void GiveUpTask(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Revoked() const;
   bool Stopping() const;
-  // Why the task that runs is to be given back well: the process ends, or the coordinator wants it. Unset: it is not.
+  // Returns why the running task should stop with a checkpoint: the process ends, or the coordinator wants it. Else
+  // nullopt.
   std::optional<StopRequest> AskedToStop() const;
   absl::Duration CommitTime() const;
 
@@ -144,26 +146,26 @@ class Leader {
   std::unique_ptr<LeaseKeeper> keeper_;
   std::unique_ptr<StorageKeeper> storage_keeper_;
 
-  // Run's thread only.
-  size_t settled_ranks_ = 0;     // the leader has waited for more than these, and goes on with them
+  // Used by Run's thread only.
+  size_t settled_ranks_ = 0;     // the leader waited for more than these, and continues with them
   size_t registered_ranks_ = 0;  // 0: not registered
   std::string epoch_uri_;        // of the coordinator's blob store
-  int64_t incarnation_ = 0;      // that ranks are told: the highest of this process
-  std::optional<absl::Duration> store_failing_since_;  // with nothing done or failed since; unset: it works
+  int64_t incarnation_ = 0;      // sent to ranks: the highest of this process
+  std::optional<absl::Duration> store_failing_since_;  // since the last completed or failed task; unset: it works
   std::set<std::string> unmet_;
-  absl::Status unfit_;  // why no task can be done here
+  absl::Status unfit_;  // why no task can run here
 
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool revoked_ ABSL_GUARDED_BY(mutex_) = false;
-  spec::LeaseToken held_ ABSL_GUARDED_BY(mutex_);  // of the task that runs, or ran last
+  spec::LeaseToken held_ ABSL_GUARDED_BY(mutex_);  // of the running task, or the last one
   absl::Status superseded_ ABSL_GUARDED_BY(mutex_);
   StopRequest stop_ ABSL_GUARDED_BY(mutex_);                         // of the process
-  std::optional<std::string> drain_reason_ ABSL_GUARDED_BY(mutex_);  // of the task that runs
+  std::optional<std::string> drain_reason_ ABSL_GUARDED_BY(mutex_);  // of the running task
   std::unique_ptr<ProgressTracker> tracker_ ABSL_GUARDED_BY(mutex_);
-  std::map<int32_t, std::string> rank_profiles_ ABSL_GUARDED_BY(mutex_);  // JSON, of the measurement that runs
-  std::optional<Divergence> divergence_ ABSL_GUARDED_BY(mutex_);          // of the attempt that runs
-  CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;          // of the attempt that runs
+  std::map<int32_t, std::string> rank_profiles_ ABSL_GUARDED_BY(mutex_);  // JSON, of the running measurement
+  std::optional<Divergence> divergence_ ABSL_GUARDED_BY(mutex_);          // of the running attempt
+  CheckpointCommits* commits_ ABSL_GUARDED_BY(mutex_) = nullptr;          // of the running attempt
 };
 
 }  // namespace atl::worker

@@ -1,4 +1,4 @@
-// Keeps the leader's lease alive and reports its progress, on a thread of its own, whatever the compute does.
+// Renews the leader's lease and reports its progress on its own thread, independent of the compute.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace atl::worker {
 // Thread-safe. Owns the thread, joined by the destructor.
 class LeaseKeeper {
  public:
-  // `revoked` is called on the keeper's thread when the coordinator says that the lease that is held is not valid any
-  // more, once per lease, with the reason; it must not block. `drain`, likewise, when the coordinator wants the lease
-  // back, with a checkpoint. `superseded` when this incarnation is not the island's any more, or the island is let in
-  // no more; it was the client's when the heartbeat was sent.
+  // All are called on the keeper's thread and must not block. `revoked` is called with the reason, once per lease, if
+  // the coordinator reports that the held lease is no longer valid. `drain` is called likewise if the coordinator wants
+  // the lease back, with a checkpoint. `superseded` is called if another incarnation has replaced this one, or if the
+  // coordinator rejects the island; `incarnation` is the client's at the time of the heartbeat.
   struct Events {
     std::function<void(const spec::LeaseToken&, const std::string& reason)> revoked;
     std::function<void(const spec::LeaseToken&, const std::string& reason)> drain;
@@ -35,13 +35,13 @@ class LeaseKeeper {
   // Starts heartbeats, or changes their interval.
   void SetInterval(absl::Duration interval);
   void Hold(const spec::LeaseToken& token);
-  // The task is being completed, failed or released: the lease goes on being renewed, but a verdict on it says no more
-  // than the answer to that call will.
+  // The task is being completed, failed or released. The keeper renews the lease but ignores verdicts on it, because
+  // the answer to that call decides.
   void Settling();
   void LetGo();
-  // Replaces what was reported and not sent yet. Never blocks; may be called often.
+  // Replaces progress that was not sent yet. Never blocks; may be called often.
   void Report(const spec::Progress& progress);
-  // What a step takes, for the next heartbeats; until Hold or LetGo.
+  // Sets the step time for the next heartbeats, until Hold or LetGo.
   void ReportStepTime(absl::Duration step_time);
 
  private:
@@ -61,11 +61,11 @@ class LeaseKeeper {
   absl::Duration next_progress_ ABSL_GUARDED_BY(mutex_);
   std::optional<spec::LeaseToken> lease_ ABSL_GUARDED_BY(mutex_);
   bool settling_ ABSL_GUARDED_BY(mutex_) = false;
-  bool drain_told_ ABSL_GUARDED_BY(mutex_) = false;  // of the lease that is held
+  bool drain_told_ ABSL_GUARDED_BY(mutex_) = false;  // for the held lease
   std::optional<spec::Progress> progress_ ABSL_GUARDED_BY(mutex_);
   absl::Duration step_time_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t sequence_ = 0;  // the keeper's thread only
+  int64_t sequence_ = 0;  // used by the keeper's thread only
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
-// Checkpoints of one attempt on their way to a commit: collects every rank's files, step by step, and says what to
-// commit next. Keeps at most two complete ones: training goes on while the coordinator is away, and the newest counts.
-// Pure.
+// Uncommitted checkpoints of one attempt: collects every rank's files, step by step, and selects the next one to
+// commit. Keeps at most two complete ones: training continues while the coordinator is unreachable, and the newest
+// counts. Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ class PendingCheckpoints {
   // `ranks`: how many ranks write a part.
   explicit PendingCheckpoints(int32_t ranks) : ranks_(ranks) {}
 
-  // A rank wrote its part: `part.files` of `part.step`. Returns the steps that are given up by it, whose files nobody
-  // needs: incomplete ones before a complete one (a rank writes in order, so their missing parts will not come), and
-  // complete ones that waited while two newer ones came, unless a commit of it was tried (it may have succeeded
-  // unheard).
+  // Adds a rank's part: `part.files` of `part.step`. Returns the steps that it gives up, whose files are no longer
+  // needed: incomplete ones before a complete one (a rank writes in order, so their missing parts will not come), and
+  // complete ones that waited while two newer ones came. A step whose commit was tried is kept, because the commit may
+  // have succeeded without an answer.
   std::vector<int64_t> Add(int32_t rank, storage::CheckpointManifest part);
 
-  // The oldest complete one, with every rank's files in rank order. From now on it counts as tried.
+  // Returns the oldest complete one, with every rank's files in rank order. From now on it counts as tried.
   std::optional<storage::CheckpointManifest> Next();
-  // The one that Next returned is committed, or refused for good.
+  // The checkpoint that Next returned is committed, or rejected permanently.
   void Done(int64_t step);
 
-  // Complete and not done.
+  // Returns how many are complete and not done.
   int32_t waiting() const;
 
  private:

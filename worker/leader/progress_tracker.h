@@ -1,4 +1,4 @@
-// Steps that ranks report become what people see: loss, samples per second, time left. Pure.
+// Converts reported steps into progress for users: loss, samples per second, time left. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ class ProgressTracker {
  public:
   ProgressTracker(int64_t total_steps, int32_t batch_size) : total_steps_(total_steps), batch_size_(batch_size) {}
 
-  // `now` is monotonic. A step that is not newer changes nothing but the answer's loss. The speed is that of the last
-  // kWindow reports.
+  // `now` is monotonic. A step that is not newer changes only the loss in the answer. The speed covers the last kWindow
+  // reports.
   spec::Progress OnStep(int64_t step, double loss, std::map<std::string, double> metrics, absl::Duration now);
 
   const spec::Progress& last() const { return last_; }
-  // Of one step, over the same reports; zero before the second.
+  // Returns the time per step over the same reports; zero before the second.
   absl::Duration step_time() const { return step_time_; }
 
  private:

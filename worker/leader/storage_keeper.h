@@ -1,4 +1,4 @@
-// Keeps the keys of the task that the leader holds fresh, on a thread of its own: asks for new ones before they expire.
+// Renews the keys of the task that the leader holds, on its own thread, before they expire.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@
 
 namespace atl::worker {
 
-// When to ask for new keys: after two thirds of their life; after `failures` calls in a row that failed, the last one
-// `now`, after a tenth of what is left; a second later at least. InfiniteFuture for keys that never expire. Pure.
+// Returns when to request new keys: after two thirds of their life; after `failures` failed calls in a row, the last
+// one `now`, after a tenth of the remaining time, but at least a second later. InfiniteFuture for keys that never
+// expire. Pure.
 absl::Time RenewalTime(absl::Time now, absl::Time came, absl::Time expires, int64_t failures);
 
 // Thread-safe. Owns the thread, joined by the destructor.
 class StorageKeeper {
  public:
-  // Called on the keeper's thread with the new keys of the lease that is held; must not block.
+  // Called on the keeper's thread with the new keys of the held lease; must not block.
   using Renewed = std::function<void(const spec::LeaseToken&, const spec::StorageGrant&)>;
 
   StorageKeeper(CoordinatorClient* coordinator, Clock* clock, Renewed renewed);
@@ -48,7 +49,7 @@ class StorageKeeper {
   const Renewed renewed_;
 
   absl::Mutex mutex_;
-  std::optional<Held> held_ ABSL_GUARDED_BY(mutex_);  // with keys that expire
+  std::optional<Held> held_ ABSL_GUARDED_BY(mutex_);  // a lease whose keys expire
   int64_t changes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// A cloud's metadata server for tests, on a port of its own choice: answers as all three clouds do, or as none should.
+// A cloud's metadata server for tests, on its own port: answers as each of the three clouds does, or incorrectly.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ namespace atl::worker {
 // Thread-safe.
 class FakeMetadata : private http::HttpService {
  public:
-  // Of a machine named "vm7" that nobody wants back.
+  // Answers for a machine named "vm7" without a notice.
   explicit FakeMetadata(Cloud cloud) : cloud_(cloud) {
     Quiet();
     server_ = *http::HttpServer::Start({.listen = "127.0.0.1:0", .what = "metadata"}, this);
@@ -33,7 +33,7 @@ class FakeMetadata : private http::HttpService {
 
   std::string url() const { return "http://" + server_->address(); }
 
-  // No notice.
+  // Answers without a notice.
   void Quiet() {
     switch (cloud_) {
       case Cloud::kAws:
@@ -47,7 +47,7 @@ class FakeMetadata : private http::HttpService {
         return Answer(kAzureEvents, {200, R"({"DocumentIncarnation":1,"Events":[]})"});
     }
   }
-  // The machine goes at `at`; on GCP half a minute after it was asked.
+  // Announces that the machine ends at `at`; on GCP half a minute after the request.
   void Notice(absl::Time at) {
     const auto text = [&](const char* format) { return absl::FormatTime(format, at, absl::UTCTimeZone()); };
     switch (cloud_) {
@@ -63,14 +63,14 @@ class FakeMetadata : private http::HttpService {
                               text("%a, %d %b %Y %H:%M:%S GMT"))});
     }
   }
-  // To whoever asks for a notice.
+  // Sets the answer to requests for a notice.
   void AnswerNotices(MetadataAnswer answer) {
     Answer(cloud_ == Cloud::kAws   ? kAwsAction
            : cloud_ == Cloud::kGcp ? kGcpPreempted
                                    : kAzureEvents,
            std::move(answer));
   }
-  // From now on callers wait, until Release.
+  // Blocks callers from now on, until Release.
   void Hold() {
     absl::MutexLock lock(&mutex_);
     held_ = true;
@@ -85,7 +85,7 @@ class FakeMetadata : private http::HttpService {
     for (const auto& exchange : waiting) Respond(exchange.get());
   }
 
-  // Blocks until so many requests came since the start; false after 30 s.
+  // Blocks until `count` requests came since the start; returns false after 30 s.
   bool AwaitAsked(int count) {
     absl::MutexLock lock(&mutex_);
     const auto asked = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return asked_ >= count; };
@@ -106,7 +106,7 @@ class FakeMetadata : private http::HttpService {
     answers_[path] = std::move(answer);
   }
 
-  // Checks what each cloud asks of its callers.
+  // Checks that the request meets the cloud's requirements.
   bool Admits(const http::HttpRequest& request) const {
     switch (cloud_) {
       case Cloud::kAws:

@@ -184,7 +184,7 @@ absl::StatusOr<std::string> IslandSecret(const Flags& flags, const RankIdentity&
       return MakeError(absl::StatusCode::kInvalidArgument, "ISLAND_SECRET_REQUIRED",
                        fmt::format("--island-secret-file: expected with {} ranks, found none", identity.ranks));
     }
-    // Nobody else is to join.
+    // No other process may join, so a random secret does.
     absl::BitGen random;
     return fmt::format("{:016x}{:016x}", absl::Uniform<uint64_t>(random), absl::Uniform<uint64_t>(random));
   }
@@ -197,7 +197,7 @@ absl::StatusOr<std::string> IslandSecret(const Flags& flags, const RankIdentity&
                    fmt::format("--island-secret-file: expected a secret in {}, found none", flags.island_secret_file));
 }
 
-// For what calls `coordinator`.
+// Returns the security that the flags describe, checked for calls to `coordinator` if it is set.
 absl::StatusOr<std::shared_ptr<const rpc::Security>> SecurityOf(const Flags& flags) {
   ATOLL_ASSIGN_OR_RETURN(std::shared_ptr<const rpc::Security> security, rpc::Security::Make(flags.security));
   if (!flags.coordinator.empty()) ATOLL_RETURN_IF_ERROR(security->CheckTarget(flags.coordinator));
@@ -459,7 +459,7 @@ absl::Status RunExpertServer(const Flags& flags) {
   ATOLL_ASSIGN_OR_RETURN(options.security, SecurityOf(flags));
   ATOLL_RETURN_IF_ERROR(options.security->ServerCredentials(options.listen).status());
   ATOLL_ASSIGN_OR_RETURN(options.networks, ParseNetworks(flags.experts));
-  // What ended it first: a signal, or another process with its name.
+  // The first cause of the end: a signal, or another process with this server's name.
   struct End {
     absl::Notification due;
     absl::Status status;

@@ -56,7 +56,7 @@ AskMetadata AskOverHttp(const std::string& url, absl::Duration timeout) {
     curl_easy_setopt(curl.get(), CURLOPT_CUSTOMREQUEST, request.method.c_str());
     curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
     curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http");
-    // What speaks for a proxy is for the world outside; metadata servers refuse what comes through one.
+    // Proxy settings are for external hosts; metadata servers reject requests through a proxy.
     curl_easy_setopt(curl.get(), CURLOPT_NOPROXY, "*");
     curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, timeout_ms);
     curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);

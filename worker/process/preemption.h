@@ -1,4 +1,4 @@
-// Asks a cloud's metadata server, again and again, whether the machine is to be taken away.
+// Polls a cloud's metadata server for a notice that the machine will be taken away.
 #pragma once
 
 #include <functional>
@@ -19,23 +19,23 @@
 namespace atl::worker {
 
 struct PreemptionOptions {
-  // Unset: whichever answers first.
+  // Unset: the cloud that answers first.
   std::optional<Cloud> cloud;
-  std::string metadata_url = "http://169.254.169.254";  // all three clouds'
+  std::string metadata_url = "http://169.254.169.254";  // the same in all three clouds
   absl::Duration interval = absl::Seconds(2);
   absl::Duration timeout = absl::Seconds(1);  // of one request
 };
 
-// By its name in flags; unset for any other one ("auto").
+// Returns the cloud of this name in flags; unset for any other name ("auto").
 std::optional<Cloud> CloudNamed(std::string_view name);
 
-// Asks `url` over HTTP, without proxies and redirects; at most 64 KiB of the answer count. For one thread.
+// Requests `url` over HTTP, without proxies and redirects; reads at most 64 KiB of the answer. For one thread.
 AskMetadata AskOverHttp(const std::string& url, absl::Duration timeout);
 
 // Owns one thread, joined by the destructor within one request's timeout.
 class PreemptionWatch {
  public:
-  // `noticed` is called on the thread, once, with the first notice; nothing is asked after it. `clock` must outlive it.
+  // `noticed` is called on the thread, once, with the first notice; polling then ends. `clock` must outlive it.
   PreemptionWatch(PreemptionOptions options, Clock* clock, std::function<void(const SpotNotice&)> noticed);
   ~PreemptionWatch();
   PreemptionWatch(const PreemptionWatch&) = delete;
@@ -44,18 +44,18 @@ class PreemptionWatch {
  private:
   void Loop();
   bool Closing();
-  // Finds out whose metadata server answers.
+  // Determines the cloud whose metadata server answers.
   absl::Status FindCloud();
   absl::StatusOr<NoticeReading> ReadOnce();
-  // Says so in the log when it is another text than the last one.
+  // Logs `text` if it differs from the last one.
   void Remark(const std::string& text);
 
   const PreemptionOptions options_;
   Clock* const clock_;
   const std::function<void(const SpotNotice&)> noticed_;
   const AskMetadata ask_;
-  std::optional<NoticeReader> reader_;  // the thread's
-  std::string remark_;                  // the thread's
+  std::optional<NoticeReader> reader_;  // used by the thread only
+  std::string remark_;                  // used by the thread only
 
   absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

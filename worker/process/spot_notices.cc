@@ -33,7 +33,7 @@ const MetadataRequest kAzureName{.path = "/metadata/instance/compute/name?api-ve
 const MetadataRequest kAzureEvents{.path = "/metadata/scheduledevents?api-version=2020-07-01",
                                    .headers = {"Metadata: true"}};
 
-// Of what is shown of an answer that is no answer.
+// The most bytes that an error shows of a malformed answer.
 constexpr size_t kMostShown = 80;
 
 absl::Status UnexpectedCode(std::string_view what, std::string_view expected, int code) {

@@ -1,5 +1,5 @@
-// Notices by which a cloud says that it takes a machine away: what to ask its metadata server, and what the answers
-// mean. Pure but for the function that asks.
+// A cloud's notices that it takes a machine away: the requests to its metadata server and the meaning of the answers.
+// Pure except for the function that sends requests.
 #pragma once
 
 #include <cstdint>
@@ -30,21 +30,21 @@ struct MetadataAnswer {
   std::string body;
 };
 
-// Blocks for a second or so; UNAVAILABLE (METADATA_UNAVAILABLE) where nobody answers.
+// Blocks for a second or so; UNAVAILABLE (METADATA_UNAVAILABLE) without an answer.
 using AskMetadata = std::function<absl::StatusOr<MetadataAnswer>(const MetadataRequest&)>;
 
 struct SpotNotice {
-  absl::Time at;     // when the machine goes, on the wall clock; may be in the past
+  absl::Time at;     // when the machine ends, on the wall clock; may be in the past
   std::string what;  // for people
   bool operator==(const SpotNotice&) const = default;
 };
 
-// Answers to one request each. Unset: no notice. UNAVAILABLE (METADATA_UNAVAILABLE) for a code that says neither,
-// DATA_LOSS (METADATA_MALFORMED) for a body that is not what the cloud documents.
+// Each parses the answer to one request. Unset: no notice. UNAVAILABLE (METADATA_UNAVAILABLE) for an unexpected code,
+// DATA_LOSS (METADATA_MALFORMED) for a body that differs from the cloud's documentation.
 //
 // .../spot/instance-action: 404, or an action and its time, about two minutes ahead.
 absl::StatusOr<std::optional<SpotNotice>> ParseAwsInstanceAction(const MetadataAnswer& answer);
-// .../events/recommendations/rebalance: 404, or since when the machine is likelier to be taken.
+// .../events/recommendations/rebalance: 404, or the time since which the machine is at higher risk.
 absl::StatusOr<std::optional<absl::Time>> ParseAwsRebalance(const MetadataAnswer& answer);
 // .../instance/preempted: FALSE, or TRUE from half a minute before the end.
 absl::StatusOr<std::optional<SpotNotice>> ParseGcpPreempted(const MetadataAnswer& answer, absl::Time now);
@@ -54,17 +54,17 @@ absl::StatusOr<std::optional<SpotNotice>> ParseAzureEvents(const MetadataAnswer&
 
 struct NoticeReading {
   std::optional<SpotNotice> notice;
-  std::string remark;  // worth a line in the log, nothing more; empty: none
+  std::string remark;  // for the log only; empty: none
 };
 
-// One cloud's notices. Not thread-safe.
+// Reads one cloud's notices. Not thread-safe.
 class NoticeReader {
  public:
   NoticeReader(Cloud cloud, AskMetadata ask);
 
-  // Asks once. Errors as of the functions above; the next Read starts anew.
+  // Sends one round of requests. Errors as of the functions above; the next Read starts anew.
   absl::StatusOr<NoticeReading> Read(absl::Time now);
-  // OK when what answers is this cloud's metadata server.
+  // Returns OK if the answering server is this cloud's metadata server.
   absl::Status Probe();
 
   Cloud cloud() const { return cloud_; }
@@ -76,7 +76,7 @@ class NoticeReader {
 
   Cloud cloud_;
   AskMetadata ask_;
-  std::string identity_;  // AWS: the session's token; Azure: this machine's name; empty: not known
+  std::string identity_;  // AWS: the session's token; Azure: this machine's name; empty: unknown
 };
 
 }  // namespace atl::worker

@@ -66,7 +66,7 @@ TEST(NextStopTest, OnlyTimeAndCtrlCHurry) {
   }
 }
 
-// What was called, in order.
+// Records the calls in order.
 class Recorder {
  public:
   StopSignals::Calls Calls() {
