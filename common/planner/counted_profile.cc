@@ -16,7 +16,7 @@ constexpr double kKeptUntilWeightGradient = 0.8;
 constexpr double kBytesPerValue = 4;
 // Width of the sinusoidal features of the time.
 constexpr double kFrequencyWidth = 256;
-// Of a call of a frozen layer, whatever its samples; and values that pass through one.
+// Fixed cost of a call of a frozen layer, and the values per second that pass through one.
 constexpr double kSecondsPerCall = 5e-5;
 constexpr double kValuesPerSecond = 1e9;
 constexpr int kFrozenHalvings = 4;
@@ -72,7 +72,7 @@ FrozenLayerProfile CountedFrozenLayer(const spec::FrozenLayerSpec& layer, const 
   return profile;
 }
 
-// What components[i] reads, where that is known; `outputs` of the components.
+// Returns the shape that components[i] reads, if known; `outputs` are the components' output shapes.
 std::optional<spec::SampleShape> InputShape(const std::vector<spec::FrozenSpec>& components, size_t i,
                                             const spec::SampleShape& image,
                                             const std::vector<std::optional<spec::SampleShape>>& outputs) {

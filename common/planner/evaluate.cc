@@ -17,8 +17,8 @@ namespace {
 
 using schedule::ActionKind;
 
-// Of the adaptive search, which runs a few times per plan: its default effort is meant for 8 ranks and 16
-// micro-batches.
+// Returns reduced options, because the adaptive search runs a few times per plan: its default effort is meant for 8
+// ranks and 16 micro-batches.
 schedule::AdaptiveOptions AdaptiveEffort(const Plan& plan) {
   const double size = static_cast<double>(plan.schedule.rank_count()) * plan.micro_batches / 128;
   const double share = std::clamp(0.5 / size, 0.05, 1.0);
@@ -53,7 +53,7 @@ bool SplitsBackward(const schedule::Schedule& schedule) {
   return false;
 }
 
-// Of a step's actions, without waiting.
+// Time that a step's actions take, without waiting.
 struct Busy {
   double fullest_rank = 0;
   double share = 0;  // of one rank, if all had the same

@@ -1,5 +1,5 @@
-// One way to run a job on an island, worked out: layers split, schedule made, memory kept, bubbles filled, simulated.
-// Pure; for the planner's search.
+// Evaluates one way to run a job on an island: splits layers, makes the schedule, fits memory, fills bubbles,
+// simulates. Pure; for the planner's search.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace atl::planner {
 
-// What the search chooses.
+// The choices of the search.
 struct Shape {
   std::string schedule;  // a generator's name
   int32_t ranks = 1;     // of one pipeline
   int32_t replicas = 1;
   int32_t micro_batches = 1;  // of one replica
-  // kAdaptive only: activations that a rank may hold, of what ZBV holds.
+  // kAdaptive only: the activations that a rank may hold, as a share of ZBV's.
   double memory_share = 1;
 };
 
-// The schedule that is searched for (schedule::FindAdaptive) instead of generated, in a V as ZBV.
+// The schedule that the planner searches for (schedule::FindAdaptive) instead of generating it, in a V as ZBV.
 inline constexpr schedule::GeneratorInfo kAdaptive{"adaptive", 2};
 
-// A plan without its frozen work. Bound and estimate are expected seconds: of a self-conditioned model on average.
+// A plan without its frozen work. Bound and estimate are expected seconds, for a self-conditioned model on average.
 struct Outline {
   Plan plan;
   schedule::SimulationCosts costs;
@@ -36,7 +36,7 @@ struct Outline {
   double optimizer_seconds = 0;
   double bound_seconds = 0;     // no schedule of this split and these micro-batches is shorter
   double frozen_seconds = 0;    // of whole batches, on one rank
-  double estimate_seconds = 0;  // of the iteration with its frozen work: at least this
+  double estimate_seconds = 0;  // lower bound of the iteration with its frozen work
 };
 
 class Evaluator {
@@ -44,21 +44,22 @@ class Evaluator {
   // `request` outlives it. `limit_bytes` per rank; 0: none.
   Evaluator(const PlanRequest& request, double limit_bytes);
 
-  // No plan of the shape takes less time than this.
+  // Returns a lower bound of the time of any plan of the shape.
   double LeastSeconds(const Shape& shape);
 
-  // INVALID_ARGUMENT: the shape does not fit the model; FAILED_PRECONDITION (MEMORY_LIMIT): it does not fit the memory.
+  // INVALID_ARGUMENT if the shape does not fit the model; FAILED_PRECONDITION (MEMORY_LIMIT) if it does not fit the
+  // memory.
   absl::StatusOr<Outline> Work(const Shape& shape);
 
-  // The plan of an outline, frozen work placed with some effort (see FillRequest).
+  // Returns the plan of an outline with its frozen work placed; `effort` as in FillRequest.
   absl::StatusOr<Plan> Complete(const Outline& outline, int32_t effort);
 
-  // The smallest limit under which Work would find the shape a plan, to a thousandth.
+  // Returns the smallest limit under which Work finds a plan of the shape, to a thousandth.
   absl::StatusOr<double> LeastBytes(const Shape& shape);
 
  private:
-  // Where ranks hold several stages that the split did not see together, it left memory over: drops recomputation that
-  // the limit does not need.
+  // Drops recomputation that the limit does not need. The split leaves memory over if a rank holds several stages that
+  // the split did not consider together.
   absl::Status KeepWhatFits(Outline* outline);
   absl::StatusOr<Partition> Split(const Plan& plan, double limit_bytes, Recompute recompute);
   double OptimizerSeconds(const Plan& plan) const;
@@ -75,7 +76,7 @@ class Evaluator {
   std::map<std::tuple<int32_t, std::vector<int32_t>, int32_t, int32_t, bool>, Partition> splits_;
 };
 
-// Largest of the ranks'.
+// Returns the peak of the rank that holds most.
 double PeakBytes(const Plan& plan);
 
 }  // namespace atl::planner

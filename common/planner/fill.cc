@@ -23,7 +23,7 @@ constexpr double kMoment = 1e-12;
 // Halvings of the interval in which the shortest target lies.
 constexpr int kTargets = 12;
 
-// What a trainable action of the schedule needs, in the order of its rank.
+// The requirements of a trainable action of the schedule, in the order of its rank.
 struct Step {
   Action action;
   double seconds = 0;
@@ -62,7 +62,7 @@ struct Placed {
   double start = 0;
 };
 
-// What one run of the greedy rule leaves.
+// The result of one run of the greedy rule.
 struct Placement {
   std::vector<Placed> pieces;
   std::vector<std::vector<int32_t>> order;  // by rank: -1 the next trainable action, else an index into `pieces`
@@ -128,7 +128,7 @@ class Filler {
   std::vector<std::vector<std::vector<double>>> seconds_;  // [component][layer][samples], at slowdown 1
   std::vector<int32_t> grain_;                             // by component: sub-batches are multiples of it
 
-  // Of the run in hand. Layers by component, for all ranks; or by rank, where each has its own samples.
+  // State of the current run. Layers by component, for all ranks; or by rank, where each has its own samples.
   std::vector<std::vector<std::vector<LayerState>>> layers_;
   std::vector<double> left_;  // by component: seconds of work not yet given to a rank
   std::vector<RankState> state_;
@@ -379,7 +379,7 @@ Placement Filler::Place(double target, const Rule& rule) {
                                    [](const LayerState& layer) { return layer.next < layer.end; });
       }
     }
-    // Nothing more fits the target: the rest runs after the flush.
+    // If no further piece fits the target, the rest runs after the flush.
     if (!left || overtime_) return std::move(placement_);
     overtime_ = true;
   }

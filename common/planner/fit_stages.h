@@ -1,4 +1,4 @@
-// A job is written for the island that it hopes for; what becomes of its stages on the one that it gets. Pure.
+// Fits a job's stages to the island that runs it, which may differ from the one that the job was written for. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace atl::planner {
 
-// pipeline.stages, or as many as the ranks of one replica and the model's layers hold where that is fewer: a multiple
-// of what the schedule puts on every rank. With "auto" up to two per rank, where some schedules put two. 0 stays 0.
+// Returns pipeline.stages, or fewer if the ranks of one replica and the model's layers hold fewer: always a multiple of
+// the schedule's stages per rank. With "auto" up to two per rank, because some schedules use two. 0 stays 0.
 int32_t FitStages(const spec::PipelineSpec& pipeline, int32_t ranks, int32_t layers);
 
 }  // namespace atl::planner

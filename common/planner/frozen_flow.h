@@ -1,4 +1,4 @@
-// Which frozen piece reads which, and which ranks need what it makes: worked out from a plan's pieces. Pure.
+// Derives from a plan's pieces the data flow between frozen pieces and to ranks. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ namespace atl::planner {
 struct FrozenFlow {
   // By piece: the pieces whose outputs it reads, in order of their samples.
   schedule::FrozenReads reads;
-  // By piece: the ranks of the pipeline that need its output, its own among them where that is so; ascending.
+  // By piece: the ranks of the pipeline that need its output, possibly including its own; ascending.
   std::vector<std::vector<int32_t>> needed_by;
 };
 
-// The components of a job, for Plan::components.
+// Returns the components of a job, for Plan::components.
 std::vector<FrozenComponent> ComponentsOf(const std::vector<spec::FrozenSpec>& specs);
 
-// Pieces for a plan that has components and none, in both of its schedules: all work after the flush, each rank its
-// share of the samples.
+// Adds pieces to a plan with components but no pieces, in both of its schedules: all work runs after the flush, and
+// each rank takes its share of the samples.
 void AppendPieces(Plan* plan);
 
-// The flow of a plan without components is empty. INVALID_ARGUMENT (FROZEN_PIECES) with the piece or the component when
-// some layer does not run exactly once over every sample of a replica's batch, a piece begins where no piece ends, or
-// lies on another rank than its action; what schedule::Validate says of a schedule in which pieces wait for ever, and
-// schedule::CheckSelfConditioned of a second one that is not the first and C's.
+// Returns the flow; empty for a plan without components. INVALID_ARGUMENT (FROZEN_PIECES) with the piece or the
+// component if some layer does not run exactly once over every sample of a replica's batch, or if a piece begins where
+// no piece ends, or lies on another rank than its action. Also errors of schedule::Validate for pieces that wait for
+// ever, and of schedule::CheckSelfConditioned for a second schedule that is not the first plus C actions.
 absl::StatusOr<FrozenFlow> FrozenFlowOf(const Plan& plan);
 
 }  // namespace atl::planner

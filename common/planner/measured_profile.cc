@@ -11,7 +11,7 @@
 namespace atl::planner {
 namespace {
 
-// Of the sizes that halving gives: smaller ones cost more than they are worth.
+// Most halvings of the batch: smaller sizes cost more time to measure than they save.
 constexpr size_t kMostHalvings = 5;
 
 // The numbers of a profile in a fixed order, so that profiles of the same shape can be taken together.

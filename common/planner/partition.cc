@@ -20,7 +20,7 @@ constexpr int32_t kMostLayers = 96;
 // Points on the front between the steady state and the ramp that are looked at.
 constexpr int kMostPoints = 64;
 
-// What a split is judged by, of the stages from some point on.
+// The value of a split, over the stages from some point on.
 struct Value {
   int64_t way = kNoLimit;  // P
   int64_t worst = 0;       // rank or stage, as Goal says
@@ -50,7 +50,7 @@ class Splitter {
   virtual std::vector<StagePlacement> Stages() const = 0;
 
  protected:
-  // What the transfers of one micro-batch between stage and stage + 1 take, there and back.
+  // Returns the time of one micro-batch's transfers between stage and stage + 1, in both directions.
   int64_t Crossing(int32_t stage, int32_t end_layer) const {
     if (request_.rank_of_stage[stage] == request_.rank_of_stage[stage + 1]) return 0;
     return 2 * work_->BoundaryTicks(end_layer - 1);
@@ -114,7 +114,7 @@ class LineSplitter : public Splitter {
     return best_[static_cast<size_t>(stage) * (layers_ + 1) + first];
   }
 
-  // None when this stage and all longer ones break a limit.
+  // Returns nothing if this stage and all longer ones break a limit.
   std::optional<Value> Step(int32_t stage, int32_t first, int32_t end) const {
     const int64_t limit = std::min(goal_.stage_limit, goal_.rank_limit / stages_per_rank_);
     const StageTicks ticks = work_->Ticks({.first_stage = stage, .first = {first, end}}, limit);

@@ -1,4 +1,4 @@
-// Which layers form which stage: the contiguous split that dynamic programming finds shortest, within memory. Pure.
+// Splits layers into contiguous stages: dynamic programming finds the shortest split within memory. Pure.
 //
 // Objective, in this order:
 //   1. the critical-path bound (M - 1) * T + P of M micro-batches, where T is the largest work of a rank per
@@ -33,7 +33,7 @@ struct HeldMicroBatches {
   bool operator==(const HeldMicroBatches&) const = default;
 };
 
-// By rank: every combination that a schedule reaches and no other of its combinations covers.
+// Returns by rank every combination that a schedule reaches and that none of its other combinations covers.
 std::vector<std::vector<HeldMicroBatches>> HeldByRank(const schedule::Schedule& schedule);
 
 enum class Recompute : uint8_t {
@@ -48,14 +48,14 @@ struct PartitionRequest {
   int32_t micro_batches = 1;
   bool split_backward = false;           // I and W cost their sum, not `backward_seconds`
   std::vector<double> slowdown;          // by rank; empty: all 1
-  std::vector<double> boundary_seconds;  // one transfer after layer i, at i; empty: free
+  std::vector<double> boundary_seconds;  // one transfer after layer i, at index i; empty: free
   // Share of the iterations in which every stage runs F twice, the first time without a graph (C); 0: none, and no
   // memory for it.
   double self_conditioning_rate = 0;
   Recompute recompute = Recompute::kNever;
-  // Memory; without a limit the other two are not read.
+  // Memory; without a limit the other fields are not read.
   std::vector<double> limit_bytes;                  // by rank; empty: none
-  std::vector<double> fixed_bytes;                  // by layer, whatever is done with it
+  std::vector<double> fixed_bytes;                  // by layer, whether or not it is recomputed
   std::vector<double> reduce_bytes;                 // by layer, while gradients are summed over replicas; empty: none
   std::vector<std::vector<HeldMicroBatches>> held;  // HeldByRank of the schedule
 };
@@ -68,12 +68,12 @@ struct Partition {
   double largest_stage_seconds = 0;
 };
 
-// INVALID_ARGUMENT when there are fewer layers than stages (pipeline.stages, STAGES_OUT_OF_RANGE);
-// FAILED_PRECONDITION (MEMORY_LIMIT) when no split fits the limits.
+// INVALID_ARGUMENT if there are fewer layers than stages (pipeline.stages, STAGES_OUT_OF_RANGE); FAILED_PRECONDITION
+// (MEMORY_LIMIT) if no split fits the limits.
 //
-// Exact where every rank holds one stage, or stages mirrored as in a V; with other placements a rank's work is taken as
-// that of its largest stage times their number, and its memory shared out evenly. More than 96 layers are planned in
-// groups. Choosing what to recompute is exact up to some ten layers per rank, and close beyond.
+// Exact if every rank holds one stage, or stages mirrored as in a V. With other placements, a rank's work counts as
+// that of its largest stage times the number of its stages, and its memory is shared out evenly. More than 96 layers
+// are planned in groups. The choice of layers to recompute is exact up to some ten layers per rank, and close beyond.
 absl::StatusOr<Partition> PartitionLayers(const PartitionRequest& request);
 
 }  // namespace atl::planner

@@ -50,7 +50,7 @@ std::vector<int32_t> Ends(const Partition& partition) {
   return ends;
 }
 
-// What a split with a choice of layers to compute again costs: written from the definitions, not from the program.
+// The cost of a split with a choice of layers to recompute: written from the definitions, not from the program.
 struct Judged {
   double bound = std::numeric_limits<double>::infinity();
   double rank = 0;
@@ -105,7 +105,7 @@ std::optional<Judged> Judge(const PartitionRequest& request, const std::vector<i
   judged.bound += (request.micro_batches - 1) * judged.rank;
   if (request.limit_bytes.empty()) return judged;
   if (self_conditioned) {
-    // What the last stage makes of every micro-batch, and a buffer where it goes.
+    // The last stage's output of every micro-batch, and a buffer where it is sent.
     const double feedback = request.layers.back().output_bytes;
     fixed[request.rank_of_stage.back()] += request.micro_batches * feedback;
     if (request.rank_of_stage.front() != request.rank_of_stage.back()) fixed[request.rank_of_stage.front()] += feedback;

@@ -22,7 +22,7 @@ using schedule::GeneratorInfo;
 // Smaller differences are 0.0 %.
 constexpr double kShown = 0.0005;
 
-// Of kept outputs, from a local file: a slow disk's.
+// Reading speed of kept outputs from a local file on a slow disk.
 constexpr double kReadBytesPerSecond = 5e8;
 
 constexpr std::string_view kMemoryLimit = "MEMORY_LIMIT";
@@ -36,7 +36,7 @@ absl::StatusOr<double> LimitOf(const PlanRequest& request) {
   return bytes > 0 ? static_cast<double>(bytes) : request.device_memory_bytes;
 }
 
-// Of the frozen work, by its time: what runs before its rank's last other action.
+// Returns the share of the frozen work, by its time, that runs before its rank's last other action.
 double FilledShare(const Plan& plan, const Profile& profile) {
   double all = 0;
   double filled = 0;

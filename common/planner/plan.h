@@ -1,5 +1,5 @@
-// The plan of one attempt: which layers form which stage, on which rank, and what every rank does in which order.
-// Immutable; stamped with the attempt by its holder. Pure.
+// The plan of one attempt: the layers of each stage, its rank, and the order of every rank's actions. Immutable; its
+// holder stamps it with the attempt. Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace atl::planner {
 
-// A frozen component as far as its pieces must know: what they read, and who reads them.
+// A frozen component as its pieces need it: its input and its readers.
 struct FrozenComponent {
   int32_t layers = 0;
   int32_t reads = -1;           // the earlier component whose output it reads; -1: the batch
@@ -26,7 +26,7 @@ struct FrozenComponent {
   bool operator==(const FrozenComponent&) const = default;
 };
 
-// What the simulator says of the plan.
+// The simulator's results for the plan.
 struct Prediction {
   double iteration_seconds = 0;  // of `schedule`
   double bubble = 0;
@@ -44,14 +44,14 @@ struct Plan {
   std::string generator;
   std::vector<StagePlacement> stages;
   schedule::Schedule schedule;
-  // What ranks do in a step whose model sees its own estimate: `schedule` with C's (schedule::AddSelfConditioning), the
-  // same pieces and reductions. Without ranks where the model is not self-conditioned.
+  // The ranks' actions in a self-conditioned step: `schedule` with C actions (schedule::AddSelfConditioning), the same
+  // pieces and reductions. Without ranks if the model is not self-conditioned.
   schedule::Schedule self_conditioned;
   // Layers that keep only their inputs after F and compute the rest again in B or I; ascending.
   std::vector<int32_t> recomputed_layers;
   std::vector<FrozenComponent> components;
   std::vector<FrozenPiece> frozen;
-  // Outputs of frozen components are computed once, before the first step, and read from then on: there are neither
+  // Outputs of frozen components are computed once, before the first step, and then read: the plan has neither
   // components nor pieces.
   bool reads_frozen_cache = false;
   spec::PrecisionSpec precision;
@@ -69,18 +69,18 @@ struct PlanRequest {
   spec::PipelineSpec pipeline;
   spec::PrecisionSpec precision;
   int32_t batch_size = 0;
-  int32_t ranks = 1;  // that the island has
+  int32_t ranks = 1;  // of the island
   Profile profile;
-  // Of the profile's frozen ones, who reads them; empty: the first stage reads those that no other component does.
+  // The readers of the profile's frozen components; empty: the first stage reads those that no other component reads.
   std::vector<FrozenComponent> components;
-  // What they read over the task, where that is known: what keeping their outputs is weighed by.
+  // Their inputs over the task, if known, to decide whether to keep their outputs.
   FrozenInputs frozen_inputs;
-  double device_memory_bytes = 0;  // what pipeline.memory = auto means, per rank; 0: no limit
-  // Share of steps whose model sees its own estimate; 0: it is not self-conditioned.
+  double device_memory_bytes = 0;  // the value of pipeline.memory = auto, per rank; 0: no limit
+  // Share of self-conditioned steps; 0: the model is not self-conditioned.
   double self_conditioning_rate = 0;
 };
 
-// A schedule at its best, beside the plan that was chosen.
+// The best plan of one schedule, to compare with the chosen plan.
 struct Candidate {
   std::string schedule;
   int32_t ranks = 0;  // of one pipeline
@@ -103,30 +103,30 @@ struct PlanChoice {
                                       // then "adaptive", where it was searched for
 };
 
-// A valid plan with the shortest predicted iteration (of a self-conditioned model: on average) among what the request
-// leaves open: schedule, replicas and micro-batches where they are "auto" or 0, stages with schedule "auto" (else 0
-// means as many as are useful), and what is recomputed. Among plans as short as the shortest (within 0.1 %; within 1 %
-// where there is frozen work), an "auto" schedule is the one that holds the least memory: where frozen work covers the
+// Returns a valid plan with the shortest predicted iteration (for a self-conditioned model: on average). It chooses the
+// fields that the request leaves open: schedule, replicas and micro-batches if they are "auto" or 0, stages with
+// schedule "auto" (else 0 means as many as are useful), and the layers to recompute. Among plans within 0.1 % of the
+// shortest (1 % with frozen work), an "auto" schedule is the one that holds the least memory: if frozen work covers the
 // bubble, a schedule with a larger bubble and fewer activations costs nothing. Frozen outputs are computed in every
-// iteration, or once and kept, as pipeline.frozen_cache says; "auto": what takes less time over the task, and whether
-// it fits the memory (DecideFrozenCache).
+// iteration, or once and kept, as pipeline.frozen_cache says; "auto" chooses by the time over the task and by the
+// memory (DecideFrozenCache).
 //
-// INVALID_ARGUMENT with the field: stages more than the layers or than the ranks hold, or not a multiple of what the
-// schedule puts on a rank; a batch that micro-batches and replicas do not divide; an unknown schedule; a profile that
-// CheckProfile refuses. FAILED_PRECONDITION (MEMORY_LIMIT) when nothing fits the memory, with the least that does.
+// INVALID_ARGUMENT with the field: more stages than the layers or the ranks hold, or not a multiple of the schedule's
+// stages per rank; a batch that micro-batches and replicas do not divide; an unknown schedule; a profile that
+// CheckProfile refuses. FAILED_PRECONDITION (MEMORY_LIMIT) if no plan fits the memory, with the least limit that does.
 //
-// Bounded: below a second for 8 ranks and 30 layers.
+// Takes below a second for 8 ranks and 30 layers.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
-// The same plan, beside every other schedule: at its best where the schedule is "auto", else on as many ranks, replicas
-// and micro-batches.
+// Returns the same plan and every other schedule: at its best if the schedule is "auto", else on as many ranks,
+// replicas and micro-batches.
 absl::StatusOr<PlanChoice> ComparePlans(const PlanRequest& request);
 
-// Of an iteration, on average over steps whose model sees its own estimate and others: what plans are compared by.
+// Returns the seconds of an iteration, averaged over self-conditioned and other steps; plans are compared by this.
 double ExpectedSeconds(const Prediction& predicted, double self_conditioning_rate);
 
-// What the simulator needs of a valid plan: costs of its stages, boundaries, frozen pieces and reductions, and the
-// bytes that each rank of the pipeline holds throughout. The same for both of its schedules.
+// Returns the simulator's costs of a valid plan: of its stages, boundaries, frozen pieces and reductions, and the bytes
+// that each rank of the pipeline holds throughout. The same for both of its schedules.
 schedule::SimulationCosts CostsOf(const Plan& plan, const Profile& profile);
 
 }  // namespace atl::planner

@@ -1,4 +1,4 @@
-// What the parts of a model cost on a device, measured or counted: what plans are made from. Pure.
+// Costs of the parts of a model on a device, measured or counted, as input for plans. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace atl::planner {
 
-// One trainable layer under one micro-batch, inside a stage of several. Seconds with all ranks of the machine at work;
-// the forwards of the first and of the last layer include the building of the micro-batch. A stage that begins or ends
-// at another rank holds its boundaries beside what its layers say: the inputs from F, the gradients of inputs and
-// outputs from I, and the outputs, all until W has run.
+// One trainable layer under one micro-batch, inside a stage of several. Seconds are measured with all ranks of the
+// machine at work. The forwards of the first and of the last layer include building the micro-batch. A stage next to
+// another rank also holds its boundaries: the inputs from F, the gradients of inputs and outputs from I, and the
+// outputs, all until W has run.
 struct LayerProfile {
   double forward_seconds = 0;
   double input_gradient_seconds = 0;
   double weight_gradient_seconds = 0;
   double backward_seconds = 0;          // input and weight gradient in one pass
-  double kept_bytes = 0;                // from F to I or B, its outputs among them and its inputs not …
+  double kept_bytes = 0;                // from F to I or B, including its outputs but not its inputs …
   double weight_gradient_bytes = 0;     // … of which this much stays from I to W
   double forward_transient_bytes = 0;   // at the peak of F, on top of what is kept after it
   double backward_transient_bytes = 0;  // at the peak of I, W or B, on top of what was kept before it
@@ -29,7 +29,7 @@ struct LayerProfile {
   bool operator==(const LayerProfile&) const = default;
 };
 
-// One number of a layer, and its name in files.
+// One number of a layer, with its name in files.
 struct LayerField {
   const char* name;
   double LayerProfile::*value;
@@ -64,7 +64,7 @@ struct FrozenComponentProfile {
 };
 
 struct Profile {
-  std::string key;                                      // of what was measured: model, device, build
+  std::string key;                                      // identifies model, device and build
   std::vector<double> parameter_bytes;                  // by layer, in the dtype of the parameters
   std::map<int32_t, std::vector<LayerProfile>> layers;  // by micro-batch size, then by layer
   std::vector<FrozenComponentProfile> frozen;
@@ -72,39 +72,39 @@ struct Profile {
   double transfer_latency_seconds = 0;    // one message between two ranks
   double transfer_bytes_per_second = 0;   // 0: free
   std::vector<double> rank_slowdown;      // by rank of the island, 1 as measured; empty: all 1
-  // Share by which real times may be longer than these. Of plans that differ by less, the one that depends least on
-  // when pieces of frozen work are done is the better one. 0: times are exact. Not stored.
+  // Share by which real times may be longer than these. Among plans that differ by less, the planner prefers the one
+  // that depends least on the times of frozen pieces. 0: times are exact. Not stored.
   double time_error = 0.05;
   bool operator==(const Profile&) const = default;
 
   int32_t layer_count() const { return layers.empty() ? 0 : static_cast<int32_t>(layers.begin()->second.size()); }
 };
 
-// INVALID_ARGUMENT (PROFILE_INVALID), naming layer or component and value: no layer, sizes that disagree in their
-// layers, a number that is not finite or below 0, a slowdown that is not above 0, a frozen component that reads itself
-// or a later one.
+// INVALID_ARGUMENT (PROFILE_INVALID), naming layer or component and value: no layer, sizes with different layers, a
+// number that is not finite or below 0, a slowdown that is not above 0, a frozen component that reads itself or a later
+// one.
 absl::Status CheckProfile(const Profile& profile);
 
-// The layers under micro-batches of `samples`: as measured, else on the straight line between the two nearest sizes, or
-// in proportion where only one was measured.
+// Returns the layers under micro-batches of `samples`: as measured, else interpolated linearly between the two nearest
+// sizes, or in proportion if only one was measured.
 std::vector<LayerProfile> LayersAt(const Profile& profile, int32_t samples);
 
-// Of one frozen layer over `samples`, in the same way.
+// Returns the seconds of one frozen layer over `samples`, in the same way.
 double FrozenSeconds(const FrozenLayerProfile& layer, int32_t samples);
 
-// One message of `bytes` between two ranks.
+// Returns the seconds of one message of `bytes` between two ranks.
 double TransferSeconds(const Profile& profile, double bytes);
 
-// Costs of a DiT's layers counted in multiply-adds, for planning before anything is measured. `tokens` per image.
-// Transfers are free and nothing is frozen.
+// Counts the costs of a DiT's layers in multiply-adds, to plan before any measurement. `tokens` per image. Transfers
+// are free, and there is no frozen component.
 Profile CountedProfile(const spec::ModelSpec& model, int32_t tokens, int32_t channels);
 
-// Samples that frozen layers are measured or counted with, ascending: the batch, its half, and so on down to a
-// sixteenth. Several, so that what a call costs whatever its size shows; the smallest is the grain of partial batches.
+// Returns the sample counts for measuring or counting frozen layers, ascending: the batch, its half, and so on down to
+// a sixteenth. Several sizes show the fixed cost of a call; the smallest is the grain of partial batches.
 std::vector<int32_t> FrozenSizes(int32_t batch_size);
 
-// Frozen components counted likewise, with a fixed cost per call; `image` is [channels, height, width]. Empty where not
-// all of them can be counted: what a TorchScript file computes is not known.
+// Counts frozen components in the same way, with a fixed cost per call; `image` is [channels, height, width]. Empty if
+// one cannot be counted, because the operations of a TorchScript file are not known.
 std::vector<FrozenComponentProfile> CountedFrozen(const std::vector<spec::FrozenSpec>& components,
                                                   const spec::SampleShape& image, int32_t classes, int32_t batch_size);
 

@@ -155,7 +155,7 @@ TEST(CountedFrozen, CountsProductsAndAFixedCostPerCall) {
   EXPECT_EQ(block.parameter_bytes, 4 * (2 * 8 * 8 * 9 + 2 * 8));
   EXPECT_EQ(counted[1].layers[0].output_bytes, 4 * 4 * 64);
   EXPECT_EQ(counted[2].layers[0].parameter_bytes, 4 * 10 * 32);
-  // Of two calls with half the samples each, one is for nothing.
+  // Two calls with half the samples each pay the fixed cost twice.
   EXPECT_GT(2 * FrozenSeconds(block, 16), FrozenSeconds(block, 32));
   // A block is two convolutions of eight times the stem's channels; what a call costs anyway left out.
   const auto per_sample = [](const FrozenLayerProfile& layer) {

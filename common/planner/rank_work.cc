@@ -82,7 +82,7 @@ std::vector<RankWork::Choice> RankWork::Choices(const RankStages& stages) const 
   return choices;
 }
 
-// What a rank holds beside its budget, as far as it depends on what is computed again.
+// The part of a rank's memory that depends on the recomputed layers.
 struct RankWork::Load {
   double keep[2] = {0, 0};  // by stage, for every micro-batch held until I
   double transient = 0;     // at the peak of an action
@@ -102,12 +102,12 @@ struct RankWork::Search {
   bool two = false;                   // … but another stage of the rank may
   std::vector<uint8_t> now;
   std::vector<uint8_t> best;
-  // Of the rank, then of its larger stage.
+  // Ticks of the rank, then of its larger stage.
   std::pair<int64_t, int64_t> best_ticks{std::numeric_limits<int64_t>::max(), 0};
   int64_t tries = 0;
 };
 
-// By what the rank breaks its limit; at most 0 fits.
+// Returns the bytes by which the rank exceeds its limit; at most 0 fits.
 double RankWork::Excess(const Search& search, const Load& load) {
   double most = 0;
   double most_of_one = 0;
@@ -122,7 +122,7 @@ double RankWork::Excess(const Search& search, const Load& load) {
   return search.fixed + std::max(most + load.transient, search.reduce > 0 ? most_of_one + search.reduce : 0);
 }
 
-// What is computed again is there while its gradients are.
+// Recomputed activations exist while their gradients are computed.
 RankWork::Load RankWork::WithAgain(Load load, const Choice& choice) const {
   load.keep[choice.second] -= choice.saved_bytes;
   load.transient =

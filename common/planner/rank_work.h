@@ -17,7 +17,7 @@ struct LayerRange {
   int32_t end = 0;
 };
 
-// One stage of a rank, or two.
+// One or two stages of a rank.
 struct RankStages {
   int32_t first_stage = 0;
   LayerRange first;
@@ -36,24 +36,24 @@ class RankWork {
   // `request` outlives it.
   explicit RankWork(const PartitionRequest& request);
 
-  // Forward and backward of one micro-batch, with what the memory limit makes the rank compute again. May stop early
-  // once the sum is above `limit`. Does not fit: the memory limit holds whatever is recomputed.
+  // Returns the forward and backward of one micro-batch, including recomputation that the memory limit requires. May
+  // stop early once the sum is above `limit`. Does not fit if even full recomputation exceeds the memory limit.
   StageTicks Ticks(const RankStages& stages, int64_t limit);
 
   int64_t BoundaryTicks(int32_t layer) const { return boundary_.empty() ? 0 : boundary_[layer]; }
   double Seconds(int64_t ticks) const { return static_cast<double>(ticks) / scale_; }
 
-  // What the ranks of a split compute again.
+  // Returns the layers that the ranks of a split recompute.
   std::vector<int32_t> Recomputed(const std::vector<StagePlacement>& stages);
 
  private:
-  // A layer of the rank that may be computed again.
+  // A layer of the rank that may be recomputed.
   struct Choice {
     int32_t layer = 0;
     bool second = false;
     int64_t ticks = 0;
-    double saved_bytes = 0;  // per micro-batch held
-    double most_saved = 0;   // at the rank's fullest
+    double saved_bytes = 0;  // per held micro-batch
+    double most_saved = 0;   // at the rank's peak
   };
   struct Load;
   struct Search;
@@ -63,16 +63,16 @@ class RankWork {
     return prefix[rank][range.end] - prefix[rank][range.first];
   }
   double InputBytes(int32_t layer) const;
-  double SecondsOf(const LayerProfile& layer) const;  // of forward and backward, C's among them
+  double SecondsOf(const LayerProfile& layer) const;  // of forward and backward, including C
   static double Excess(const Search& search, const Load& load);
   Load WithAgain(Load load, const Choice& choice) const;
-  // `load`: of nothing computed again.
+  // `load`: with no layer recomputed.
   Search Begin(const RankStages& stages, Load* load) const;
   std::vector<Choice> Choices(const RankStages& stages) const;
   void Try(Search* search, size_t at, const StageTicks& ticks, const Load& load) const;
   // Without a memory limit …
   StageTicks Whole(const RankStages& stages) const;
-  // … and with it; `again`: what is computed again for that, by place in Choices.
+  // … and with one; `again`: the layers recomputed for it, by place in Choices.
   StageTicks Limited(const RankStages& stages, std::vector<uint8_t>* again) const;
 
   const PartitionRequest& request_;

@@ -141,7 +141,7 @@ std::vector<Shape> ShapesOf(const PlanRequest& request, const GeneratorInfo& gen
   for (int32_t replicas = std::max(1, pipeline.replicas);
        replicas <= (pipeline.replicas > 0 ? pipeline.replicas : request.ranks); ++replicas) {
     if (request.batch_size % replicas != 0) continue;
-    // Of as many ranks as are useful: one without a layer would only be one more that can fail.
+    // Uses as many ranks as are useful: a rank without a layer would only be one more that can fail.
     const int32_t most = std::min(request.ranks / replicas, layers / generator.stages_per_rank);
     int32_t first = IsAuto(pipeline) ? 1 : most;
     int32_t last = most;
@@ -275,7 +275,7 @@ bool Search::TooLarge(std::string_view schedule) const {
 }
 
 absl::Status Search::MemoryError() {
-  // Of each schedule the shape with the most ranks and the smallest micro-batches: none holds less on a rank.
+  // For each schedule, the shape with the most ranks and the smallest micro-batches holds the least on a rank.
   std::vector<Shape> smallest;
   for (const Shape& shape : too_large_) {
     const auto same = std::find_if(smallest.begin(), smallest.end(),

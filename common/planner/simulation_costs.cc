@@ -23,8 +23,8 @@ double ReduceSeconds(const Plan& plan, const Profile& profile, double bytes) {
   return 2.0 * (plan.replicas - 1) * TransferSeconds(profile, bytes / plan.replicas);
 }
 
-// What R holds on top of a stage's gradients: they are copied to one run of memory before the others' parts of it come,
-// and an earlier stage of the rank may still be on its way: together no more than all of the rank's gradients once.
+// Returns the memory of R on top of a stage's gradients. R copies them to one run of memory before the other ranks'
+// parts arrive, and an earlier stage's R may still be running: together no more than all of the rank's gradients once.
 double ReduceBytes(const Plan& plan, const Profile& profile, int32_t rank) {
   double bytes = 0;
   for (const StagePlacement& placement : plan.stages) {
@@ -78,7 +78,7 @@ std::vector<schedule::FrozenCost> FrozenCosts(const Plan& plan, const Profile& p
     if (!cost.reads.empty()) {
       cost.transfer_seconds = TransferSeconds(profile, layers[piece.first_layer].input_bytes * piece.samples);
     }
-    // What lies between two layers is gone when the next has read it.
+    // A layer's output inside a piece is freed when the next layer has read it.
     if (piece.end_layer == static_cast<int32_t>(layers.size())) {
       cost.output_bytes = layers.back().output_bytes * piece.samples;
     }

@@ -1,4 +1,4 @@
-// From a plan and a profile to what the simulator and the partition count with. Pure.
+// Turns a plan and a profile into costs for the simulator and the partition. Pure.
 #pragma once
 
 #include <vector>
@@ -7,20 +7,20 @@
 
 namespace atl::planner {
 
-// By rank of a pipeline, which stands for the same rank of every replica: the slowest of them sets the pace.
+// Returns slowdowns by rank of a pipeline: the slowest of that rank's replicas sets the pace.
 std::vector<double> SlowdownByRank(const Plan& plan, const Profile& profile);
 
-// Parameters of a trainable layer with all that is kept per parameter.
+// Returns the bytes of a trainable layer's parameters with all state kept per parameter.
 double StateBytes(double parameter_bytes);
 
-// What one rank holds if it runs pieces of every frozen layer and is the reader of their outputs.
+// Returns the bytes that one rank holds if it runs pieces of every frozen layer and reads their outputs.
 double FrozenBytes(const Plan& plan, const Profile& profile);
 
-// By component of the plan: the ranks that must have its output before the next iteration.
+// Returns by component of the plan the ranks that must have its output before the next iteration.
 std::vector<std::vector<int32_t>> FrozenReaders(const Plan& plan);
 
-// Of the frozen work of a plan with pieces, by rank: weights of the layers that the rank runs, the largest output
-// between two of them, and where the outputs are read, those of this iteration and the next.
+// Returns by rank the bytes of a plan's frozen pieces: the weights of the layers that the rank runs, the largest output
+// between two of them, and on readers the outputs of this iteration and the next.
 std::vector<double> FrozenBytesByRank(const Plan& plan, const Profile& profile);
 
 }  // namespace atl::planner

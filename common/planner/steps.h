@@ -1,5 +1,5 @@
-// The two kinds of step that a plan has, simulated: those whose model sees its own estimate of the sample, where it is
-// self-conditioned, and the others. Pure; for the planner's search.
+// Simulates the two kinds of step of a plan: self-conditioned steps, if the model is self-conditioned, and plain ones.
+// Pure; for the planner's search.
 #pragma once
 
 #include <vector>
@@ -13,16 +13,17 @@ namespace atl::planner {
 struct Steps {
   schedule::SimulationCosts costs;  // of both
   schedule::Simulation plain;
-  schedule::Simulation self_conditioned;  // without ranks where the model is not
+  schedule::Simulation self_conditioned;  // without ranks if the model is not self-conditioned
 };
 
-// Makes plan->self_conditioned anew from plan->schedule, a valid one, and simulates both; at a rate of 0 there is none.
+// Rebuilds plan->self_conditioned from plan->schedule, which must be valid, and simulates both; at a rate of 0 there is
+// none.
 absl::StatusOr<Steps> SimulateSteps(const Profile& profile, double self_conditioning_rate, Plan* plan);
 
-// Until the last action has ended and all frozen outputs are where the next iteration reads them.
+// Returns the time until the last action has ended and all frozen outputs are where the next iteration reads them.
 double IterationSeconds(const Plan& plan, const Profile& profile, const schedule::Simulation& simulation);
 
-// By rank, of the step that holds more.
+// Returns the peak by rank, of the step that holds more.
 std::vector<double> PeakBytesByRank(const Steps& steps);
 
 }  // namespace atl::planner
