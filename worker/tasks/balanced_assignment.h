@@ -1,4 +1,4 @@
-// Points to clusters under a capacity: every point goes where it is cheapest as long as there is room. Pure.
+// Assigns points to clusters under a capacity: every point goes to its cheapest cluster with room. Pure.
 //
 // Rule: greedy by regret, for the generalised assignment problem (Martello and Toth 1981): the point that would lose
 // most by getting its second-best open cluster instead of its best chooses first; a cluster is open until its load
@@ -12,14 +12,14 @@
 
 namespace atl::tasks {
 
-// costs[i * clusters + c]: of point i in cluster c, finite. weights[i] >= 0; clusters * capacity at least their sum.
-// Result: a cluster per point. No cluster's load exceeds capacity by the weight of its heaviest point or more. Ties go
-// to the lower index.
+// costs[i * clusters + c] is the cost of point i in cluster c, finite. weights[i] >= 0; clusters * capacity is at least
+// their sum. Returns a cluster per point. No cluster's load exceeds capacity by the weight of its heaviest point or
+// more. Ties go to the lower index.
 std::vector<int32_t> AssignBalanced(std::span<const double> costs, int32_t clusters, std::span<const double> weights,
                                     double capacity);
 
-// Moves single points and swaps pairs as long as that lowers the cost and leaves no load above the capacity, or above
-// what it was. Quadratic in the points: for few.
+// Moves single points and swaps pairs as long as that lowers the cost and raises no load above the capacity or its
+// former value. Quadratic in the points, so meant for few.
 void ImproveAssignment(std::span<const double> costs, int32_t clusters, std::span<const double> weights,
                        double capacity, std::vector<int32_t>* assignment);
 

@@ -1,4 +1,4 @@
-// Squared distances of rows to centroids as matrix products. LibTorch does the work, on any device.
+// Squared distances of rows to centroids as matrix products, computed by LibTorch on any device.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace atl::tasks {
 
 class CentroidDistances {
  public:
-  // Rows of one matrix product. Every product has this shape, the last one filled up with zeros: a row's distances do
-  // not depend on how many rows are asked for.
+  // Rows of one matrix product. Every product has this shape, the last one padded with zeros, so that a row's distances
+  // do not depend on the number of rows.
   static constexpr int64_t kBlock = 1024;
 
   // `centroids` [centroids][dims], at least one. `device` as LibTorch names it: "cpu", "cuda:0".
@@ -21,15 +21,15 @@ class CentroidDistances {
 
   // [rows][centroids]
   std::vector<double> Squared(std::span<const float> rows) const;
-  // The nearest centroid of each row; of equal ones the lowest index.
+  // Returns the nearest centroid of each row; among equal ones the lowest index.
   std::vector<int32_t> Nearest(std::span<const float> rows) const;
 
  private:
-  // Rows [first, first + kBlock) of `rows`, less `mean_`, and zeros where there are none.
+  // Returns rows [first, first + kBlock) of `rows`, less `mean_`, padded with zeros.
   at::Tensor Block(std::span<const float> rows, int64_t first) const;
 
   const int64_t dims_;
-  at::Tensor mean_;       // [dims] of the centroids: products of values far from zero would lose the digits that differ
+  at::Tensor mean_;       // [dims] of the centroids: products of values far from zero would lose the differing digits
   at::Tensor centroids_;  // [dims, centroids], less `mean_`
   at::Tensor norms_;      // [centroids], squared
   at::Tensor first_equal_;  // [centroids]: the lowest index of a centroid with the same values

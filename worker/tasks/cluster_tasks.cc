@@ -31,7 +31,7 @@ storage::TensorView IntegersView(std::string name, const std::vector<int64_t>& v
           std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t))};
 }
 
-// What decides the cluster of a sample, read back from the "centroids" artifact.
+// The data that decides the cluster of a sample, read back from the "centroids" artifact.
 struct Placement {
   std::string method;
   Matrix fine;

@@ -1,5 +1,5 @@
-// The feature matrices of all shards as one list of rows. Files are mapped, not read: what is touched is in the page
-// cache, nothing else is in memory.
+// The feature matrices of all shards as one list of rows. Files are memory-mapped: accessed pages are in the page
+// cache, and memory holds nothing else.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace atl::tasks {
 // Not thread-safe.
 class FeatureFiles : public FeatureRows {
  public:
-  // One file per artifact, in that order, verified by their hashes. With `normalize`, rows are scaled to length 1 as
-  // they are read (rows of zeros stay). DATA_LOSS names the file whose shape differs from the first one's.
+  // Opens one file per artifact, in that order, verified by their hashes. With `normalize`, rows are scaled to length 1
+  // when read (rows of zeros stay). DATA_LOSS names the file whose shape differs from the first one's.
   static absl::StatusOr<std::unique_ptr<FeatureFiles>> Open(storage::BlobStore* store,
                                                             const std::vector<spec::Artifact>& artifacts,
                                                             bool normalize);

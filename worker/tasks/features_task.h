@@ -1,4 +1,4 @@
-// The tasks that compute features: fit_features and featurize. LibTorch lives behind this header.
+// The tasks that compute features: fit_features and featurize. The implementation uses LibTorch.
 #pragma once
 
 #include <vector>

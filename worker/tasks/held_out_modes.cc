@@ -26,7 +26,7 @@ namespace {
 constexpr int32_t kRouterNetwork = -1;
 constexpr int64_t kMaxRows = 256;
 constexpr int64_t kProbeRows = 8;
-// Of one evaluation: bounds the activations.
+// Rows of one evaluation; bounds the activations.
 constexpr int64_t kRowsPerBatch = 32;
 
 struct HeldOut {

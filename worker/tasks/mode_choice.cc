@@ -16,7 +16,7 @@ struct Difference {
   double standard_error = 0;
 };
 
-// Of two modes row by row: how hard a row is for both falls out.
+// Compares two modes row by row, so that the difficulty of a row, common to both, cancels.
 Difference Compare(const ModeTrial& trial, const ModeTrial& best) {
   const auto rows = static_cast<double>(trial.errors.size());
   Difference difference{.mean = trial.mean() - best.mean()};

@@ -1,5 +1,5 @@
-// Which routing mode a model version is drawn with when nobody says: the cheapest of those that are as good as the best
-// on held-out samples. Pure.
+// Chooses the default routing mode of a model version: the cheapest mode that is as good as the best on held-out
+// samples. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@ struct CandidateMode {
   router::RoutingRule rule;
 };
 
-// What is tried: top-1, top-2, a threshold, a nucleus and all experts; fewer where experts are too few to differ.
+// Returns the modes to try: top-1, top-2, a threshold, a nucleus and all experts; fewer if there are too few experts
+// for them to differ.
 std::vector<CandidateMode> CandidateModes(int32_t experts);
 
-// One mode on the held-out rows, the same rows for every mode.
+// The results of one mode on the held-out rows, the same rows for every mode.
 struct ModeTrial {
   std::vector<double> errors;  // by row: mean square error of the blended velocity
   double experts = 0;          // chosen per row, on average
@@ -32,12 +33,12 @@ struct ModeChoice {
   std::string reason;
 };
 
-// The mode with the least mean error, or a cheaper one whose error on the same rows is larger by at most one standard
-// error of the difference: what the rows cannot tell apart is decided by cost, then by error. At least one trial, all
-// of the same number of rows, at least one.
+// Returns the mode with the least mean error, or a cheaper one whose error on the same rows is larger by at most one
+// standard error of the difference. Modes that the rows cannot distinguish are ranked by cost, then by error. Needs at
+// least one trial; all have the same number of rows, at least one.
 ModeChoice ChooseMode(std::span<const ModeTrial> trials);
 
-// Mean square error of the velocity that the chosen experts blend to. `velocities` [experts][pixels], `target`
+// Returns the mean square error of the blended velocity of the chosen experts. `velocities` [experts][pixels], `target`
 // [pixels].
 double BlendError(const router::ExpertChoice& choice, std::span<const float> velocities, std::span<const float> target);
 

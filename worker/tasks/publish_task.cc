@@ -29,8 +29,8 @@ constexpr char kIndexFile[] = "model_index.json";
 // Inputs of one run of a frozen component: what an encoder holds of an image is many times the image.
 constexpr int64_t kFrozenBatch = 8;
 
-// What the frozen component with this output makes of `inputs`, through the components before it; undefined for a job
-// without one.
+// Runs `inputs` through the frozen component with this output and all components before it. Returns an undefined tensor
+// if the job has no such component.
 absl::StatusOr<at::Tensor> RunFrozen(const TaskContext& context, const dataset::DatasetManifest& manifest,
                                      std::string_view output, const at::Tensor& inputs) {
   const spec::JobSpec& job = context.grant.spec;
@@ -56,7 +56,8 @@ absl::StatusOr<at::Tensor> RunFrozen(const TaskContext& context, const dataset::
   return at::cat(outputs);
 }
 
-// What a frozen condition adds to the conditioning of every class, the null class last: [classes + 1, width].
+// Returns the values that a frozen condition adds to the conditioning of every class, the null class last: [classes +
+// 1, width].
 absl::StatusOr<at::Tensor> ConditionTable(const TaskContext& context, const dataset::DatasetManifest& manifest) {
   return RunFrozen(context, manifest, "condition",
                    at::arange(static_cast<int64_t>(manifest.classes.size()) + 1, at::kLong));

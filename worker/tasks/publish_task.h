@@ -1,4 +1,4 @@
-// The publish task: final checkpoints become one model version in the blob store.
+// The publish task: turns final checkpoints into one model version in the blob store.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace atl::tasks {
 
-// Run twice, on whatever machines, it leaves one model and returns the same artifact. FAILED_PRECONDITION
-// (MODEL_EXISTS) when the version's folder holds another model.
+// Idempotent: a second run, on any machine, leaves one model and returns the same artifact. FAILED_PRECONDITION
+// (MODEL_EXISTS) if the version's folder holds another model.
 absl::StatusOr<std::vector<spec::Artifact>> Publish(const TaskContext& context,
                                                     const dataset::DatasetManifest& manifest);
 

@@ -10,11 +10,12 @@
 
 namespace atl::tasks {
 
-// images [n, c, h, w] in [-1, 1] -> features [n, d], floating. INVALID_ARGUMENT when the module fails on them or
-// returns anything else. Not thread-safe.
+// Maps images [n, c, h, w] in [-1, 1] to features [n, d], floating. INVALID_ARGUMENT if the module fails on them or
+// returns another type or shape. Not thread-safe.
 using ScriptEncoder = std::function<absl::StatusOr<at::Tensor>(const at::Tensor& images)>;
 
-// From the bytes of the file at `uri`. Errors: model::LoadTorchScript, of the field features.encoder_uri.
+// Loads an encoder from the bytes of the file at `uri`. Errors: model::LoadTorchScript, for the field
+// features.encoder_uri.
 absl::StatusOr<ScriptEncoder> LoadScriptEncoder(const std::string& archive, const std::string& uri);
 
 }  // namespace atl::tasks

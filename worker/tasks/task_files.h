@@ -1,4 +1,4 @@
-// What the tasks share: their inputs by kind, and files that become artifacts.
+// Functions that the tasks share: finding their inputs by kind, and writing files that become artifacts.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@
 
 namespace atl::tasks {
 
-// ABORTED (TASK_CANCELLED) once the context's `cancelled` says so.
+// Returns ABORTED (TASK_CANCELLED) once the context's `cancelled` returns true.
 absl::Status CheckCancelled(const TaskContext& context);
 
-// Volatile progress, `done` of `total`.
+// Reports volatile progress, `done` of `total`.
 void Report(const TaskContext& context, int64_t done, int64_t total);
 
-// The i-th shard of split "train": what task index i means. INVALID_ARGUMENT when there is none.
+// Returns the i-th shard of split "train", to which task index i refers. INVALID_ARGUMENT if there is none.
 absl::StatusOr<dataset::Shard> TrainingShard(const dataset::DatasetManifest& manifest, int32_t index);
 
-// The artifact called `name` of the input task (kind, index). INVALID_ARGUMENT (TASK_INPUT_MISSING) names it.
+// Returns the artifact called `name` of the input task (kind, index). INVALID_ARGUMENT (TASK_INPUT_MISSING) names it.
 absl::StatusOr<spec::Artifact> FindInput(const spec::TaskGrant& grant, spec::TaskKind kind, int32_t index,
                                          std::string_view name);
-// All artifacts called `name` of inputs of that kind, by index: 0, 1, … without a gap.
+// Returns all artifacts called `name` of inputs of that kind, by index: 0, 1, … without a gap.
 absl::StatusOr<std::vector<spec::Artifact>> FindInputs(const spec::TaskGrant& grant, spec::TaskKind kind,
                                                        std::string_view name);
 
-// URI of a file of this attempt.
+// Returns the URI of a file of this attempt.
 std::string OutputUri(const TaskContext& context, std::string_view file_name);
 
-// Writes a safetensors file and describes it.
+// Writes a safetensors file and returns its description.
 absl::StatusOr<spec::Artifact> WriteTensors(const TaskContext& context, std::string_view artifact_name,
                                             std::vector<storage::TensorView> tensors,
                                             const std::map<std::string, std::string>& metadata, int64_t rows);
@@ -49,7 +49,7 @@ struct Matrix {
 absl::StatusOr<Matrix> ReadMatrix(const storage::Safetensors& file, std::string_view tensor,
                                   std::string_view file_name);
 
-// A float32 matrix as a tensor to write; borrows `values`.
+// Returns a float32 matrix as a tensor to write; borrows `values`.
 storage::TensorView MatrixView(std::string name, int64_t rows, int64_t columns, const std::vector<float>& values);
 
 }  // namespace atl::tasks

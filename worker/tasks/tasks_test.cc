@@ -509,7 +509,7 @@ TEST_F(PublishTask, AnotherModelUnderTheSameVersionIsRefused) {
   const absl::Status status = RunTask(other).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_EQ(ErrorReason(status), "MODEL_EXISTS");
-  // What is served stays as it was.
+  // The served version is unchanged.
   const std::string folder = storage::ModelFolderUri(*store_.get(), "quadrants-model", "job");
   const std::string text = *store_->Read(folder + "/model_index.json");
   const storage::ModelIndex index = *storage::ParseModelIndex(text, "model_index.json");

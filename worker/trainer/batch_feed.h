@@ -1,5 +1,5 @@
-// The micro-batches of one step and one replica, as tensors: samples in the run's shuffled order, noised. First and
-// last stage each build what they read from the same counter-based draws, wherever they lie.
+// Builds the micro-batches of one step and one replica as tensors: samples in the run's shuffled order, noised. First
+// and last stage each build their inputs from the same counter-based draws, on any rank.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,20 @@ struct MicroBatch {
 // Not thread-safe.
 class BatchFeed {
  public:
-  // `data` must outlive the feed and hold at least one sample. `replica` is the one that the samples are for. `frozen`
-  // has the latents and conditions of the step's batch; may be null for a job without them.
+  // `data` must outlive the feed and hold at least one sample. `replica` is the one that uses the samples. `frozen` has
+  // the latents and conditions of the step's batch; may be null for a job without frozen components.
   BatchFeed(const TrainerOptions& options, const planner::Plan& plan, int32_t replica, TrainingData* data,
             const FrozenOutputs* frozen = nullptr);
 
-  // Starts the step whose first sample, over all replicas, is the `cursor`-th of the run; forgets the last step's
+  // Starts the step whose first sample, over all replicas, is the `cursor`-th of the run; drops the last step's
   // micro-batches.
   void Begin(int64_t cursor);
 
-  // Micro-batch m of the step, built when first asked for. DATA_LOSS for a sample that the data cannot read,
+  // Returns micro-batch m of the step, built on first use. DATA_LOSS for a sample that the data cannot read,
   // FAILED_PRECONDITION for a label or cluster outside the options' range.
   absl::StatusOr<const MicroBatch*> Get(int32_t m);
 
-  // Micro-batch m is not asked for again in this step: its memory may go.
+  // Micro-batch m is not used again in this step: its memory may be freed.
   void Release(int32_t m) { built_[static_cast<size_t>(m)].reset(); }
 
  private:

@@ -1,4 +1,4 @@
-// For tests and benchmarks: the ATen operators that a thread calls.
+// For tests and benchmarks: records the ATen operators that a thread calls.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,13 @@
 
 namespace atl::trainer {
 
-// While it lives, counts and times the operators that the thread that made it calls, backward passes of CPU graphs
-// included. One at a time per thread; destroyed on its thread.
+// While it lives, counts and times the operators called by the thread that created it, including backward passes of CPU
+// graphs. At most one per thread; destroy it on its thread.
 class RecordedCalls {
  public:
   struct Calls {
     int64_t count = 0;
-    double seconds = 0;  // without the operators that these called
+    double seconds = 0;  // without the operators called by these
   };
 
   RecordedCalls() {

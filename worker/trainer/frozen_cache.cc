@@ -126,7 +126,7 @@ std::vector<Table> TablesOf(const TrainerOptions& options, const std::vector<mod
     if (table.components.empty()) continue;
     std::sort(table.chain.begin(), table.chain.end());
     table.chain.erase(std::unique(table.chain.begin(), table.chain.end()), table.chain.end());
-    // Whatever the number of ranks: another one finds the same files.
+    // Independent of the number of ranks, so that another number finds the same files.
     const int64_t batches = (table.rows + kFiles * kLargestBatch - 1) / (kFiles * kLargestBatch);
     table.file_rows = std::max<int64_t>(1, std::min((file_bytes + row_bytes - 1) / row_bytes, batches * kLargestBatch));
     tables.push_back(std::move(table));

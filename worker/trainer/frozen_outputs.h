@@ -1,4 +1,4 @@
-// What the stages of a rank read of a job's frozen components in one step.
+// The outputs of a job's frozen components that the stages of a rank read in one step.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace atl::trainer {
 class FrozenOutputs {
  public:
   virtual ~FrozenOutputs() = default;
-  // Whether latents are learnt instead of the pixels.
+  // Returns whether the experts learn latents instead of pixels.
   virtual bool has_latents() const = 0;
-  // Of `samples`, which are [first, first + n) of the replica's batch: what is learnt, and what is added to the
-  // conditioning, float32; undefined where the job has no such component.
+  // Return, for `samples`, which are [first, first + n) of the replica's batch, the latents to learn and the values to
+  // add to the conditioning, float32; undefined if the job has no such component.
   virtual absl::StatusOr<at::Tensor> Latents(int64_t first, const Samples& samples) const = 0;
   virtual absl::StatusOr<at::Tensor> Conditions(int64_t first, const Samples& samples) const = 0;
 };

@@ -112,7 +112,7 @@ class FrozenProfiler {
       const auto piece = static_cast<int32_t>(size * PiecesPerSize() + i);
       ATOLL_ASSIGN_OR_RETURN(seconds.emplace_back(),
                              TimeAction(options_.device, clock_, [&] { return frozen_->Run(piece); }));
-      // What the next layer has read; the last layers' outputs are for other components.
+      // Releases the input that the next layer has read; the last layers' outputs are for other components.
       if (PieceOf(size, i).first_layer > 0) frozen_->Release(piece - 1);
     }
     return seconds;

@@ -1,5 +1,5 @@
-// Measures what the layers of frozen components cost on this device, each run as a piece of its own by the code that
-// trains (RankFrozen); all ranks at the same time.
+// Measures the costs of the layers of frozen components on this device. The code that trains (RankFrozen) runs each as
+// its own piece, on all ranks at the same time.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 namespace atl::trainer {
 
 struct FrozenProfilerOptions {
-  int32_t rounds = 5;                         // that count, after one that does not, at every size
-  absl::Duration longest;                     // per size; one round is measured in any case
-  std::function<absl::Status()> interrupted;  // asked between two rounds
+  int32_t rounds = 5;                         // rounds that count, after a first one that does not, at every size
+  absl::Duration longest;                     // per size; at least one round is measured
+  std::function<absl::Status()> interrupted;  // called between two rounds
 };
 
-// Every layer of options.frozen over planner::FrozenSizes of the batch, smallest first: a component's first layer with
-// the reading of its samples. A size whose round would take longer than `longest`, as the one before it foretells, is
-// left out with those above it: their seconds lie on the line through the last two. Every rank calls it alike; blocks.
-// Errors are those of RankFrozen.
+// Measures every layer of options.frozen over planner::FrozenSizes of the batch, smallest first; the first layer of a
+// component includes reading its samples. If the previous size predicts a round longer than `longest`, this size and
+// all above are left out: their seconds lie on the line through the last two. Every rank makes the same call; blocks.
+// Returns the errors of RankFrozen.
 absl::StatusOr<std::vector<planner::FrozenComponentProfile>> MeasureFrozen(const TrainerOptions& options,
                                                                            const FrozenProfilerOptions& how,
                                                                            const MeasuringRanks& ranks, Clock* clock);

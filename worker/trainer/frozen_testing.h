@@ -5,7 +5,7 @@
 
 namespace atl::trainer {
 
-// Images of 8 x 8 become latents of 2 x 4 x 4 in two components; labels a condition.
+// Turns images of 8 x 8 into latents of 2 x 4 x 4 in two components, and labels into a condition.
 inline TrainerOptions LatentOptions() {
   TrainerOptions options = SmallOptions();
   options.model.depth = 4;

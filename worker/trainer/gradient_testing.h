@@ -20,7 +20,7 @@
 
 namespace atl::trainer {
 
-// The plan, and for its self-conditioned steps every C before anything else: stage by stage on a rank.
+// Returns the plan with self-conditioned steps that run every C before any other action: stage by stage on a rank.
 inline planner::Plan SelfConditioned(planner::Plan plan) {
   plan.self_conditioned = plan.schedule;
   for (std::vector<schedule::Action>& actions : plan.self_conditioned.ranks) {
@@ -41,7 +41,7 @@ inline planner::Plan SelfConditioned(planner::Plan plan) {
   return plan;
 }
 
-// The plan, and for its self-conditioned steps C's where the planner puts them at equal costs.
+// Returns the plan with self-conditioned steps whose C's lie where the planner puts them at equal costs.
 inline planner::Plan WithPlannedEstimates(planner::Plan plan) {
   schedule::SimulationCosts costs{.transfer_seconds = 0.1};
   costs.stages.assign(
@@ -51,8 +51,8 @@ inline planner::Plan WithPlannedEstimates(planner::Plan plan) {
   return plan;
 }
 
-// Stock autograd over the same micro-batches: each replica's accumulated apart, then added in replica order. On a plan
-// with a self-conditioned schedule every micro-batch's estimate is made first.
+// Runs stock autograd over the same micro-batches: accumulates each replica's gradients apart, then adds them in
+// replica order. If the plan has a self-conditioned schedule, every micro-batch's estimate is computed first.
 inline Parameters PlainGradients(const TrainerOptions& options, const planner::Plan& plan, const Parameters& values,
                                  int64_t cursor = 32) {
   at::set_num_threads(1);
@@ -83,8 +83,8 @@ inline Parameters PlainGradients(const TrainerOptions& options, const planner::P
   return gradients;
 }
 
-// One iteration of the engine on every rank of the island, self-conditioned where the plan has a schedule for it: the
-// gradients by replica.
+// Runs one iteration of the engine on every rank of the island, self-conditioned if the plan has a schedule for it.
+// Returns the gradients by replica.
 inline std::vector<Parameters> PipelineGradients(const TrainerOptions& options, const planner::Plan& plan,
                                                  const Parameters& values) {
   std::vector<Parameters> by_rank(static_cast<size_t>(plan.rank_count()));
@@ -126,14 +126,15 @@ inline void ExpectBitEqual(const Parameters& plain, const Parameters& pipeline) 
   }
 }
 
-// Every replica's gradients equal the plain ones.
+// Expects that every replica's gradients equal the plain ones.
 inline void ExpectPipelineEqualsPlain(const TrainerOptions& options, const planner::Plan& plan) {
   const Parameters values = RandomParameters(ConfigOf(options));
   const Parameters plain = PlainGradients(options, plan, values);
   for (const Parameters& of_replica : PipelineGradients(options, plan, values)) ExpectBitEqual(plain, of_replica);
 }
 
-// A plan around any schedule: the layers spread over its stages; with replicas, a reduction behind each rank's line.
+// Returns a plan around any schedule: the layers spread over its stages; with replicas, a reduction behind each rank's
+// line.
 inline planner::Plan PlanAround(const TrainerOptions& options, const schedule::Schedule& schedule,
                                 int32_t micro_batch_size, int32_t replicas = 1) {
   planner::Plan plan{.replicas = replicas,

@@ -1,4 +1,4 @@
-// Counts the bytes that live tensors hold, from what LibTorch's allocators report.
+// Counts the bytes of live tensors, as reported by LibTorch's allocators.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace atl::trainer {
 
-// From its construction to its destruction, allocations of the thread that made it, and of the threads on which
-// autograd works for it, are counted; and frees of what was allocated so. Freed elsewhere, memory stays counted.
-// Construct and destroy on one thread, one at a time; reading is thread-safe.
+// From construction to destruction, counts allocations of the constructing thread and of the threads on which autograd
+// works for it, and frees of this memory. Memory that other threads free stays counted. Construct and destroy on one
+// thread, one at a time; reading is thread-safe.
 class MemoryMeter {
  public:
   MemoryMeter();
@@ -17,7 +17,7 @@ class MemoryMeter {
   MemoryMeter& operator=(const MemoryMeter&) = delete;
 
   int64_t live_bytes() const;
-  // The most since construction or the last ResetPeak, which starts again from what is live.
+  // Returns the peak since construction or the last ResetPeak, which restarts from the live bytes.
   int64_t peak_bytes() const;
   void ResetPeak();
 

@@ -12,22 +12,21 @@
 
 namespace atl::trainer {
 
-// Not thread-safe. Every operation works on each element alone, so that results do not depend on which parameters
-// share a rank.
+// Not thread-safe. Every operation works elementwise, so that results do not depend on which parameters share a rank.
 class Optimizer {
  public:
   // Shares the parameters' tensors. Moments start at zero, the average at the weights.
   Optimizer(std::vector<model::NamedTensor> parameters, const spec::TrainingSpec& training);
 
-  // Norm of each parameter's gradient, scalars on its device: nothing waits for it. Added up in an order that depends
-  // on the parameter's shape alone. Every parameter must have a gradient.
+  // Returns the norm of each parameter's gradient as scalars on its device, without waiting for them. The order of
+  // addition depends only on the parameter's shape. Every parameter must have a gradient.
   std::vector<at::Tensor> GradientNorms() const;
 
-  // One update from the gradients times `gradient_scale`; forgets the gradients. `step` is 0 for the first.
+  // Updates once from the gradients times `gradient_scale`, then drops the gradients. `step` is 0 for the first.
   void Step(int64_t step, double gradient_scale);
 
-  // Everything that a checkpoint holds of parameter i, under its prefix: "weights/", "ema/", "adam_m/", "adam_v/".
-  // The tensors are shared with the optimizer.
+  // Returns all checkpointed tensors of parameter i, under its prefixes: "weights/", "ema/", "adam_m/", "adam_v/". The
+  // tensors are shared with the optimizer.
   std::vector<model::NamedTensor> State(size_t i) const;
   size_t size() const { return parameters_.size(); }
 

@@ -104,7 +104,7 @@ TrainerOptions TinyOptions() {
 
 constexpr int32_t kMicroBatches[] = {1, 2, 3, 5, 8};
 
-// What a schedule is to be equal to; computed once for all of them.
+// Returns the gradients that every schedule must reproduce; computed once for all schedules.
 const Parameters& TinyPlainGradients(const TrainerOptions& options, const Parameters& values, int32_t micro_batches,
                                      int32_t replicas) {
   static auto* const known = new std::map<std::tuple<bool, int32_t, int32_t>, Parameters>;

@@ -1,4 +1,4 @@
-// For tests and benchmarks: the DiT with nothing but ATen's own operations and stock autograd, to compare with.
+// For tests and benchmarks: a reference DiT that uses only ATen's own operations and stock autograd.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ inline model::DitConfig ConfigOf(const TrainerOptions& options) {
           .self_conditioning = options.model.self_conditioning};
 }
 
-// Weights away from zero, so that every gate is open and every parameter gets a gradient.
+// Returns weights away from zero, so that every gate is open and every parameter gets a gradient.
 inline Parameters RandomParameters(const model::DitConfig& config) {
   const at::NoGradGuard no_grad;
   at::Generator generator = at::detail::createCPUGenerator(5);
@@ -51,7 +51,7 @@ class PlainDit {
   }
   const Parameters& parameters() const { return parameters_; }
 
-  // A self-conditioned model reads `estimate`; zeros where it is undefined.
+  // A self-conditioned model reads `estimate`, or zeros if it is undefined.
   at::Tensor Run(const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes,
                  const at::Tensor& estimate = {}) const {
     at::Tensor in = x;
@@ -68,7 +68,7 @@ class PlainDit {
     return Image(LinearOf("head.out", out));
   }
 
-  // The clean sample that the model points to when it has no estimate: what it is then given.
+  // Returns the clean sample that the model predicts without an estimate, which then becomes its estimate.
   at::Tensor Estimate(const at::Tensor& x, const at::Tensor& t, const at::Tensor& classes) const {
     const at::NoGradGuard no_grad;
     return x - t.view({-1, 1, 1, 1}) * Run(x, t, classes);
@@ -128,7 +128,7 @@ class PlainDit {
   }
 
   const model::DitConfig config_;
-  // Made once: nothing that every step needs alike is computed in a step.
+  // Computed once: values that are equal in every step.
   const at::Tensor positions_;
   const at::Tensor frequencies_;
   Parameters parameters_;

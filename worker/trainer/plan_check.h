@@ -1,4 +1,4 @@
-// What the trainer needs of a plan beyond what its schedule must be by itself. Pure.
+// Checks the trainer's requirements for a plan, beyond those for its schedule alone. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace atl::trainer {
 
-// OK, or INVALID_ARGUMENT (PLAN_INVALID, or a reason of the schedule's checks) naming what differs: layers and stages
-// that do not follow each other, a rank outside the island, a missing transport, recomputed layers that are not there;
-// replicas without reductions; gradients that do not accumulate in the order of plain training.
+// Returns OK, or INVALID_ARGUMENT (PLAN_INVALID, or a reason of the schedule's checks) that names the defect: layers
+// and stages that are not consecutive, a rank outside the island, a missing transport, unknown recomputed layers,
+// replicas without reductions, or gradients that do not accumulate in the order of plain training.
 absl::Status CheckPlan(const planner::Plan& plan, int64_t layers, int32_t rank, bool has_transport);
 
-// OK, or INVALID_ARGUMENT likewise: a schedule for self-conditioned steps that is `needed` and not there, or that does
+// Returns OK, or INVALID_ARGUMENT likewise: a schedule for self-conditioned steps is `needed` but missing, or it does
 // more than add C's to the plan's schedule.
 absl::Status CheckSelfConditioning(const planner::Plan& plan, bool needed);
 

@@ -26,7 +26,7 @@ using planner::LayerProfile;
 constexpr int32_t kMostBlocks = 8;
 constexpr int32_t kOptimizerRounds = 3;
 
-// What one action on one layer took, over the rounds.
+// Measurements of one action on one layer, over the rounds.
 struct Samples {
   std::vector<double> seconds;
   double freed_bytes = 0;      // of the last round
@@ -140,7 +140,7 @@ LayerProfile ProfileOf(const LayerSamples& samples, double output_bytes) {
                      .kept_bytes = samples.forward.added_bytes,
                      .forward_transient_bytes = samples.forward.transient_bytes,
                      .output_bytes = output_bytes};
-  // What W frees was kept for it. The gradients that come in between count as transient.
+  // Memory that W frees was kept for it. The gradients that W adds meanwhile count as transient.
   layer.weight_gradient_bytes = std::min(samples.weight_gradient.freed_bytes, layer.kept_bytes);
   for (const Samples* gradient : {&samples.input_gradient, &samples.weight_gradient, &samples.backward}) {
     layer.backward_transient_bytes =
@@ -262,7 +262,7 @@ class Profiler {
       const engine::Boundary& output = rounds.stages().OutputOf(static_cast<int32_t>(i));
       layers.push_back(ProfileOf(rounds.samples()[i], static_cast<double>(output.bytes())));
     }
-    // What leaves the last stage is a self-conditioned model's estimate, on its way back to the first.
+    // The last stage of a self-conditioned model sends its estimate back to the first stage.
     if (options_.trainer.model.self_conditioning) {
       layers.back().output_bytes = static_cast<double>(rounds.stages().EstimateInputOf(0).bytes());
     }

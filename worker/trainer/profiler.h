@@ -1,6 +1,6 @@
-// Measures what the layers of a model cost on this device: each one run as a stage of its own by the code that trains
-// (RankStages), the optimizer over all of them, and the layers of frozen components (frozen_profiler.h); all ranks at
-// the same time, for ranks of one machine slow each other.
+// Measures the costs of a model's layers on this device: each one run as its own stage by the code that trains
+// (RankStages), the optimizer over all of them, and the layers of frozen components (frozen_profiler.h). All ranks
+// measure at the same time, because ranks of one machine slow each other.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,18 @@ struct ProfilerOptions {
   TrainerOptions trainer;
   spec::PrecisionSpec precision;
   std::vector<int32_t> micro_batch_sizes;  // ascending
-  std::string key;                         // the profile's
-  // Rounds whose medians count, after one that does not; less where they would take longer than `longest` per size,
-  // but at least one.
+  std::string key;                         // of the profile
+  // Rounds whose medians count, after a first one that does not. Fewer, but at least one, if they would take longer
+  // than `longest` per size.
   int32_t rounds = 5;
   absl::Duration longest = absl::Seconds(3);
   bool frozen = true;  // measure frozen components too: planner::FrozenSizes of the batch, each as long as a size
-  // Asked between two rounds; an error ends the measurement with it.
+  // Called between two rounds; an error ends the measurement and is returned.
   std::function<absl::Status()> interrupted = [] { return absl::OkStatus(); };
 };
 
-// The same, cut down to what says how fast the machine is now, in about two seconds: planner::AdjustSpeed.
+// Returns the options reduced to a measurement of the machine's current speed, which takes about two seconds:
+// planner::AdjustSpeed.
 inline ProfilerOptions Calibration(ProfilerOptions options) {
   options.micro_batch_sizes.resize(std::min<size_t>(options.micro_batch_sizes.size(), 1));
   options.frozen = false;
@@ -40,7 +41,7 @@ inline ProfilerOptions Calibration(ProfilerOptions options) {
   return options;
 }
 
-// The lanes that ProfileRank needs, for Transport::Connect. Here, for callers that do not link LibTorch.
+// Returns the lanes that ProfileRank needs, for Transport::Connect. Defined here for callers that do not link LibTorch.
 inline std::vector<transport::Lane> ProfilerLanes(int32_t ranks) {
   std::vector<transport::Lane> lanes;
   for (int32_t rank = 0; rank + 1 < ranks; ++rank) {
@@ -50,12 +51,12 @@ inline std::vector<transport::Lane> ProfilerLanes(int32_t ranks) {
   return lanes;
 }
 
-// What rank `transport->rank()` measured; the ranks' profiles are to be merged (planner::MergeProfiles). Every rank
-// calls it with the same options; a null transport means that there is one rank. Blocks. Like Trainer::Create, sets the
-// number of LibTorch's threads and tunes its allocator. INVALID_ARGUMENT for options that cannot be.
+// Returns the measurements of rank `transport->rank()`; merge the ranks' profiles with planner::MergeProfiles. Every
+// rank calls it with the same options; a null transport means one rank. Blocks. Like Trainer::Create, sets the number
+// of LibTorch's threads and tunes its allocator. INVALID_ARGUMENT for invalid options.
 //
-// Of a deep model no more than 8 blocks are run, and the others taken as their mean. Samples are noise. Weight
-// gradients are measured as they accumulate: the first of a step costs a little less.
+// At most 8 blocks of a deep model are run, and the others get their mean. Samples are noise. Weight gradients are
+// measured as they accumulate: the first of a step costs a little less.
 absl::StatusOr<planner::Profile> ProfileRank(const ProfilerOptions& options, transport::Transport* transport,
                                              Clock* clock);
 

@@ -100,7 +100,7 @@ TEST(ProfilerTest, BlocksOfADeepModelAreNotAllRun) {
   EXPECT_NE(profile->layers.at(1)[21].kept_bytes, profile->layers.at(1)[1].kept_bytes);
 }
 
-// What `ranks` ranks measure at once, as threads.
+// Returns the profiles that `ranks` ranks, run as threads, measure at the same time.
 std::vector<planner::Profile> MeasureOnRanks(const ProfilerOptions& options, int32_t ranks) {
   auto transports = transport::MakeLoopbackTransports(ranks);
   std::vector<std::string> addresses;
@@ -162,7 +162,7 @@ TEST(ProfilerTest, MeasuresEveryFrozenLayerOverTheBatchAndPartsOfIt) {
   const auto merged = planner::MergeProfiles(measured);
   ASSERT_TRUE(merged.ok()) << merged.status();
   EXPECT_TRUE(planner::CheckProfile(*merged).ok()) << planner::CheckProfile(*merged);
-  // What is learnt is measured as without them, but for its shape.
+  // The trained layers are measured as without frozen components, except for their shape.
   EXPECT_EQ(merged->layer_count(), 8);
   ASSERT_EQ(merged->frozen.size(), 4u);
   EXPECT_EQ(merged->frozen[0].name, "stem");

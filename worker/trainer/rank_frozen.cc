@@ -69,7 +69,7 @@ RankFrozen::RankFrozen(const TrainerOptions& options, const planner::Plan& plan,
   latent_ = spec::FrozenWithOutput(options.frozen, "latent").value_or(-1);
   const int32_t pipeline_rank = rank % plan.schedule.rank_count();
   const bool first_stage = plan.schedule.rank_of_stage.front() == pipeline_rank;
-  // What only the first stage reads is not sent to the last.
+  // The condition is not sent to the last stage, because only the first one reads it.
   if (first_stage) condition_ = spec::FrozenWithOutput(options.frozen, "condition").value_or(-1);
   const bool last_stage = plan.schedule.rank_of_stage.back() == pipeline_rank;
   for (size_t p = 0; p < plan.frozen.size(); ++p) {

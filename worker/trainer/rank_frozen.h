@@ -1,7 +1,7 @@
-// The frozen pieces that lie on one rank, as the engine sees them, and their outputs as the stages read them.
+// The frozen pieces on one rank for the engine, and their outputs for the stages.
 //
-// Pieces work ahead: while an iteration trains on the outputs of one batch, they make those of the next. Nothing of
-// this is saved; a resumed run makes it again, with the shapes of its plan.
+// Pieces work ahead: while an iteration trains on the outputs of one batch, they compute those of the next. None of
+// this is saved; a resumed run computes it again, with the shapes of its plan.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,21 @@ namespace atl::trainer {
 // Called by the engine's one thread. LibTorch's exceptions end here, as in RankStages.
 class RankFrozen : public engine::FrozenCompute, public FrozenOutputs {
  public:
-  // Tries every layer of the components on one sample, one after the other, and keeps those that the pieces of island
-  // rank `rank` run. `data` must outlive it. Errors of model::LoadFrozen, and PLAN_INVALID when the plan's components
-  // are others.
+  // Runs every layer of the components on one sample, one after the other, and keeps those that the pieces of island
+  // rank `rank` need. `data` must outlive it. Returns the errors of model::LoadFrozen, and PLAN_INVALID if the plan has
+  // other components.
   static absl::StatusOr<std::unique_ptr<RankFrozen>> Create(const TrainerOptions& options, const planner::Plan& plan,
                                                             int32_t rank, TrainingData* data);
 
-  // Pieces that run from now on are of the batch whose first sample, over all replicas, is the `cursor`-th of the run.
+  // From now on, pieces run for the batch whose first sample, over all replicas, is the `cursor`-th of the run.
   void Prepare(int64_t cursor);
-  // The batch that was prepared is the one that stages read from now on.
+  // From now on, stages read the prepared batch.
   void Advance();
-  // Whether that is the batch at `cursor`.
+  // Returns whether stages read the batch at `cursor`.
   bool Holds(int64_t cursor) const { return current_cursor_ == cursor; }
 
   bool has_latents() const override { return latent_ >= 0; }
-  // Only where the plan sends them.
+  // Available only where the plan sends them.
   absl::StatusOr<at::Tensor> Latents(int64_t first, const Samples& samples) const override {
     return Output(latent_, first, static_cast<int64_t>(samples.positions.size()));
   }
@@ -58,10 +58,10 @@ class RankFrozen : public engine::FrozenCompute, public FrozenOutputs {
   RankFrozen(const TrainerOptions& options, const planner::Plan& plan, int32_t rank,
              std::vector<model::FrozenComponent> components, TrainingData* data);
 
-  // The samples of a piece from the batch itself.
+  // Reads the samples of a piece from the batch itself.
   absl::StatusOr<at::Tensor> ReadBatch(const planner::FrozenPiece& piece, const std::string& input) const;
   at::Tensor Output(int32_t component, int64_t first, int64_t n) const;
-  // Rows of what leaves layer `end_layer` of a component, put together from the outputs of its pieces.
+  // Returns rows of the output of a component's layer `end_layer`, assembled from the outputs of its pieces.
   at::Tensor Rows(const std::vector<at::Tensor>& outputs, int32_t component, int32_t end_layer, int64_t first,
                   int64_t n) const;
 

@@ -1,4 +1,4 @@
-// What measurements that all ranks make at once share: the moment at which they begin, and how long they took.
+// Shared code of measurements that all ranks make at once: their common start, and their times.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,26 @@
 
 namespace atl::trainer {
 
-// 0 of none.
+// Returns 0 for no values.
 double Median(std::vector<double> values);
 
-// Seconds of `action`, until the device has done what it was asked to.
+// Returns the seconds of `action`, until the device has finished its work.
 absl::StatusOr<double> TimeAction(const std::string& device, Clock* clock, const std::function<absl::Status()>& action);
 
-// Agreement and messages between ranks; does nothing where there is one.
+// Synchronises and exchanges values between ranks; does nothing for a single rank.
 class MeasuringRanks {
  public:
-  // A null `transport` is one rank; it must outlive this.
+  // A null `transport` means one rank; a transport must outlive this.
   MeasuringRanks(transport::Transport* transport, absl::Duration timeout) : transport_(transport), timeout_(timeout) {}
 
   int32_t count() const { return transport_ == nullptr ? 1 : transport_->rank_count(); }
   int32_t rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
 
-  // The mean of what the ranks say; all of them get past it at the same time.
+  // Returns the mean of the ranks' values; all ranks return at the same time.
   absl::StatusOr<double> Mean(double value) const;
 
-  // Rank `first` sends `bytes` to the next one and gets them back; the median of one way. Other ranks only keep pace.
+  // Rank `first` sends `bytes` to the next one and receives them back; returns the median time of one way. Other ranks
+  // only keep pace.
   absl::StatusOr<double> PingPong(int32_t first, std::span<std::byte> bytes, Clock* clock) const;
 
  private:

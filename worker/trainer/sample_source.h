@@ -1,4 +1,4 @@
-// Samples of the run as tensors, in its shuffled order: any rank can read any of them.
+// Reads samples of the run as tensors, in its shuffled order; any rank can read any of them.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 namespace atl::trainer {
 
 struct Samples {
-  at::Tensor images;               // [n, c, h, w] float32 in [-1, 1], flipped where the draw says so
-  at::Tensor classes;              // [n] int64; the null class where there is no label. Not dropped
+  at::Tensor images;               // [n, c, h, w] float32 in [-1, 1], flipped if the draw decides so
+  at::Tensor classes;              // [n] int64; the null class if there is no label. Class dropout is not applied
   at::Tensor clusters;             // [n] int64 (kCluster)
   std::vector<uint64_t> sequence;  // places in the run
   std::vector<int64_t> positions;  // in the data
@@ -29,10 +29,10 @@ class SampleSource {
   SampleSource(const TrainerOptions& options, TrainingData* data)
       : options_(options), data_(data), order_(options.seed, data->size()) {}
 
-  // Samples [cursor, cursor + n) of the run, on the host. DATA_LOSS for a sample that the data cannot read,
+  // Returns samples [cursor, cursor + n) of the run, on the host. DATA_LOSS for a sample that the data cannot read,
   // FAILED_PRECONDITION for a label or cluster outside the options' range.
   absl::StatusOr<Samples> Read(int64_t cursor, int64_t n) const;
-  // One image of the data, mirrored or not, whatever its place in the run.
+  // Reads one image of the data, mirrored or not, independent of its place in the run.
   absl::StatusOr<TrainingData::Item> ReadImage(int64_t position, bool flipped, std::span<float> pixels) const;
 
  private:

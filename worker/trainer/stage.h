@@ -1,4 +1,4 @@
-// The stages that lie on one rank, as the engine sees them: layers, micro-batches under way, and the loss.
+// The stages on one rank, for the engine: layers, micro-batches under way, and the loss.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,27 @@
 
 namespace atl::trainer {
 
-// A stage's graph begins at detached leaves, its inputs, and ends at its outputs: what flows between stages is plain
-// memory. Weight gradients accumulate in the parameters' own gradients, as the micro-batches' backwards come.
+// A stage's graph begins at detached leaves, its inputs, and ends at its outputs: stages exchange plain memory. Weight
+// gradients accumulate in the parameters' own gradients, in the order of the micro-batches' backwards.
 //
-// Within a stage each recomputed layer is a part with a graph of its own, and so is each run of layers between them: of
-// a recomputed one only the inputs live from F to I, which builds its graph, runs it backward and drops it before it
-// comes to the part before. Nothing random happens inside a layer, so that the second forward gives the first one's
-// bits.
+// Within a stage, each recomputed layer is a part with its own graph, and so is each run of layers between them. Of a
+// recomputed layer only the inputs live from F to I. I builds its graph, runs it backward and drops it before it
+// continues with the previous part. No layer draws random numbers, so that the second forward reproduces the first
+// one's bits.
 //
-// Memory of a (stage, micro-batch): from F to I the graph, without the outputs once they are sent; from I to W what the
-// weight gradients read; then nothing.
+// Memory of a (stage, micro-batch): from F to I the graph, without the outputs after they are sent; from I to W the
+// tensors that the weight gradients read; then none.
 //
-// The extra forward of a self-conditioned step runs the same layers with zeros as estimate and keeps nothing but what
-// the next stage reads. The feedback is the last stage's velocity; the first stage, which knows x_t and t, makes of it
-// the estimate of the clean sample that its F reads. Without feedback F reads zeros.
+// The extra forward of a self-conditioned step runs the same layers with zeros as estimate and keeps only the tensors
+// that the next stage reads. The feedback is the last stage's velocity. The first stage, which has x_t and t, converts
+// it into the estimate of the clean sample that its F reads. Without feedback F reads zeros.
 //
-// Called by the engine's one thread. LibTorch's exceptions end here: INTERNAL, or RESOURCE_EXHAUSTED without memory.
+// Called by the engine's one thread. Converts LibTorch's exceptions: INTERNAL, or RESOURCE_EXHAUSTED if memory is
+// exhausted.
 class RankStages : public engine::StageCompute, public engine::SelfConditioningCompute {
  public:
-  // Builds the layers of this rank's stages. `rank` is the island's. `feed` may be null on a rank with neither first
-  // nor last stage.
+  // Builds the layers of this rank's stages. `rank` is the rank in the island. `feed` may be null on a rank with
+  // neither first nor last stage.
   RankStages(const TrainerOptions& options, const model::DitConfig& config, const planner::Plan& plan, int32_t rank,
              BatchFeed* feed);
 
@@ -58,10 +59,10 @@ class RankStages : public engine::StageCompute, public engine::SelfConditioningC
   // In order of the model.
   const std::vector<Stage>& stages() const { return stages_; }
 
-  // Forgets the losses of the last step.
+  // Drops the losses of the last step.
   void Begin() { losses_.clear(), correct_.clear(); }
-  // By micro-batch, scalars on the device: the loss, and for kCluster the share of right answers. None on ranks without
-  // the last stage.
+  // By micro-batch, scalars on the device: the loss, and for kCluster the share of right answers. Empty on ranks
+  // without the last stage.
   const std::vector<at::Tensor>& losses() const { return losses_; }
   const std::vector<at::Tensor>& correct() const { return correct_; }
 
@@ -94,7 +95,7 @@ class RankStages : public engine::StageCompute, public engine::SelfConditioningC
   void ReleaseEstimate(int32_t stage, int32_t micro_batch) override;
 
  private:
-  // A graph: from its leaves to its roots. Without roots it is yet to be computed from the leaves.
+  // A graph from its leaves to its roots. Without roots, it still has to be computed from the leaves.
   struct Part {
     model::Flow leaves;
     std::vector<torch::autograd::Edge> roots;
@@ -108,7 +109,8 @@ class RankStages : public engine::StageCompute, public engine::SelfConditioningC
     std::vector<at::Tensor> input_gradients;
     model::WeightGradientQueue weight_gradients;
   };
-  // A stage's gradients while they are reduced: one run of memory, and the others' values of this replica's part of it.
+  // A stage's gradients while they are reduced: one run of memory, and the other replicas' values of this replica's
+  // part.
   struct Reducing {
     int32_t replica = 0;
     std::vector<at::Tensor> parts;
@@ -118,7 +120,7 @@ class RankStages : public engine::StageCompute, public engine::SelfConditioningC
   const Stage& StageAt(int32_t stage) const;
   Run& RunOf(int32_t stage, int32_t micro_batch) { return runs_[{stage, micro_batch}]; }
   std::vector<at::Tensor> Allocate(const engine::Boundary& boundary) const;
-  // What the first stage reads of a micro-batch, but for an estimate.
+  // Returns the first stage's inputs for a micro-batch, except an estimate.
   absl::StatusOr<model::Flow> BatchFlow(int32_t micro_batch);
   absl::StatusOr<model::Flow> InputFlow(const Stage& stage, int32_t micro_batch);
   absl::Status ComputeLoss(int32_t micro_batch, const at::Tensor& out, Run& run);
@@ -132,7 +134,7 @@ class RankStages : public engine::StageCompute, public engine::SelfConditioningC
   const engine::Boundary feedback_;
   std::vector<Stage> stages_;
   std::map<std::pair<int32_t, int32_t>, Run> runs_;
-  // Of the extra forward, by (stage, micro-batch): what enters it, at stage 0 the feedback, and what leaves it.
+  // Tensors of the extra forward by (stage, micro-batch): the inputs (at stage 0 the feedback) and the outputs.
   std::map<std::pair<int32_t, int32_t>, std::vector<at::Tensor>> estimate_inputs_;
   std::map<std::pair<int32_t, int32_t>, std::vector<at::Tensor>> estimate_outputs_;
   std::map<int32_t, Reducing> reducing_;

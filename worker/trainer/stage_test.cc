@@ -1,4 +1,4 @@
-// What a stage computes and what it keeps, action by action.
+// Tests the results and the memory of a stage, action by action.
 #include "worker/trainer/stage.h"
 
 #include <memory>
@@ -111,7 +111,7 @@ TEST(StageMemoryTest, BetweenIAndWLivesJustWhatWReads) {
   const int64_t before = meter.live_bytes();
   stages.WeightGradient(1);
   stages.Release(1);
-  // Of each Linear its input and its output's gradient, in widths: modulation 1 + 6 per sample; per token qkv 1 + 3,
+  // Each Linear keeps its input and its output's gradient; in widths: modulation 1 + 6 per sample; per token qkv 1 + 3,
   // proj 1 + 1, mlp.in 1 + 4, mlp.out 4 + 1.
   EXPECT_EQ(before - meter.live_bytes(), (7 * kSamples + 16 * kTokens) * kWidth * kFloat);
 }
@@ -152,7 +152,7 @@ TEST(StageTest, TheFirstStageComputesNoGradientOfItsInputs) {
   for (const int32_t stage : {0, 1, 2}) stages.Forward(stage);
   EXPECT_EQ(ProductsOf([&] { stages.InputGradient(2); }), 2);
   EXPECT_EQ(ProductsOf([&] { stages.InputGradient(1); }), 5);
-  // Of patch, time.in and time.out only the last has an input that a gradient must flow through.
+  // Among patch, time.in and time.out, only time.out has an input that a gradient must flow through.
   EXPECT_EQ(ProductsOf([&] { stages.InputGradient(0); }), 1);
   EXPECT_EQ(ProductsOf([&] { stages.WeightGradient(0); }), 3);
   EXPECT_EQ(ProductsOf([&] { stages.WeightGradient(1); }), 5);

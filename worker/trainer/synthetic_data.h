@@ -1,4 +1,4 @@
-// Samples for measurements: what the values are makes no difference to the time.
+// Samples for measurements, whose times do not depend on the values.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace atl::trainer {
 
-// Noise, the same for a position every time.
+// Noise, equal for a position at every read.
 class SyntheticData : public TrainingData {
  public:
   SyntheticData(int32_t classes, int32_t clusters) : classes_(classes), clusters_(clusters) {}

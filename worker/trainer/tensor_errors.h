@@ -1,4 +1,4 @@
-// The boundary where LibTorch's exceptions become statuses.
+// Converts LibTorch's exceptions into statuses.
 #pragma once
 
 #include <new>
@@ -11,7 +11,8 @@
 
 namespace atl::trainer {
 
-// Runs `f`, which returns an absl::Status or a StatusOr. RESOURCE_EXHAUSTED when memory is out, else INTERNAL.
+// Runs `f`, which returns an absl::Status or a StatusOr. RESOURCE_EXHAUSTED if memory is exhausted, INTERNAL for other
+// exceptions.
 template <typename F>
 auto CatchTensorErrors(const char* where, F f) -> decltype(f()) {
   try {

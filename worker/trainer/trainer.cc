@@ -147,7 +147,7 @@ class TrainerImpl : public Trainer {
     return manifest;
   }
 
-  // What only all ranks together know of a step.
+  // The values of a step that need the parts of all ranks.
   struct WholeStep {
     double loss = 0;
     double accuracy = 0;  // kCluster

@@ -1,4 +1,4 @@
-// What everything that computes stages does first: options checked, model configured, process tuned.
+// The setup of all code that computes stages: checks the options, configures the model, tunes the process.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,10 +10,10 @@ namespace atl::trainer {
 model::DitConfig ConfigOf(const TrainerOptions& options, const spec::PrecisionSpec& precision);
 
 absl::Status ValidatePrecision(const spec::PrecisionSpec& precision);
-// INVALID_ARGUMENT naming the field; FAILED_PRECONDITION for a device that is not there or data without samples.
+// Returns INVALID_ARGUMENT that names the field; FAILED_PRECONDITION for a missing device or data without samples.
 absl::Status ValidateOptions(const TrainerOptions& options, const TrainingData& data);
 
-// LibTorch's threads and the allocator, of the process; `device`, of the calling thread.
+// Sets LibTorch's threads and the allocator for the process, and `device` for the calling thread.
 void TuneProcess(int32_t threads, const std::string& device);
 
 }  // namespace atl::trainer

@@ -1,4 +1,4 @@
-// Training state to and from checkpoints, by canonical names; which stage held a tensor does not matter.
+// Converts training state to and from checkpoints, by canonical names, independent of the stage that held a tensor.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ struct StageState {
   size_t end = 0;
 };
 
-// Roles and dtype names, as in a manifest.
+// Returns roles and dtype names, as in a manifest.
 std::map<std::string, std::string> PrecisionMap(const spec::PrecisionSpec& precision);
 
-// Copies the state now. `manifest` is what Snapshot::Manifest returns.
+// Copies the current state. `manifest` becomes the result of Snapshot::Manifest.
 std::unique_ptr<Trainer::Snapshot> CopyState(const Optimizer& optimizer, const std::vector<StageState>& stages,
                                              storage::CheckpointManifest manifest);
 
-// Overwrites every tensor of the optimizer. FAILED_PRECONDITION when the checkpoint's model, precision or seed differ
+// Overwrites every tensor of the optimizer. FAILED_PRECONDITION if the checkpoint's model, precision or seed differ
 // from `expected`'s; DATA_LOSS for a tensor that is missing or does not fit.
 absl::Status LoadState(const storage::CheckpointReader& checkpoint, const storage::CheckpointManifest& expected,
                        Optimizer* optimizer);

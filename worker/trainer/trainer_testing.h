@@ -18,8 +18,8 @@
 
 namespace atl::trainer {
 
-// Images like digits: one bright stroke per class, placed and shaded by the sample. Labels go round; clusters are the
-// label's half.
+// Images like digits: one bright stroke per class, placed and shaded by the sample. Labels repeat in turn; the first half
+// of them is cluster 0, the other cluster 1.
 class StrokeData : public TrainingData {
  public:
   StrokeData(int64_t size, int32_t side, int32_t classes) : size_(size), side_(side), classes_(classes) {}
@@ -96,7 +96,7 @@ inline void OnEveryRank(const planner::Plan& plan, const std::function<void(int3
   for (std::thread& thread : threads) thread.join();
 }
 
-// What training on an island left: one result per step, and the state by canonical name.
+// The results of training on an island: one per step, and the state by canonical name.
 struct Trained {
   std::vector<StepResult> results;
   std::map<std::string, std::string> state;  // name -> bytes
