@@ -179,7 +179,7 @@ void Dispatcher::Cancel(const Call& call) {
 }
 
 SchedulerOptions Dispatcher::SchedulerOptionsNow() const {
-  // Of all lanes: any of them may have to take a batch over from another.
+  // The limit holds for all lanes, because any of them may have to take a batch over from another.
   SchedulerOptions options;
   for (const auto& [number, lane] : lanes_) {
     const int64_t most = lane.info.max_batch_values;

@@ -1,5 +1,5 @@
-// Brings evaluations to lanes and their answers back: batches are put together by the step scheduler whenever a lane is
-// free, and answers come in any order. Never waits for a lane.
+// Sends evaluations to lanes and collects the answers. The step scheduler forms batches whenever a lane is free;
+// answers come in any order. Never waits for a lane.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@
 
 namespace atl::router {
 
-// Whose evaluation it is: an answer that came too late is known by it.
+// The image, step and point that want an evaluation; an answer that comes too late is recognised by them.
 struct Asker {
   int64_t image = 0;
   int32_t step = 0;      // of the image
@@ -39,55 +39,56 @@ struct Asker {
 struct FinishedCall {
   GroupKey key;
   std::vector<Asker> askers;  // of each row; some may have left
-  // Values as EvaluationAnswer says, of a size that fits; or why there are none: UNAVAILABLE with reason EXPERT_LOST
-  // when no lane answered, or NUMERICS_CHANGED when none is left of a reproducible call's arithmetic.
+  // Values as EvaluationAnswer says, of a valid size. Otherwise UNAVAILABLE: EXPERT_LOST if no lane answered, or
+  // NUMERICS_CHANGED if no lane is left with the arithmetic of a reproducible call.
   absl::StatusOr<EvaluationAnswer> answer;
 };
 
-// INTERNAL with reason NETWORK_FAILED when an answer, which may come from another machine, has not as many values as
-// the evaluation asks for.
+// Returns INTERNAL (NETWORK_FAILED) if the answer, which may come from another machine, does not have the number of
+// values that the evaluation requests.
 absl::Status CheckAnswer(const Evaluation& evaluation, const EvaluationAnswer& answer);
 
-// Of one thread, the engine's. Lanes answer into the inbox, from their threads.
+// Belongs to the engine's thread. Lanes put answers into the inbox, from their own threads.
 class Dispatcher {
  public:
   // `observer` may be null.
   Dispatcher(Clock* clock, std::shared_ptr<Inbox> inbox, EngineObserver* observer);
-  // Stops watching the lanes and cancels what is under way; waits for nothing of it. A lane whose last reference this
-  // is waits for its answers, though: who must not wait keeps one.
+  // Stops watching the lanes and cancels running evaluations without waiting for them. A lane whose last reference is
+  // dropped here waits for its answers, so a caller that must not wait keeps a reference.
   ~Dispatcher();
   Dispatcher(const Dispatcher&) = delete;
   Dispatcher& operator=(const Dispatcher&) = delete;
 
   void AddLane(std::shared_ptr<ExpertLane> lane);
-  // What is under way on it fails over as if the lane had said UNAVAILABLE.
+  // Running batches of the lane fail over as if it had answered UNAVAILABLE.
   void RemoveLane(const std::string& name);
 
   // The number by which group keys name a version.
   int64_t KeyOf(const ServedVersion& version);
 
-  // The arithmetic on which a reproducible request is to run a network from now on (ChooseNumerics).
+  // Returns the arithmetic on which a reproducible request must run a network from now on (ChooseNumerics).
   Numerics NumericsFor(int64_t model_key, int32_t network);
 
-  // A request takes part in the fair order from now on, until it leaves. What it waits for is then forgotten.
+  // Adds a request to the fair order, until it leaves. Leave also drops its waiting evaluations.
   void Join(int64_t request, int32_t priority, int64_t images);
   void Leave(int64_t request);
-  // `step` must stay where it is until the evaluation is answered or its request left.
+  // `step` must not move until the evaluation is answered or its request has left.
   void Want(int64_t request, const Asker& asker, const GroupKey& key, const ImageStep* step);
 
-  // Nothing that was measured of the version is kept; no request of it is left.
+  // Drops the measurements of a version that no request uses any more.
   void Forget(const ServedVersion& version);
 
-  // What the image waits for at other points than this one of its step is forgotten, as far as it was not started.
+  // Drops the image's evaluations that have not started and belong to another point of its step than this one.
   void Retract(int64_t image, int64_t point);
 
-  // Starts what the scheduler says; whether anything. Lanes that answer inline have then answered into the inbox.
+  // Starts the batches that the scheduler decides; returns whether it started any. Lanes that answer inline have then
+  // put their answers into the inbox.
   bool StartBatches();
-  // Takes an answer in. Where its lane failed, its rows wait for another one.
+  // Takes an answer. If its lane failed, its rows wait for another one.
   std::optional<FinishedCall> TakeAnswer(LaneAnswer answer);
-  // Calls that came to an end without an answer since the last time.
+  // Returns the calls that ended without an answer since the last call of TakeLost.
   std::vector<FinishedCall> TakeLost();
-  // When StartBatches is to be called though nothing happened. Of its last call.
+  // The time at which StartBatches must be called even without an event. Set by its last call.
   absl::Duration look_again_at() const { return look_again_at_; }
 
  private:
@@ -105,10 +106,11 @@ class Dispatcher {
     LaneState state;
     int32_t under_way = 0;
     CircuitBreaker breaker;
-    // Networks that it could not evaluate though it answered, and until when it is not asked again; by model.
+    // Networks that the lane failed to evaluate though it answered, and the time until which it is not used for them;
+    // by model.
     std::map<std::pair<int64_t, int32_t>, absl::Duration> paused;
   };
-  // A batch on its way, by its evaluation's id.
+  // A running batch, by its evaluation's id.
   struct Call {
     std::shared_ptr<const Evaluation> evaluation;
     GroupKey key;
@@ -124,14 +126,14 @@ class Dispatcher {
 
   void RefreshLanes();
   void RefreshLane(Lane* lane);
-  // The lanes as the scheduler may use them.
+  // Returns the lanes that the scheduler may use.
   std::vector<LaneState> UsableLanes(absl::Duration now);
   void LookAgain(absl::Duration at) { look_again_at_ = std::min(look_again_at_, at); }
   SchedulerOptions SchedulerOptionsNow() const;
-  // Evaluations of networks that no lane has hosted for too long are lost.
+  // Gives up evaluations of networks that no lane has hosted for too long.
   void GiveUpUnhosted(absl::Duration now, const std::vector<LaneState>& usable);
   void Start(absl::Duration now, const Dispatch& dispatch);
-  // The lane did not answer: rows that may be tried again wait for another one, the others are lost.
+  // Handles a lane that did not answer: rows that may be retried wait for another lane, the others are lost.
   void Fail(int64_t id, const std::string& why);
   void Lose(const GroupKey& key, const Asker& asker, const std::string& why);
   void Cancel(const Call& call);
@@ -162,7 +164,7 @@ class Dispatcher {
   std::map<int64_t, Call> calls_;
   std::map<Place, absl::Duration> unhosted_since_;
   std::vector<FinishedCall> lost_;
-  CostEstimates costs_;  // by what lanes say that they computed
+  CostEstimates costs_;  // from the compute times that lanes report
   CostEstimates times_;  // until the answer
   int64_t next_id_ = 1;
   absl::Duration look_again_at_ = absl::InfiniteDuration();

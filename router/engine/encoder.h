@@ -1,4 +1,4 @@
-// Makes pictures of finished samples, and behind them previews, beside sampling.
+// Encodes finished samples and, with lower priority, previews, in parallel with sampling.
 #pragma once
 
 #include <deque>
@@ -12,15 +12,15 @@
 
 namespace atl::router {
 
-// One thread, joined by the destructor, which drops what is waiting. Thread-safe. Its queues are bounded by the images
-// in flight.
+// One thread, joined by the destructor, which drops waiting jobs. Thread-safe. Its queues are bounded by the images in
+// flight.
 class Encoder {
  public:
   struct Job {
     ActiveImage image;  // its sample; the step is not read
     ImageFormat format = ImageFormat::kPng;
     std::shared_ptr<const ServedVersion> model;
-    bool preview = false;  // waits for all that are none
+    bool preview = false;  // waits for all jobs that are no previews
   };
 
   explicit Encoder(std::shared_ptr<Inbox> inbox);
@@ -28,7 +28,7 @@ class Encoder {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // The result goes to the inbox.
+  // The inbox receives the result.
   void Start(Job job);
 
  private:

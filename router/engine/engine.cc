@@ -508,7 +508,7 @@ void Engine::TakePosterior(const FinishedCall& call, size_t row, const Flight& f
   request->routing.entropy_sum += Entropy(posterior);
 }
 
-// What is wanted, lost or not: the load by which experts are placed.
+// Counts the chosen experts, lost or not: this load decides how experts are placed.
 void Engine::CountChoice(ActiveRequest* request, ActiveImage* image) {
   const ExpertChoice& choice = image->step->choice();
   const SamplerInfo& info = request->model->info;

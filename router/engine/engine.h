@@ -1,13 +1,13 @@
-// The sampling engine: takes requests for any model, draws all their images together, and reports to each request.
+// The sampling engine: takes requests for any model, samples all their images together, and reports to each request.
 //
-// There is no common tick. An image goes on as soon as its own answers are there, lanes are given the next batch as
-// soon as they are free, requests join and leave between any two batches, and a lane that hangs keeps nobody but the
-// images that wait for it.
+// There is no common tick. An image continues as soon as its own answers are there, lanes get the next batch as soon as
+// they are free, requests join and leave between any two batches, and a lane that hangs delays only the images that
+// wait for it.
 //
 // Threads: Submit, the tickets, the model calls and the lane calls may come from any thread and never wait for a step.
 // One sampling thread (Start) decides, calls the lanes and the requests' events, and sleeps until an answer, a request,
-// a cancellation or a deadline. It waits for no lane. Once started, one more thread makes pictures of finished samples
-// and previews.
+// a cancellation or a deadline. It waits for no lane. Once started, one more thread encodes finished samples and
+// previews.
 #pragma once
 
 #include <cstdint>
@@ -42,15 +42,16 @@ namespace atl::router {
 struct EngineOptions {
   SamplerLimits limits;
   AdmissionOptions admission;
-  // A request that is over and whose results are not taken by then gives its place to others
+  // The time after which a finished request whose results the caller has not taken releases its place
   // (SampleEvents::OnNotTaken).
   absl::Duration max_delivery_time = absl::Minutes(2);
 };
 
 class Engine;
 
-// A request's place in the engine. Dropping it cancels what is not finished (the images leave before the next step) and
-// gives the memory of its results back to admission: hold it until they are delivered. Must not outlive the engine.
+// A request's place in the engine. Its destructor cancels unfinished images, which leave before the next step, and
+// returns the memory of the results to admission, so the caller holds it until they are delivered. Must not outlive the
+// engine.
 class SampleTicket {
  public:
   SampleTicket(Engine* engine, int64_t id) : engine_(engine), id_(id) {}
@@ -73,50 +74,51 @@ class Engine {
 
   // Starts the sampling thread.
   void Start();
-  // Refuses new requests (UNAVAILABLE, DRAINING) and waits until all are done or `grace` is over.
+  // Rejects new requests (UNAVAILABLE, DRAINING) and waits until all requests are done or `grace` is over.
   void Drain(absl::Duration grace);
-  // Ends what is left with UNAVAILABLE, joins the threads and lets the lanes go. Waits for no lane, unless the engine
-  // holds its last reference. Safe to call twice.
+  // Ends the remaining requests with UNAVAILABLE, joins the threads and releases the lanes. Waits for no lane, unless
+  // the engine holds its last reference. Safe to call twice.
   void Stop();
 
-  // Makes `version` the serving one of its name from the next request on; the one before drains: requests that hold it
-  // keep it to their end. Whoever hosts its networks may take them away when the last reference is gone.
+  // Makes `version` the serving one of its model for new requests. The previous version drains: its requests keep it to
+  // their end. Its hosts may unload its networks when the last reference is gone.
   void Serve(std::shared_ptr<const ServedVersion> version);
-  // A version of `model` will be served: until then requests for it are told to try again, not that it is unknown.
+  // Announces a version of `model`: until it serves, requests for the model are rejected with "try again" instead of
+  // "unknown".
   void Expect(const std::string& model);
-  // Lets requests ask for a version that does not serve, by its name. Withdraw ends it for the requests to come.
+  // Lets requests ask by name for a version that does not serve. Withdraw ends this for new requests.
   void Offer(std::shared_ptr<const ServedVersion> version);
   void Withdraw(const std::string& model, const std::string& version);
 
-  // Ends the requests of a version with UNAVAILABLE, VERSION_DRAINED, as soon as the sampling thread looks.
+  // Ends the requests of a version with UNAVAILABLE, VERSION_DRAINED, as soon as the sampling thread runs.
   void EndRequestsOn(const std::string& model, const std::string& version);
 
-  // Drops what was measured of a version, of which no request is left.
+  // Drops the measurements of a version that no request uses any more.
   void Forget(const ServedVersion& version);
 
-  // Lanes' names are unique. After RemoveLane no batch goes to the lane; what is under way there fails over.
+  // Lanes' names are unique. After RemoveLane no batch goes to the lane; its running batches fail over.
   void AddLane(std::shared_ptr<ExpertLane> lane);
   void RemoveLane(const std::string& name);
 
-  // Requests that are queued or sampled with a version.
+  // Returns the number of requests that are queued or sampled with a version.
   int64_t RequestsOn(const std::string& model, const std::string& version);
-  // By model and version: image-steps in which each expert was chosen since the last call.
+  // Returns, by model and version, the image-steps in which each expert was chosen since the last call.
   std::map<std::pair<std::string, std::string>, std::vector<int64_t>> TakeChosen();
-  // The serving version of `model`; of the only one when the name is empty. UNAVAILABLE with reason MODEL_LOADING
-  // where it is expected (Expect), FAILED_PRECONDITION with reason NO_MODEL where no model is served otherwise,
-  // NOT_FOUND with reason UNKNOWN_MODEL, INVALID_ARGUMENT with reason MODEL_REQUIRED when there are several.
+  // Returns the serving version of `model`, or of the only model if the name is empty. UNAVAILABLE (MODEL_LOADING) if
+  // the model is expected (Expect); otherwise FAILED_PRECONDITION (NO_MODEL) if no model is served, NOT_FOUND
+  // (UNKNOWN_MODEL), or INVALID_ARGUMENT (MODEL_REQUIRED) if there are several.
   absl::StatusOr<SamplerInfo> Info(const std::string& model);
 
-  // What requests may ask for of a model (as in Info): the serving version, then those that are offered.
+  // Returns the versions that requests may name for a model (as in Info): the serving version, then the offered ones.
   std::vector<std::string> Versions(const std::string& model);
-  // The serving versions, by the names of their models.
+  // Returns the serving versions, by the names of their models.
   std::vector<SamplerInfo> Served();
-  // Whether any model is served, and new requests are taken: no longer once it drains.
+  // Whether any model is served and new requests are accepted: false once the engine drains.
   bool takes_requests();
 
-  // Takes a request or says why not: errors of Info and ResolveRequest, NOT_FOUND with reason UNKNOWN_VERSION,
-  // RESOURCE_EXHAUSTED with reason QUEUE_FULL (RetryDelayOf), UNAVAILABLE with reason DRAINING. `deadline` of the
-  // clock's monotonic time. Calls events->OnQueued before it returns a ticket, and nothing when it returns an error.
+  // Accepts or rejects a request. Errors of Info and ResolveRequest, NOT_FOUND (UNKNOWN_VERSION), RESOURCE_EXHAUSTED
+  // (QUEUE_FULL, see RetryDelayOf), UNAVAILABLE (DRAINING). `deadline` is on the clock's monotonic time. Calls
+  // events->OnQueued before it returns a ticket, and no event when it returns an error.
   absl::StatusOr<std::unique_ptr<SampleTicket>> Submit(const SampleRequest& request, absl::Duration deadline,
                                                        std::shared_ptr<SampleEvents> events);
 
@@ -129,7 +131,7 @@ class Engine {
     std::shared_ptr<const ServedVersion> serving;
     std::map<std::string, std::shared_ptr<const ServedVersion>> offered;  // by version
   };
-  // An image in flight, where it is.
+  // An image in flight and its request.
   struct Flight {
     ActiveRequest* request = nullptr;
     ActiveImage* image = nullptr;
@@ -137,14 +139,14 @@ class Engine {
   // An admitted request, known by its id until its ticket is dropped and its sampling is over.
   struct Admitted {
     int64_t images = 0;
-    int64_t init_values = 0;  // that it starts from
+    int64_t init_values = 0;  // of the images that it starts from
     bool joined = false;      // else queued
     bool beside = false;      // in the small requests' own room
     bool sampling = true;     // else done, failed or left
     bool ticket_held = true;
     std::string model;
     std::string version;
-    // Once it is over: whom to tell that nobody takes the results, and when.
+    // After the end: the events to call if the caller does not take the results, and the time of that call.
     std::shared_ptr<SampleEvents> events;
     absl::Duration give_up_at = absl::InfiniteDuration();
   };
@@ -161,7 +163,7 @@ class Engine {
   void ForgetIfOver(int64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Loop();
-  // When the sampling thread has something to do though nothing happens.
+  // Returns when the sampling thread must run even without an event.
   absl::Duration NextWake();
   void ApplyLaneCalls();
   void RemoveLeavers();
@@ -169,24 +171,24 @@ class Engine {
   void LetJoin();
   // Images without a step begin their next one.
   void BeginSteps();
-  // Takes in what lanes and encoder finished; whether anything.
+  // Takes the results of lanes and encoder; returns whether there were any.
   bool TakeIn();
   void TakeCall(const FinishedCall& call);
   void TakeRow(const FinishedCall& call, size_t row, const Flight& flight);
-  // The image goes on without the expert, or its request fails.
+  // Continues the image without the expert, or fails its request.
   void TakeLoss(const FinishedCall& call, const Flight& flight);
   void TakePosterior(const FinishedCall& call, size_t row, const Flight& flight);
-  // Asks for what the image's step waits for and was not asked for yet; finishes a step that waits for nothing.
+  // Requests the missing answers of the image's step; finishes a step that waits for none.
   void Proceed(const Flight& flight);
   void CountChoice(ActiveRequest* request, ActiveImage* image);
   void FinishStep(const Flight& flight);
   void DeliverProgress();
   void StartPreviews(ActiveRequest* request);
   void TakePreview(const Flight& flight, absl::StatusOr<SampledImage> preview);
-  // Images that have made all their steps, on their way to the caller.
+  // Delivers images that have made all their steps.
   void StartDelivery(ActiveRequest* request);
   void DeliverImage(ActiveRequest* request, int64_t image, absl::StatusOr<SampledImage> sampled);
-  // Requests that failed, or whose images are all delivered.
+  // Ends requests that failed, or whose images are all delivered.
   void EndRequests();
   void Forget(const ActiveRequest& request);
   void End(ActiveRequest* request, const absl::Status& status);
@@ -199,9 +201,9 @@ class Engine {
 
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
 
-  // Of the sampling thread alone.
+  // Used only by the sampling thread.
   std::unique_ptr<Dispatcher> dispatcher_;
-  std::unique_ptr<Encoder> encoder_;  // of a started engine; others encode on the spot
+  std::unique_ptr<Encoder> encoder_;  // of a started engine; others encode inline
   std::vector<std::unique_ptr<ActiveRequest>> active_;
   absl::flat_hash_map<int64_t, Flight> flights_;  // by image
   int64_t next_image_ = 1;
@@ -216,7 +218,7 @@ class Engine {
   std::deque<std::unique_ptr<ActiveRequest>> queue_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Admitted> admitted_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<int64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<int64_t> drained_ ABSL_GUARDED_BY(mutex_);  // their version has to go
+  absl::flat_hash_set<int64_t> drained_ ABSL_GUARDED_BY(mutex_);  // their version must be dropped
   int64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<std::function<void(Dispatcher*)>> lane_calls_ ABSL_GUARDED_BY(mutex_);
   int64_t active_requests_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,4 @@
-// Requests and images that are being sampled. Plain state: the sampling thread alone touches it.
+// Requests and images that are being sampled. Plain state: only the sampling thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace atl::router {
 
-// Which experts drew the images of one request.
+// Statistics of the experts that sampled the images of one request.
 struct RoutingReport {
   std::vector<int64_t> chosen;  // by expert: image-steps in which it was chosen
   std::vector<double> weight;   // by expert: sum of its weights over image-steps
@@ -35,7 +35,8 @@ struct RoutingReport {
   double mean_entropy() const {
     return routed_image_steps == 0 ? 0 : entropy_sum / static_cast<double>(routed_image_steps);
   }
-  // `before`: the experts of the image's step before, ascending; those of `choice` afterwards. Empty: it is the first.
+  // `before`: the experts of the image's previous step, ascending; set to those of `choice`. Empty: it is the first
+  // step.
   void Count(const ExpertChoice& choice, std::vector<int32_t>* before);
 };
 
@@ -48,7 +49,7 @@ struct ActiveImage {
   absl::Duration step_began;
   int32_t steps_done = 0;
   std::vector<int32_t> experts;  // that were chosen for the step last begun, ascending
-  // Networks that were asked for at a point of the step under way.
+  // Networks that were requested for a point of the current step.
   struct Asked {
     int64_t point = 0;
     int32_t network = kRouterNetwork;
@@ -78,21 +79,21 @@ struct SampleReport {
   std::string fingerprint;          // of a reproducible request: of the arithmetic that drew its images
 };
 
-// What one request hears. Calls come in the order OnQueued, OnProgress, OnPreviews and OnImage in any mixture, then
-// OnDone or OnError, which is the last but for OnNotTaken. OnQueued comes from the submitting thread, the rest from the
-// sampling thread, never under a lock of the engine. Must not block and must not call the engine.
+// The events of one request. The order is OnQueued, then OnProgress, OnPreviews and OnImage in any mixture, then OnDone
+// or OnError, which is the last but for OnNotTaken. The submitting thread calls OnQueued, the sampling thread the rest,
+// never under a lock of the engine. Must not block and must not call the engine.
 class SampleEvents {
  public:
   virtual ~SampleEvents() = default;
   virtual void OnQueued(int64_t position, const std::string& version) = 0;
   // The slowest image has done `step` of `total_steps`.
   virtual void OnProgress(int32_t step, int32_t total_steps) = 0;
-  // What images in flight look like so far: the clean samples to which they point. Only for requests that ask.
+  // Intermediate results of images in flight: the clean samples to which they point. Only for requests with previews.
   virtual void OnPreviews(std::vector<SampledImage> /*previews*/) {}
   virtual void OnImage(SampledImage image) = 0;
   virtual void OnDone(const SampleReport& report) = 0;
   virtual void OnError(const absl::Status& status) = 0;
-  // Long after OnDone or OnError the results are still not taken: they are to be dropped, and the ticket with them.
+  // The caller has not taken the results long after OnDone or OnError: they must be dropped, and the ticket with them.
   virtual void OnNotTaken() {}
 };
 
@@ -116,15 +117,15 @@ struct ActiveRequest {
   RequestNumerics numerics;  // of a reproducible request
 };
 
-// Draws the starting noise, a function of the image's seed alone, and lays it over the image to start from.
+// Fills each image with the starting noise, which depends only on its seed, and blends in the init image.
 void StartImages(ActiveRequest* request);
 
-// PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL with reason NON_FINITE_OUTPUT when a pixel is not
-// finite.
+// Encodes the image as PNG (clamped to [-1, 1], rounded to 8 bits) or raw. INTERNAL (NON_FINITE_OUTPUT) when a pixel is
+// not finite.
 absl::StatusOr<SampledImage> FinishImage(const ActiveImage& image, const SamplerInfo& info, ImageFormat format);
 
-// The images in flight whose previews are due: where the request asks for them at the step that it has reported, and
-// has none of it yet. Those whose last one is still being made are left out.
+// Returns the images in flight whose previews are due: the request wants previews at its reported step and has had none
+// for it. Skips images whose last preview is still being made.
 std::vector<ActiveImage*> TakeDuePreviews(ActiveRequest* request);
 
 }  // namespace atl::router

@@ -38,7 +38,7 @@ void Engine::StartPreviews(ActiveRequest* request) {
 
 void Engine::TakePreview(const Flight& flight, absl::StatusOr<SampledImage> preview) {
   flight.image->previewing = false;
-  // One that is not finite is left out: the end of the image will tell.
+  // Skips a preview that is not finite: the end of the image reports the error.
   if (!preview.ok() || !flight.request->failure.ok()) return;
   std::vector<SampledImage> previews;
   previews.push_back(*std::move(preview));

@@ -1,12 +1,12 @@
-// One solver step of one image, as a state machine: says what has to be evaluated where, takes the answers in any
-// order, and moves the sample. Knows neither batches nor lanes.
+// One solver step of one image, as a state machine: names the networks to evaluate and the point, takes the answers in
+// any order, and moves the sample. Knows neither batches nor lanes.
 //
-// An image is routed once per step, on x_t at the step's start; Heun's second evaluation and both guidance branches use
-// the same experts and weights, so that they differ by what experts answer and not by whom was asked.
+// An image is routed once per step, on x_t at the step's start. Heun's second evaluation and both guidance branches use
+// the same experts and weights, so that only the experts' answers differ, not the choice of experts.
 //
-// Experts of a self-conditioned model are all given the ensemble's own estimate of the clean sample, from the step
-// before: x_t - t v at the last point that was evaluated, v the weighted velocity of the image's class alone. Guidance
-// has no part in it, for training never showed a guided estimate; nor has the router network.
+// Experts of a self-conditioned model all get the ensemble's own estimate of the clean sample from the step before: x_t
+// - t v at the last evaluated point, v the weighted velocity of the image's class alone. The estimate has no guidance,
+// because training never used a guided estimate. The router network gets none.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@
 
 namespace atl::router {
 
-// What an image carries from step to step.
+// The state of an image between steps.
 struct SampleState {
   std::vector<float> x;  // [channels][height][width]
-  // Of a self-conditioned model: the clean sample to which the ensemble pointed in the step before, shaped as x; zeros
-  // before the first step.
+  // For a self-conditioned model: the clean sample to which the ensemble pointed in the previous step, shaped as x;
+  // zeros before the first step.
   std::vector<float> estimate;
   SolverHistory history;  // of the multistep solver
-  // Of requests with previews: the guided clean sample to which the ensemble pointed in the step before.
+  // For requests with previews: the guided clean sample to which the ensemble pointed in the previous step.
   std::vector<float> preview;
 };
 
@@ -38,7 +38,7 @@ enum class StepNeed {
   kFinish,      // nothing but Finish
 };
 
-// Where networks are evaluated.
+// The inputs for evaluating networks.
 struct EvaluationPoint {
   int64_t number = 0;  // of the point within its step; answers name it
   std::span<const float> x;
@@ -51,32 +51,32 @@ struct EvaluationPoint {
 
 class ImageStep {
  public:
-  // `info`, `order` and `state` must outlive the step and stay where they are; `state` changes in Finish alone.
+  // `info`, `order` and `state` must outlive the step and not move; only Finish changes `state`.
   ImageStep(const SamplerInfo& info, const SampleOrder& order, const ImageOrder& image, const SolverStep& step,
             SampleState* state);
 
   StepNeed need() const { return need_; }
   // Valid until the step takes its next answer.
   EvaluationPoint point() const;
-  // The experts whose velocities at point() are missing, ascending.
+  // Returns the experts whose velocities at point() are missing, ascending.
   std::vector<int32_t> awaited() const;
-  // Who draws this step. Empty while the posterior is missing.
+  // The experts of this step and their weights. Empty while the posterior is missing.
   const ExpertChoice& choice() const { return choice_; }
 
-  // One row of the router network. INTERNAL with reason NON_FINITE_OUTPUT when it is no distribution.
+  // Takes one row of the router network. INTERNAL (NON_FINITE_OUTPUT) when it is not a distribution.
   absl::Status TakePosterior(std::span<const float> posterior);
-  // An expert's answer at the point of that number, shaped as x; `null_branch` is read where the point is guided. One
-  // that is not awaited (any more) changes nothing.
+  // Takes an expert's answer at the point of that number, shaped as x; reads `null_branch` only if the point is guided.
+  // Ignores an answer that is not awaited (any more).
   void TakeVelocity(int64_t point, int32_t expert, std::span<const float> own, std::span<const float> null_branch);
-  // Goes on without the expert, in the whole step: the others' weights are renormalised, and a second point that its
-  // velocity led to is evaluated anew. `why`, when no other expert is left; the step is then of no use.
+  // Continues without the expert in the whole step: renormalises the others' weights, and evaluates a second point
+  // again if the expert's velocity led to it. Returns `why` if no other expert is left; the step is then useless.
   absl::Status LoseExpert(int32_t expert, const absl::Status& why);
-  // Moves the sample and the solver's history. need() is kFinish.
+  // Moves the sample and the solver's history. need() must be kFinish.
   void Finish();
 
  private:
-  // The answers at one point. Kept by expert and summed in their order, so that an image's arithmetic depends neither
-  // on its neighbours nor on who was faster.
+  // The answers at one point, kept by expert and summed in that order, so that an image's arithmetic depends neither on
+  // its neighbours nor on the order of answers.
   struct Answers {
     struct Velocity {
       bool here = false;
@@ -95,7 +95,7 @@ class ImageStep {
   const Answers& current() const { return at_second_ ? second_ : first_; }
   std::vector<float> Sum(const Answers& answers, std::vector<float> Answers::Velocity::*branch) const;
   void Choose(ExpertChoice choice);
-  // After an answer, or a loss: on to the second point or to the end.
+  // After an answer or a loss, proceeds to the second point or to the end.
   void Proceed();
 
   const SamplerInfo* const info_;

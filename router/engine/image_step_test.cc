@@ -139,7 +139,7 @@ TEST_F(ImageStepTest, ALateAnswerOfThePointBeforeIsNotTaken) {
   EXPECT_EQ(state_.x, expected);
 }
 
-// What is left after a loss is what would have been drawn had the expert never been chosen.
+// After a loss the result is the same as if the expert had never been chosen.
 TEST_F(ImageStepTest, ALostExpertLeavesTheWholeStepWhereverItIsLost) {
   ImageStep never = Begin();
   ASSERT_TRUE(never.TakePosterior(std::vector<float>{0.2f, 0.0f, 0.5f}).ok());

@@ -1,5 +1,5 @@
-// What wakes the engine's thread, and what it is handed: answers of lanes and finished pictures. Outlives the engine
-// where a lane still owes an answer.
+// The queue that wakes the engine's thread: answers of lanes and finished pictures. Outlives the engine if a lane still
+// has an answer outstanding.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct EncodedImage {
   bool preview = false;
 };
 
-// Thread-safe; no call blocks but Await. Bounded by what is under way.
+// Thread-safe; only Await blocks. Bounded by the number of running evaluations and encodings.
 class Inbox {
  public:
   struct Content {
@@ -46,7 +46,7 @@ class Inbox {
     content_.images.push_back(std::move(image));
     awake_ = true;
   }
-  // Something else happened.
+  // Wakes the thread for any other event.
   void Wake() {
     absl::MutexLock lock(&mutex_);
     awake_ = true;

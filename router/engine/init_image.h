@@ -1,4 +1,4 @@
-// Images that sampling starts from, as they come in a request. Pure.
+// Decodes the images of a request that sampling starts from. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace atl::router {
 
-// PNG (its pixels scaled to [-1, 1]), or float32 [channels][height][width], little endian, whose shape is not told.
-// Nothing is allocated for more than `max_values` of them. INVALID_ARGUMENT for the field `where`:
-// INIT_IMAGE_TOO_LARGE, INIT_IMAGE_UNREADABLE for what is no PNG, no whole number of values or not finite.
+// Decodes PNG (its pixels scaled to [-1, 1]), or float32 [channels][height][width], little endian, of unknown shape.
+// Allocates at most `max_values` values. INVALID_ARGUMENT for the field `where`: INIT_IMAGE_TOO_LARGE;
+// INIT_IMAGE_UNREADABLE for bytes that are no PNG, no whole number of values or not finite.
 absl::StatusOr<InitImage> DecodeInitImage(std::string_view bytes, ImageFormat format, int64_t max_values,
                                           std::string_view where);
 

@@ -182,7 +182,7 @@ TEST_F(LocalSamplingTest, ReproducibleImagesAreTheSameBitsInAnyCompany) {
 
 // ---- Images that are not reproducible, in company.
 
-// Of width 64, on 8x8 pictures.
+// Networks of width 64, on 8x8 pictures.
 Networks MiddlingNetworks() {
   const auto network = [](int64_t outputs, uint64_t seed) {
     model::LoadedModel made{.config = {.classes = 4, .width = 64, .depth = 3, .heads = 4, .outputs = outputs}};

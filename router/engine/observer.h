@@ -1,4 +1,4 @@
-// What an engine tells those who measure it.
+// The engine's reports for metrics.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,7 @@ struct BatchStats {
   absl::Duration lane_time;  // from the start to the answer
 };
 
-// A batch that its lane did not answer, or not in time, and whose rows are sent again; or one evaluation that is given
-// up.
+// A batch that its lane did not answer (in time), so that its rows are sent again; or one evaluation that is given up.
 struct FailoverStats {
   std::string model;
   int32_t network = kRouterNetwork;
@@ -45,18 +44,18 @@ struct QueueStats {
   int64_t images_in_flight = 0;
 };
 
-// For metrics. Called without a lock of the engine, from the sampling thread and (OnQueue, OnRejected) from submitting
-// ones; must not block.
+// For metrics. Called without a lock of the engine: OnQueue and OnRejected from submitting threads too, the others from
+// the sampling thread. Must not block.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
   virtual void OnBatch(const BatchStats& stats) = 0;
   virtual void OnFailover(const FailoverStats& /*stats*/) {}
-  // One image made one step, from its first evaluation's being wanted to its last answer.
+  // One image made one step, from the first request of an evaluation to its last answer.
   virtual void OnImageStep(const std::string& model, absl::Duration duration) = 0;
   virtual void OnQueue(const QueueStats& stats) = 0;
   virtual void OnRequestEnd(const RequestStats& stats) = 0;
-  // `model` is empty when the request named none that is served.
+  // `model` is empty when the request named no served model.
   virtual void OnRejected(const std::string& model, absl::StatusCode code) = 0;
 };
 

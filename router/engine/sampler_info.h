@@ -1,4 +1,4 @@
-// What a sampler needs to know of a model version, from its files. Pure.
+// Derives the sampler's view of a model version from its files. Pure.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,11 @@
 
 namespace atl::router {
 
-// `index` has been checked by ParseModelIndex. What its `sampling` leaves open is the router's own.
+// `index` has been checked by ParseModelIndex. The router's own defaults fill the fields that its `sampling` leaves
+// open.
 SamplerInfo InfoOf(const storage::ModelIndex& index);
 
-// The version in `files`, which live as long as it does.
+// Returns the version in `files`, which live as long as it does.
 std::shared_ptr<const ServedVersion> ServedOf(const std::shared_ptr<const VersionFiles>& files);
 
 }  // namespace atl::router

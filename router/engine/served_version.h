@@ -1,4 +1,4 @@
-// A model version that requests can be drawn from, whatever lanes host its networks.
+// A model version that requests can use, independent of the lanes that host its networks.
 #pragma once
 
 #include <string>

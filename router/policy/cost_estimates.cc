@@ -6,11 +6,12 @@
 namespace atl::router {
 namespace {
 
-// What is left of a batch's weight when the next one is measured.
+// The factor by which a batch's weight falls when the next one is measured.
 constexpr double kFading = 0.95;
-// Of the mean cost per row: the least that a row adds. Noise among batches of one size could say anything.
+// The least cost of a further row, as a share of the mean cost per row. Noise among batches of one size could give any
+// slope.
 constexpr double kLeastSlope = 0.02;
-// Relative variance of the batch sizes from which on a line says more than their mean.
+// The relative variance of batch sizes above which a fitted line is better than the mean.
 constexpr double kLeastSpread = 0.01;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What evaluating a batch costs, by model version and network, as measured. Pure.
+// The measured cost of evaluating a batch, by model version and network. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,24 @@
 
 namespace atl::router {
 
-// fixed + per_row x rows. On a CPU nearly all of it is per row, on a GPU small batches cost hardly more than one row.
+// The cost is fixed + per_row x rows. On a CPU nearly all of it is per row; on a GPU small batches cost hardly more
+// than one row.
 struct BatchCost {
   absl::Duration fixed;
   absl::Duration per_row;  // zero: unknown
 
   bool known() const { return per_row > absl::ZeroDuration(); }
   absl::Duration Of(int64_t rows) const { return fixed + per_row * rows; }
-  // The largest batch that takes no longer, at least 1 row and at most `limit`; known() alone.
+  // Returns the largest batch that takes no longer, at least 1 row and at most `limit`. Requires known().
   int64_t RowsWithin(absl::Duration time, int64_t limit) const;
 };
 
 class CostEstimates {
  public:
-  // A batch of `rows` took `duration` on its lane. Older batches fade.
+  // Records that a batch of `rows` took `duration` on its lane. Older batches fade.
   void Record(int64_t model, int32_t network, int64_t rows, absl::Duration duration);
-  // Unknown before anything of the model was measured. A network that was not takes the mean of the model's others.
+  // Unknown before the first measurement of the model. An unmeasured network gets the mean of the model's other
+  // networks.
   BatchCost Cost(int64_t model, int32_t network) const;
   void Forget(int64_t model);
 

@@ -1,4 +1,4 @@
-// When a lane is left alone after it failed, and what becomes of what it was asked. Pure; every time is monotonic.
+// Decides how long a failed lane is avoided, and which of its evaluations are retried. Pure; every time is monotonic.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace atl::router {
 
-// A call to another machine that is not answered by then has failed.
+// A call to another machine fails after this time without an answer.
 constexpr absl::Duration kLongestCall = absl::Seconds(30);
-// An evaluation is asked of a second lane where the first one fails, and of no third.
+// An evaluation is tried on a second lane if the first one fails, and on no third.
 constexpr int32_t kMaxAttempts = 2;
-// The wait for a lane where none is left that hosts a network.
+// The wait for a lane when none hosts a network any more.
 constexpr absl::Duration kReplicaWait = absl::Seconds(5);
-// For so long a lane is not asked for a network that it could not evaluate, though it answered.
+// The time for which a lane is not used for a network that it failed to evaluate, though it answered.
 constexpr absl::Duration kNetworkPause = absl::Seconds(1);
 
-// How long the first attempt at a batch may take on another machine: a multiple of what such batches took so far, and
-// kLongestCall before any did. The second attempt always has kLongestCall.
+// Returns the time limit for the first attempt at a batch on another machine: a multiple of the measured time of such
+// batches, and kLongestCall before the first measurement. The second attempt always has kLongestCall.
 absl::Duration FirstAttemptLimit(const BatchCost& took, int64_t rows);
 
-// Whether a lane on another machine gets batches. Closed: as many as it has slots. Open, for a while after a failure
-// that doubles: none. Half-open, after that: one at a time, until one is answered. A server that is stopped, or whose
-// packets are lost, keeps its connection, so that its answers alone tell.
+// Decides whether a lane on another machine gets batches. Closed: as many as it has slots. Open, for a while after a
+// failure that doubles: none. Half-open, after that: one at a time, until one is answered. A server that is stopped, or
+// whose packets are lost, keeps its connection, so only its answers show its state.
 class CircuitBreaker {
  public:
-  // The lane answered, or came back.
+  // Call when the lane answered or reconnected.
   void Close() { *this = {}; }
-  // A call failed or was not answered in time. Changes nothing while open: the call left before.
+  // Call when a call failed or timed out. Changes nothing while open: that call was sent earlier.
   void Trip(absl::Duration now);
 
   bool open(absl::Duration now) const { return now < open_until_; }
@@ -43,11 +43,11 @@ class CircuitBreaker {
   absl::Duration open_until_ = -absl::InfiniteDuration();
 };
 
-// Whether another lane may answer better: UNAVAILABLE, and what says so of this lane alone (it no longer hosts the
+// Whether another lane may succeed: UNAVAILABLE, and errors that concern only this lane (it no longer hosts the
 // network, it dropped the batch, it is overloaded).
 bool IsFailoverError(const absl::Status& status);
 
-// UNAVAILABLE with reason EXPERT_LOST, naming the network and `why`.
+// Returns UNAVAILABLE (EXPERT_LOST), naming the network and `why`.
 absl::Status ExpertLost(const NetworkId& network, std::string_view why);
 
 }  // namespace atl::router

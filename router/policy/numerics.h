@@ -1,4 +1,5 @@
-// On which arithmetic a reproducible request runs: it keeps to it, since other arithmetic gives other bits. Pure.
+// Chooses the arithmetic of a reproducible request. The request keeps it, because another arithmetic gives other bits.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@ struct Numerics {
   std::string fingerprint;
 };
 
-// What a reproducible request keeps to, by the networks that it asked.
+// The arithmetic that a reproducible request keeps, by network.
 using RequestNumerics = std::map<int32_t, Numerics>;
 
-// LaneState::numerics of the lanes that are to answer for a network: those of which most lanes host it, then those
-// known longest (the smallest number); 0 when no lane does.
+// Returns the LaneState::numerics of the lanes that should evaluate a network: the arithmetic that most lanes hosting
+// it share, then the one known longest (the smallest number); 0 if no lane hosts it.
 int32_t ChooseNumerics(int64_t model, int32_t network, std::span<const LaneState> lanes);
 
-// The arithmetic that drew a request, as its caller is told it: equal texts mean equal bits. The fingerprint itself,
-// where there is but one.
+// Describes the arithmetic of a request for its caller: equal texts mean equal bits. Returns the fingerprint itself if
+// there is only one.
 std::string DescribeNumerics(const RequestNumerics& numerics);
 
 }  // namespace atl::router

@@ -125,7 +125,7 @@ absl::Status CheckInitImages(const SampleRequest& request, const SamplerInfo& in
                                   request.times.front(), *request.strength));
   }
   const double least = steps * kMinStepLength;
-  // What the message names passes, though the product is rounded.
+  // The bound that the message names must pass, though the product is rounded.
   if (!(*request.strength >= least * (1 - 1e-9) && *request.strength <= 1.0)) {
     return OutOfRange("strength",
                       fmt::format("expected {:g} (for {} steps) to 1, found {}", least, steps, *request.strength));

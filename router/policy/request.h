@@ -1,4 +1,5 @@
-// What a caller asks of the sampler, and the same with every default filled in and every bound checked. Pure.
+// The caller's request to the sampler, and the resolved order with every default filled in and every bound checked.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@ namespace atl::router {
 
 enum class ImageFormat { kPng, kRaw };
 
-// A class label of -1 asks for an image of no class: the null class of experts and router network.
+// A class label of -1 requests an image of no class: the null class of experts and router network.
 inline constexpr int32_t kNoClass = -1;
 inline constexpr int32_t kDefaultSteps = 30;
 inline constexpr double kDefaultGuidance = 2.0;
 // v_null + g (v_class - v_null) multiplies rounding errors by g; above this images are noise.
 inline constexpr double kMaxGuidance = 100.0;
-// How far into noise a given image is taken when the request does not say.
+// How far into noise an init image is taken by default.
 inline constexpr double kDefaultStrength = 0.5;
-// Below this a step has no length left in float32; custom times and strengths keep to it.
+// A shorter step has no length left in float32; custom times and strengths must respect it.
 inline constexpr double kMinStepLength = 1e-5;
 // Posteriors are raised to 1 / temperature.
 inline constexpr double kMinTemperature = 0.01;
@@ -31,7 +32,7 @@ inline constexpr double kMaxTemperature = 100.0;
 inline constexpr int32_t kDefaultPriority = 5;
 inline constexpr int32_t kMaxPriority = 9;
 
-// What a request gets that leaves it open: of the version where that has its own, else these.
+// The defaults for fields that a request leaves open: the version's own, else these.
 struct SamplingDefaults {
   RoutingRule routing;
   Solver solver = Solver::kEuler;
@@ -66,13 +67,13 @@ struct SamplerLimits {
 // An image to start from.
 struct InitImage {
   std::shared_ptr<const std::vector<float>> pixels;  // [channels][height][width], pictures in [-1, 1]; finite
-  // All 0 where the bytes did not tell, of raw values.
+  // All 0 if the bytes are raw values, which do not contain their shape.
   int32_t channels = 0;
   int32_t height = 0;
   int32_t width = 0;
 };
 
-// As asked. Zero or empty means the default, as in proto/atoll/sample/v1/sample_service.proto.
+// The request as received. Zero or empty means the default, as in proto/atoll/sample/v1/sample_service.proto.
 struct SampleRequest {
   std::string model;
   std::string version;
@@ -92,7 +93,7 @@ struct SampleRequest {
   int32_t priority = kDefaultPriority;  // 0 to kMaxPriority, higher goes first
   int32_t preview_every = 0;            // steps; 0: no previews
   bool reproducible = false;
-  // The version's own rule, and its own solver, in place of those above.
+  // Use the version's own rule and solver instead of those above.
   bool default_routing = false;
   bool default_solver = false;
   bool allow_expert_loss = false;
@@ -105,7 +106,7 @@ struct ImageOrder {
   bool operator==(const ImageOrder&) const = default;
 };
 
-// A request that can be run as it stands.
+// A resolved request, ready to run.
 struct SampleOrder {
   std::vector<ImageOrder> images;
   RoutingRule routing;
@@ -117,35 +118,35 @@ struct SampleOrder {
   int32_t preview_every = 0;
   bool reproducible = false;  // the same bits whatever else runs, on lanes of one arithmetic
 
-  // The solver's own times; empty: `steps` equal steps from `start`.
+  // Custom times for the solver; empty: `steps` equal steps from `start`.
   std::vector<double> times;
-  // Where sampling begins: 1 is noise, less an image that is noised so far.
+  // The time at which sampling begins: 1 is pure noise, less is an init image with that much noise.
   double start = 1;
   // Guidance acts at times in [guidance_from, guidance_to].
   double guidance_from = 0;
   double guidance_to = 1;
   int32_t negative_class = kNoClass;  // of the other guidance branch
-  // A step goes on without a chosen expert that no replica answers for, the weights of the others renormalised; else
-  // the request fails.
+  // Whether a step continues without a chosen expert that no replica evaluates, with the weights of the others
+  // renormalised; otherwise the request fails.
   bool allow_expert_loss = false;
 
-  // Whether an image needs the second branch beside its own at time t. Guidance 1 is its own branch alone, and so is
-  // guidance away from its own class.
+  // Whether an image needs the second branch beside its own at time t. Guidance 1 needs only its own branch, and so
+  // does guidance away from its own class.
   bool guided(const ImageOrder& image, double t) const {
     return guidance != 1.0 && image.class_label != negative_class && t >= guidance_from && t <= guidance_to;
   }
   std::vector<SolverStep> Grid() const;
 };
 
-// The part of ResolveRequest that looks at sizes alone, for callers that would otherwise copy a hostile request.
+// Checks only sizes, for callers that would otherwise copy a hostile request.
 absl::Status CheckCounts(size_t images, size_t seeds, const SamplerLimits& limits);
 absl::Status CheckInitCount(size_t init_images, size_t images);
 absl::Status CheckTimesCount(size_t times, const SamplerLimits& limits);
 
-// INVALID_ARGUMENT names the field, the accepted range and what was found: no image or too many, an unknown class, a
-// number of seeds or of images to start from that fits nothing, pictures of latents, an image to start from of another
-// shape, times that do not fall, and steps, guidance, its interval, strength, top_k, threshold, nucleus, temperature,
-// oracle expert, priority or preview_every out of range.
+// Resolves a request. INVALID_ARGUMENT names the field, the accepted range and the found value: no image or too many,
+// an unknown class, a number of seeds or init images that does not match, pictures for a latent model, an init image of
+// another shape, times that do not fall, and steps, guidance, its interval, strength, top_k, threshold, nucleus,
+// temperature, oracle expert, priority or preview_every out of range.
 absl::StatusOr<SampleOrder> ResolveRequest(const SampleRequest& request, const SamplerInfo& info,
                                            const SamplerLimits& limits);
 

@@ -1,4 +1,4 @@
-// Which expert servers a router keeps lanes to, by the coordinator's list of them. Pure.
+// Decides to which expert servers a router keeps lanes, from the coordinator's list. Pure.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ struct ListedServer {
 // A lane to a server that was found on the list.
 struct ServerLane {
   ListedServer server;
-  bool hosts = false;  // anything now: it is in reach, and of use
+  bool hosts = false;  // any network now: it is reachable and useful
 };
 
 struct LaneChanges {
@@ -26,9 +26,10 @@ struct LaneChanges {
   std::vector<ListedServer> add;    // in the list's order
 };
 
-// What to change; removals come first, for a server may be among both. A listed server gets a lane, unless one of the
-// `named` addresses is its own; another process or address of a server takes the place of the lane before. A server
-// that is not listed keeps its lane while it hosts anything: a coordinator that started again knows no server at first.
+// Returns the lanes to add and to remove; removals come first, because a server may be in both. A listed server gets a
+// lane, unless its address is among `named`. If a server's process or address changes, a new lane replaces the old one.
+// A server that is not listed keeps its lane while it hosts anything, because a restarted coordinator knows no server
+// at first.
 LaneChanges DecideLanes(std::span<const ListedServer> listed, std::span<const ServerLane> lanes,
                         std::span<const std::string> named);
 

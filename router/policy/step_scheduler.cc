@@ -21,7 +21,7 @@ constexpr absl::Duration kAgeing = absl::Seconds(1);
 // How long evaluations of networks that lanes have go before one whose network has to be loaded first.
 constexpr absl::Duration kLongestLoadAvoidance = absl::Milliseconds(200);
 
-// Of a network that was never measured: turns are taken from the first batch on.
+// The cost of an unmeasured network, so that requests take turns from the first batch on.
 constexpr BatchCost kNominalCost{.per_row = absl::Microseconds(1)};
 
 struct Group {
@@ -30,7 +30,7 @@ struct Group {
   BatchCost cost;
 
   int64_t rows() const { return static_cast<int64_t>(waiting.size()) * key.rows_each(); }
-  // What each of so many evaluations costs in a batch.
+  // Returns the cost per evaluation of a batch with that many evaluations.
   absl::Duration Charge(int64_t evaluations) const {
     return (cost.known() ? cost : kNominalCost).Of(evaluations * key.rows_each()) / evaluations;
   }
@@ -41,7 +41,7 @@ struct Place {
   bool resident = true;
 };
 
-// Who goes first: the smaller.
+// The order of evaluations: smaller ranks go first.
 using Rank = std::tuple<bool, int64_t, absl::Duration, absl::Duration, int64_t>;
 
 const LaneNetwork* Hosted(const LaneState& lane, const GroupKey& key) {

@@ -1,9 +1,8 @@
-// Continuous batching at step granularity: which evaluations run next, on which lane, in which batch. Pure.
+// Continuous batching at step granularity: decides which evaluations run next, on which lane, in which batch. Pure.
 //
-// At every step each image in flight picks its own experts, so a batch falls apart and is put together again across
-// requests: evaluations of one (model version, network, shape, guidance mode) share batches, whatever step their images
-// are at. There is no common tick: a lane that is free is given the batch that is due, and an image goes on as soon as
-// its own answers are there.
+// At every step each image in flight picks its own experts, so batches are formed anew across requests: evaluations of
+// one (model version, network, shape, guidance mode) share batches, whatever step their images are at. There is no
+// common tick: a free lane gets the batch that is due, and an image continues as soon as its own answers are there.
 #pragma once
 
 #include <compare>
@@ -27,23 +26,23 @@ struct GroupKey {
   int32_t width = 0;
   bool guided = false;        // evaluated with its class and with the null class, in the same batch
   bool reproducible = false;  // batches of a fixed shape
-  int32_t numerics = 0;       // what lanes of equal arithmetic share; 0: any lane will do
+  int32_t numerics = 0;       // shared by lanes of equal arithmetic; 0: any lane
   auto operator<=>(const GroupKey&) const = default;
 
   int64_t rows_each() const { return guided ? 2 : 1; }
-  // The most that an evaluation adds to a batch's tensors, or to its answer's: an estimate beside the sample, or the
-  // velocities of two branches.
+  // The most values that an evaluation adds to a batch's tensors, or to its answer's: an estimate beside the sample, or
+  // the velocities of two branches.
   int64_t values_each() const { return 2 * int64_t{channels} * height * width; }
 };
 
 struct LaneNetwork {
   int64_t model = 0;
   int32_t network = kRouterNetwork;
-  bool resident = true;  // else it is loaded first
+  bool resident = true;  // else the lane must load it first
   auto operator<=>(const LaneNetwork&) const = default;
 };
 
-// One executor of batches, as the scheduler sees it.
+// The scheduler's view of one executor of batches.
 struct LaneState {
   int32_t lane = 0;
   int32_t free_slots = 0;             // batches that it can take now
@@ -59,20 +58,21 @@ struct ReadyEvaluation {
   absl::Duration ready_since;
 };
 
-// A request that is in flight, whether or not anything of it is ready.
+// A request that is in flight, whether or not any of its evaluations is ready.
 struct RequestService {
   int64_t request = 0;
   int32_t priority = 0;         // higher goes first
   double weight = 1;            // its share among equals; above 0
-  absl::Duration used;          // time of lanes that it was charged, over its weight
+  absl::Duration used;          // lane time charged to it, divided by its weight
   absl::Duration last_service;  // when it last got a lane; when it joined, before that
 };
 
 struct SchedulerOptions {
   int64_t max_rows_per_batch = 256;
-  // Numbers in the tensors of a batch, and in those of its answer; the default is no limit.
+  // Limit on the values in the tensors of a batch, and in those of its answer; by default none.
   int64_t max_values_per_batch = int64_t{1} << 40;
-  // What a batch may take at all: bounds how long a newcomer waits for a lane, and a leaver's batch goes on.
+  // Limit on the time of a batch: bounds how long a new request waits for a lane, and how long a leaving request's
+  // batch continues.
   absl::Duration longest_batch = absl::Milliseconds(150);
 };
 
@@ -94,25 +94,26 @@ struct SchedulerDecision {
 };
 
 // Fills the free slots.
-// Order: priority, raised by ageing; then the request that was served least for its weight; then what has been ready
-// longest; then the id. The first evaluation in this order leads a batch; others of its key fill it, in the same order
-// with every row charged as it is taken, so that requests take turns in a batch that is too small for all. Nobody
-// starves: who is served is charged, and who is not served ages.
+// Order: priority, raised by ageing; then the request that was served least for its weight; then the evaluation that
+// has been ready longest; then the id. The first evaluation in this order leads a batch. Others of its key fill it, in
+// the same order, with every row charged as it is taken, so that requests take turns in a batch that is too small for
+// all. No request starves: served requests are charged, and waiting ones age.
 // Size: at most the rows, values and time of the options, by `costs`, and always one evaluation; and an even share of
 // the work of all free slots that could run it, so that no lane idles beside a long batch. While other requests are in
-// flight each has at most the quantum, and no more than the one that leads, but for rows that hardly prolong the batch:
-// a single image is never kept by what a large request adds.
-// Networks: what a lane has is run there, and not loaded by another one; what none has is loaded by one.
+// flight, each has at most the quantum, and no more than the leading request, except for rows that hardly prolong the
+// batch: a single image never waits for the rows that a large request adds.
+// Networks: a network that a lane has loaded runs there, and no other lane loads it; a network that no lane has is
+// loaded by one.
 SchedulerDecision DecideDispatches(absl::Duration now, std::span<const ReadyEvaluation> ready,
                                    std::span<const LaneState> lanes, std::span<const RequestService> requests,
                                    const CostEstimates& costs, const SchedulerOptions& options);
 
-// The `used` of a request that joins: as the one in flight that was served least, so that it neither waits for nor
-// overtakes what others were given before it came.
+// Returns the `used` of a joining request: that of the request in flight that was served least, so that it neither
+// waits for nor overtakes earlier service of the others.
 absl::Duration ServiceOfJoining(std::span<const RequestService> in_flight);
 
-// The weight of a request: one with several images has twice the share of a single image, which can use one lane at a
-// time at most; more would keep small requests waiting.
+// Returns the weight of a request. Several images have twice the share of a single image, which can use at most one
+// lane at a time; a larger share would make small requests wait.
 double ShareOf(int64_t images);
 
 }  // namespace atl::router

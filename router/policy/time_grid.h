@@ -10,7 +10,7 @@ namespace atl::router {
 enum class Solver {
   kEuler,
   kHeun,       // second order, two evaluations per step
-  kMultistep,  // second order, one evaluation per step and what the step before found (policy/solver.h)
+  kMultistep,  // second order, one evaluation per step and the history of the previous step (policy/solver.h)
 };
 
 // One step of an image: from `from` to `to`, from > to. `second_evaluation`: the velocity is evaluated at `to` as well
@@ -22,12 +22,12 @@ struct SolverStep {
   bool operator==(const SolverStep&) const = default;
 };
 
-// Equal steps. Heun's last step is an Euler step: the velocity at t = 0 is a limit, which experts have hardly been
-// trained on and exact flows cannot be evaluated at; one first-order step of n leaves the order at two (as in EDM,
-// arXiv 2206.00364). `steps` >= 1; `start` in (0, 1] is where a noised image begins.
+// Returns equal steps. Heun's last step is an Euler step: the velocity at t = 0 is a limit, on which experts are hardly
+// trained and which exact flows cannot evaluate. One first-order step of n leaves the order at two (as in EDM, arXiv
+// 2206.00364). `steps` >= 1; `start` in (0, 1] is where a noised image begins.
 std::vector<SolverStep> TimeGrid(Solver solver, int32_t steps, double start = 1.0);
 
-// Steps between given times, strictly falling and at least two.
+// Returns the steps between given times, strictly falling and at least two.
 std::vector<SolverStep> TimeGrid(Solver solver, std::span<const double> times);
 
 }  // namespace atl::router

@@ -55,7 +55,7 @@ RollDecision DecideLoad(absl::Duration now, const std::string& version, std::str
   return {RollAction::kLoad, version, std::move(why)};
 }
 
-// What keeps a loaded version from taking requests; null: nothing.
+// Returns the reason why a loaded version cannot take requests yet; unset: it can.
 std::optional<RollDecision> DecideWaiting(absl::Duration now, const VersionStatus& status, const Statuses& versions) {
   const ServerNeeds& needs = status.servers;
   if (!needs.missing.empty() && needs.without_servers) {

@@ -1,4 +1,4 @@
-// A lane whose batches are evaluated by an expert server: one Denoise stream, opened again whenever it breaks.
+// A lane whose batches an expert server evaluates: one Denoise stream, reopened whenever it breaks.
 #pragma once
 
 #include <atomic>
@@ -24,19 +24,19 @@ namespace atl::router {
 
 struct RemoteLaneOptions {
   std::string address;                                    // "host:port"
-  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: in the clear
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plain text
   std::string name;                                       // of the lane, unique in the engine; empty: the address
-  absl::Duration list_interval = absl::Seconds(1);        // between two questions of what the server hosts
-  // Between two tries to reach it.
+  absl::Duration list_interval = absl::Seconds(1);        // between two requests for the list of hosted networks
+  // The delay between two tries to reach the server.
   BackoffLimits backoff{.first = absl::Milliseconds(100), .longest = absl::Seconds(5)};
-  // Called after what it hosts changed, beside the watcher's callback and as that one; may be null.
+  // Called after the hosted networks changed, beside the watcher's callback and under the same rules; may be null.
   std::function<void()> on_hosting;
 };
 
-// Thread-safe. Out of reach it hosts nothing, and what was under way is answered UNAVAILABLE, reason
-// EXPERT_SERVER_LOST. A batch whose deadline passes is answered DEADLINE_EXCEEDED, and cancelled at the server.
+// Thread-safe. While the server is unreachable, the lane hosts nothing, and running batches are answered UNAVAILABLE
+// (EXPERT_SERVER_LOST). A batch whose deadline passes is answered DEADLINE_EXCEEDED, and cancelled at the server.
 //
-// One thread, joined by the destructor: it connects, asks what is hosted, watches deadlines and calls `changed`.
+// One thread, joined by the destructor: it connects, lists the hosted networks, watches deadlines and calls `changed`.
 // Answers come on gRPC's threads.
 class RemoteLane : public ExpertLane {
  public:
@@ -44,7 +44,7 @@ class RemoteLane : public ExpertLane {
   RemoteLane(RemoteLaneOptions options, Clock* clock);
   ~RemoteLane() override;
 
-  // Before the server was reached for the first time the fingerprint is empty.
+  // The fingerprint is empty until the server is reached for the first time.
   LaneInfo info() const override;
   std::shared_ptr<const std::vector<HostedNetwork>> hosted() const override;
   // Must not be called inside `changed`.
@@ -62,21 +62,21 @@ class RemoteLane : public ExpertLane {
   };
 
   void Run();
-  // Connects and serves until the server is out of reach or the lane stops: says why. `steady` turns true once it has
-  // answered for a while.
+  // Connects and serves until the server is unreachable or the lane stops; returns the reason. Sets `steady` once the
+  // server has answered for a while.
   absl::Status Connect(bool* steady);
   absl::Status Serve(Stream* stream, atlpb::expert::v1::ExpertService::Stub* stub, bool* steady);
   absl::StatusOr<atlpb::expert::v1::ListNetworksResponse> List(atlpb::expert::v1::ExpertService::Stub* stub,
                                                                Stream* stream);
-  // Returns when `due`, of state under mutex_, holds, at `until`, or when the lane stops; batches whose deadlines pass
-  // are answered meanwhile.
+  // Returns when `due`, of state under mutex_, holds, at `until`, or when the lane stops. Meanwhile answers batches
+  // whose deadlines pass.
   void AwaitBeside(const absl::Condition& due, absl::Duration until);
   void TakeHosting(const atlpb::expert::v1::ListNetworksResponse& hosting, Stream* stream);
-  // Hosts nothing any more, and answers what is under way.
+  // Clears the hosted networks and answers running batches.
   void Disconnect(const absl::Status& why);
   void NotifyChanged();
   std::vector<Pending> TakeOverdue(Stream** to_write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // True: the batch had not left yet. Else its cancelling is queued behind what is being written.
+  // Returns true if the batch was not sent yet. Otherwise queues its cancellation behind the running write.
   bool CancelOnStream(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(grpc::ByteBuffer* bytes, absl::Status* broken);
 
@@ -87,9 +87,9 @@ class RemoteLane : public ExpertLane {
   mutable absl::Mutex mutex_;
   LaneInfo info_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const std::vector<HostedNetwork>> hosted_ ABSL_GUARDED_BY(mutex_);
-  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;            // null while out of reach
+  Stream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;            // null while unreachable
   std::map<int64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);  // by the number on the stream
-  // When the thread looks at deadlines next; earlier ones wake it.
+  // The time of the thread's next check of deadlines; earlier ones wake it.
   absl::Duration next_look_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   bool look_now_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> changed_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// Keeps RemoteExperts told of the expert servers that the coordinator lists (ServingService.WatchServers), with backoff
-// while it is away: what was known stays then.
+// Passes the coordinator's list of expert servers (ServingService.WatchServers) to RemoteExperts, with backoff while
+// the coordinator is unreachable; the last list then stays.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace atl::router {
 // Owns a WatchLoop, which ends with it.
 class ExpertDirectory {
  public:
-  // `experts` and `clock` must outlive it.
+  // `experts` and `clock` must outlive the directory.
   ExpertDirectory(std::shared_ptr<grpc::Channel> channel, RemoteExperts* experts, Clock* clock,
                   const BackoffLimits& backoff = rpc::WatchLoop::Options().backoff);
 

@@ -31,7 +31,7 @@ NetworkId Expert(int32_t expert) {
   return {.model = "digits", .version = "v1", .digest = "d", .expert = expert};
 }
 
-// What there is of lanes: by name.
+// Registry of the test's lanes, by name.
 struct LaneBoard {
   absl::Mutex mutex;
   std::map<std::string, class BoardLane*> lanes ABSL_GUARDED_BY(mutex);

@@ -1,4 +1,4 @@
-// Denoise messages on the router's side: a lane's batch on its way out, and the answer on its way in.
+// Denoise messages on the router's side: encodes a lane's batch, and decodes the answer.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace atl::router {
 
-// In the tensors of one message. The rest is left for everything that is no tensor: some 25 bytes a row, and names.
+// Limit on the values in one message's tensors. The remaining bytes are for the rest: some 25 bytes a row, and names.
 inline constexpr int64_t kMaxBatchValues = (rpc::kMaxMessageBytes - (1 << 20)) / static_cast<int64_t>(sizeof(float));
 
-// `id` is the stream's number of the batch; `timeout` is what is left of the evaluation's deadline. The buffer refers
-// to the evaluation's rows and keeps them. INVALID_ARGUMENT with reason BATCH_TOO_LARGE when the batch or its answer is
-// larger than a message may be.
+// `id` is the stream's number of the batch; `timeout` is the time left until the evaluation's deadline. The buffer
+// refers to the evaluation's rows and keeps them alive. INVALID_ARGUMENT (BATCH_TOO_LARGE) when the batch or its answer
+// is larger than a message may be.
 absl::StatusOr<grpc::ByteBuffer> EncodeRequest(int64_t id, const std::shared_ptr<const Evaluation>& evaluation,
                                                absl::Duration timeout);
 grpc::ByteBuffer EncodeCancel(int64_t id);
@@ -29,10 +29,10 @@ struct DenoiseAnswer {
   absl::StatusOr<EvaluationAnswer> answer;
 };
 
-// INVALID_ARGUMENT with reason MALFORMED_MESSAGE when it is no DenoiseResponse. `bytes` is empty after it.
+// INVALID_ARGUMENT (MALFORMED_MESSAGE) when the bytes are no DenoiseResponse. `bytes` is empty afterwards.
 absl::StatusOr<DenoiseAnswer> DecodeAnswer(grpc::ByteBuffer* bytes);
 
-// The networks that are ready, ascending.
+// Returns the networks that are ready, ascending.
 std::vector<HostedNetwork> ReadyNetworks(const atlpb::expert::v1::ListNetworksResponse& hosting);
 
 }  // namespace atl::router

@@ -1,4 +1,4 @@
-// For tests: the coordinator's registry of expert servers, whose answers the test decides.
+// For tests: the coordinator's registry of expert servers, with answers set by the test.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace atl::router {
 // Thread-safe.
 class FakeServingService final : public atlpb::serving::v1::ServingService::Service {
  public:
-  // Sent to all watchers, and first of all to those to come.
+  // Sends the list to all present watchers, and as the first message to new ones.
   void List(const atlpb::serving::v1::WatchServersResponse& list) {
     absl::MutexLock lock(&mutex_);
     list_ = list;
@@ -24,7 +24,7 @@ class FakeServingService final : public atlpb::serving::v1::ServingService::Serv
     absl::MutexLock lock(&mutex_);
     ending_ = true;
   }
-  // The `index`-th report that came.
+  // Waits for the `index`-th report.
   std::optional<atlpb::serving::v1::ReportRoutingRequest> AwaitReport(size_t index) {
     absl::MutexLock lock(&mutex_);
     const auto came = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return reports_.size() > index; };

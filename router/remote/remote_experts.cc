@@ -12,7 +12,7 @@
 
 namespace atl::router {
 
-// What lanes call and where they go when the engine lets go of them.
+// The state that lanes call, and the place for lanes that the engine releases.
 struct RemoteExperts::Shared {
   Watchers watchers;
   absl::Mutex mutex;

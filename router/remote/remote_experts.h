@@ -1,5 +1,5 @@
-// The expert servers of a router as lanes: those that it was told of, and those that the coordinator lists. Says what
-// of a version they host.
+// The expert servers of a router as lanes: the configured ones, and those that the coordinator lists. Reports which
+// networks of a version they host.
 #pragma once
 
 #include <functional>
@@ -25,9 +25,9 @@
 
 namespace atl::router {
 
-// What the coordinator knows of expert servers.
+// The coordinator's list of expert servers.
 struct ServerList {
-  // A version of which networks lie on no server.
+  // A version with networks that fit on no server.
   struct Shortage {
     std::string model;
     std::string version;
@@ -39,46 +39,45 @@ struct ServerList {
   std::vector<Shortage> shortages;
 };
 
-// Thread-safe. Owns one thread, joined by the destructor: it adds lanes to the engine, removes them, and lets go of
-// those that the engine no longer uses, which may block.
+// Thread-safe. Owns one thread, joined by the destructor. It adds lanes to the engine, removes them, and releases those
+// that the engine no longer uses, which may block.
 class RemoteExperts {
  public:
-  // A lane of this name to the server at `address`, which calls `hosting` after what it hosts changed.
+  // Makes a lane of this name to the server at `address`; the lane calls `hosting` after its hosted networks changed.
   using MakeLane = std::function<std::shared_ptr<ExpertLane>(const std::string& name, const std::string& address,
                                                              std::function<void()> hosting)>;
-  // RemoteLanes of the clock, which must outlive them.
+  // Makes RemoteLanes with the clock, which must outlive them.
   static MakeLane Connect(Clock* clock, std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
   struct Options {
-    std::vector<std::string> addresses;  // of servers that the router was told of
+    std::vector<std::string> addresses;  // of the configured servers
   };
-  // `engine` and `clock` must outlive it. Lanes to the named addresses are added at once.
+  // `engine` and `clock` must outlive this object. Lanes to the configured addresses are added at once.
   RemoteExperts(Options options, MakeLane make_lane, Engine* engine, Clock* clock);
   ~RemoteExperts();
   RemoteExperts(const RemoteExperts&) = delete;
   RemoteExperts& operator=(const RemoteExperts&) = delete;
 
-  // All that the coordinator knows now.
+  // Takes the coordinator's complete current list.
   void TakeList(ServerList list);
 
-  // What there is of these networks of one version; `without_servers` when there is no server at all.
+  // Returns which of these networks of one version are missing; `without_servers` when there is no server at all.
   ServerNeeds Needs(const std::vector<NetworkId>& networks) const;
-  // Whether there is any server, named or listed or still with a lane. Without named ones, blocks until the
-  // coordinator's first list; UNAVAILABLE with reason SERVERS_UNKNOWN when none came within `timeout`, or when Stop was
-  // called.
+  // Whether there is any server: configured, listed or still with a lane. Without configured ones, blocks until the
+  // coordinator's first list. UNAVAILABLE (SERVERS_UNKNOWN) when none came within `timeout`, or when Stop was called.
   absl::StatusOr<bool> AwaitAnyServer(absl::Duration timeout);
-  // Waits until a server hosts each of these networks. UNAVAILABLE with reason EXPERTS_MISSING names those that are on
-  // none after `timeout`, or when Stop was called.
+  // Waits until a server hosts each of these networks. UNAVAILABLE (EXPERTS_MISSING) names those that no server hosts
+  // after `timeout`, or when Stop was called.
   absl::Status AwaitHosted(const std::vector<NetworkId>& networks, absl::Duration timeout);
-  // Ends what waits, now and later.
+  // Ends present and future waits.
   void Stop();
 
-  // Called without a lock whenever Needs may answer otherwise; must not block.
+  // `changed` is called without a lock whenever the answer of Needs may have changed; it must not block.
   int64_t Watch(std::function<void()> changed);
-  // No call is under way when this returns.
+  // Returns when no call of the watcher is running any more.
   void Unwatch(int64_t watcher);
 
-  // Names of the lanes that there are.
+  // Returns the names of the present lanes.
   std::vector<std::string> lane_names() const;
 
  private:
@@ -89,7 +88,7 @@ class RemoteExperts {
   };
 
   void Run();
-  // Carries DecideLanes out.
+  // Applies DecideLanes.
   void ChangeLanes();
   std::shared_ptr<ExpertLane> AddLane(const std::string& name, const std::string& address);
   bool stopping() const;
@@ -99,7 +98,7 @@ class RemoteExperts {
   const MakeLane make_lane_;
   Engine* const engine_;
   Clock* const clock_;
-  const std::shared_ptr<Shared> shared_;  // with lanes, which may outlive this
+  const std::shared_ptr<Shared> shared_;  // shared with lanes, which may outlive this
 
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<ExpertLane>> named_ ABSL_GUARDED_BY(mutex_);  // by address

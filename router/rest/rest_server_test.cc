@@ -104,7 +104,7 @@ class Connection {
     if (count > 0) came_.append(buffer, count);
     return count > 0;
   }
-  // Of the first whole answer in what came; 0: none yet.
+  // Returns the size of the first complete answer in the received bytes; 0: none yet.
   size_t AnswerSize() const {
     const size_t head = came_.find("\r\n\r\n");
     if (head == std::string::npos) return 0;

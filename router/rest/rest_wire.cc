@@ -124,7 +124,7 @@ class BodyReader {
   absl::Status status_;
 };
 
-// Of SampleRequest.Solver, by its numbers.
+// The names of SampleRequest.Solver, by number.
 constexpr std::string_view kSolvers[] = {"default", "euler", "heun", "multistep"};
 constexpr std::string_view kFormats[] = {"png", "raw"};
 constexpr std::string_view kResponseFormats[] = {"b64_json"};

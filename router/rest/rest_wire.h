@@ -1,4 +1,4 @@
-// Bodies of the REST facade, in the shape of OpenAI's images endpoint, <-> sampling messages. Pure.
+// Conversion between bodies of the REST facade, in the form of OpenAI's images endpoint, and sampling messages. Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace atl::router {
 
-// One POST /v1/images/generations, before the model is known.
+// One POST /v1/images/generations, before its model is known.
 struct ImagesRequest {
   atlpb::sample::v1::SampleRequest sample;  // all but classes and seeds
   std::string prompt;                       // a class: its name, its number, or "none"
@@ -26,25 +26,26 @@ struct ImagesRequest {
   std::string size;              // "<width>x<height>", or empty: the model's
   absl::Duration timeout = absl::InfiniteDuration();
   bool stream = false;
-  int32_t partial_images = 0;  // previews of each image, of a stream
+  int32_t partial_images = 0;  // previews of each image in a stream
 };
 
-// INVALID_ARGUMENT with the field for what is no JSON object (BODY_MALFORMED), a field of a wrong type or out of range,
-// one that is not known, and one whose value this server has not: nothing that would change the images is ignored.
-// `max_images` is checked before anything is allocated.
+// INVALID_ARGUMENT with the field for a body that is no JSON object (BODY_MALFORMED), a field of a wrong type or out of
+// range, an unknown field, and an unsupported value: no field that would change the images is ignored. `max_images` is
+// checked before anything is allocated.
 absl::StatusOr<ImagesRequest> ParseImagesRequest(std::string_view body, int32_t max_images);
 
-// With the classes and seeds of a model: one class for all images, seeds from `fresh_seed` on where the request names
-// none. INVALID_ARGUMENT for an unknown class (UNKNOWN_CLASS) or a size that is not the model's (SIZE_NOT_AVAILABLE).
+// Adds the classes and seeds: one class of the model for all images, and seeds from `fresh_seed` on if the request
+// names none. INVALID_ARGUMENT for an unknown class (UNKNOWN_CLASS) or a size that is not the model's
+// (SIZE_NOT_AVAILABLE).
 absl::StatusOr<atlpb::sample::v1::SampleRequest> CompleteRequest(const ImagesRequest& request, const SamplerInfo& info,
                                                                  uint64_t fresh_seed);
 
-// The answer with every image in it, in the order of their indexes.
+// Returns the answer with all images, in the order of their indexes.
 std::string ImagesBody(absl::Time created, const SamplerInfo& info, ImageFormat format,
                        std::vector<SampledImage> images, const SampleReport& report);
 
-// Server-sent events of a stream, as OpenAI names them: a preview, number `partial` of its image; a finished image;
-// what the request was, after the last image; the error that ends it.
+// Server-sent events of a stream, with OpenAI's names: preview number `partial` of an image; a finished image; a
+// summary of the request after the last image; the error that ends the stream.
 std::string PartialImageEvent(absl::Time created, const SamplerInfo& info, ImageFormat format, int32_t partial,
                               const SampledImage& preview);
 std::string CompletedImageEvent(absl::Time created, const SamplerInfo& info, ImageFormat format,
@@ -52,7 +53,7 @@ std::string CompletedImageEvent(absl::Time created, const SamplerInfo& info, Ima
 std::string DoneEvent(const SamplerInfo& info, const SampleReport& report);
 std::string ErrorEvent(const absl::Status& status);
 
-// GET /v1/models, and one of its entries alone.
+// The answers to GET /v1/models and to a request for one entry.
 std::string ModelsBody(std::span<const SamplerInfo> models);
 std::string ModelBody(const SamplerInfo& model);
 

@@ -85,7 +85,7 @@ TEST_P(BadBodyTest, NamesFieldAndReason) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_EQ(ErrorReason(status), GetParam().reason) << status;
   EXPECT_EQ(ErrorField(status), GetParam().field);
-  // Whatever was sent, the answer is short and is JSON.
+  // Every error answer is short and is JSON, whatever the request.
   EXPECT_LT(status.message().size(), 500u);
   EXPECT_EQ(json::parse(ErrorBody(status))["error"]["code"], GetParam().reason);
 }

@@ -1,5 +1,5 @@
-// The router's metrics: atoll_router_*. Labels are bounded: models that are served, their experts, and a few fixed
-// words. docs/metrics.md lists them.
+// The router's metrics: atoll_router_*. Labels are bounded: served models, their experts, and a few fixed words.
+// docs/metrics.md lists them.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace atl::router {
 // Thread-safe.
 class RouterMetrics final : public EngineObserver {
  public:
-  // `registry` must outlive it.
+  // `registry` must outlive the metrics.
   explicit RouterMetrics(metrics::Registry* registry);
 
   void OnBatch(const BatchStats& stats) override;
@@ -28,16 +28,16 @@ class RouterMetrics final : public EngineObserver {
   void OnRequestEnd(const RequestStats& stats) override;
   void OnRejected(const std::string& model, absl::StatusCode code) override;
 
-  // `route` is one of the few that the REST server has.
+  // `route` is one of the REST server's few fixed names.
   void OnRest(std::string_view route, int code, absl::Duration duration);
   void OnServing(const std::string& model, int64_t generation);
   void OnLoadFailed(const std::string& model);
   void OnWaitingForServers(const std::string& model, int64_t networks);
   void OnCoordinatorConnection(bool connected);
 
-  // Asked by Refresh. Before the first Refresh.
+  // Refresh calls `stats`. Must be called before the first Refresh.
   void WatchMemory(std::function<NetworkMemoryStats()> stats) { memory_stats_ = std::move(stats); }
-  // Brings up to date what is measured by asking.
+  // Updates the metrics that must be polled.
   void Refresh();
 
  private:
@@ -58,7 +58,7 @@ class RouterMetrics final : public EngineObserver {
   metrics::Counter* const network_evictions_;
   std::function<NetworkMemoryStats()> memory_stats_;
   absl::Mutex mutex_;
-  NetworkMemoryStats counted_ ABSL_GUARDED_BY(mutex_);  // what the counters have already
+  NetworkMemoryStats counted_ ABSL_GUARDED_BY(mutex_);  // already in the counters
 };
 
 }  // namespace atl::router

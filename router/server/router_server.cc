@@ -50,7 +50,7 @@ absl::Status CheckAddress(std::string_view flag, const std::string& address) {
                     fmt::format("expected HOST:PORT with a port from 1 to 65535, found '{}'", address));
 }
 
-// What would be ignored, or waited for, though it can never be.
+// Rejects options that would be ignored or would block forever.
 absl::Status CheckOptions(const RouterOptions& options) {
   for (const std::string& address : options.expert_servers) {
     ATOLL_RETURN_IF_ERROR(CheckAddress("--expert-server", address));

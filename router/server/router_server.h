@@ -29,8 +29,8 @@
 
 namespace atl::router {
 
-// Which networks of a version a router evaluates itself, whatever servers do. kAuto: all while there is no expert
-// server, else the router network; it is decided when a version is loaded.
+// The networks of a version that a router evaluates itself, whatever servers do. kAuto: all while there is no expert
+// server, else the router network; decided when a version is loaded.
 enum class OwnNetworks { kAuto, kAll, kRouter, kNone };
 
 struct RouterOptions {
@@ -38,14 +38,14 @@ struct RouterOptions {
   std::string coordinator;
   std::string blob_store;
   std::string model_dir;
-  std::vector<std::string> models;  // with a coordinator: what to serve; empty: everything
+  std::vector<std::string> models;  // with a coordinator: the models to serve; empty: all
   // Versions to keep loaded beside the serving one, by model.
   std::map<std::string, std::vector<std::string>> pinned;
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen;  // empty: none
-  // Metrics in the clear and for everybody, wherever it listens.
+  // Serves metrics in plain text to every client, wherever it listens.
   bool metrics_open = false;
-  // Of its own port, and of its calls; null: in the clear, for everybody.
+  // For the router's own port and its calls; null: plain text, without authentication.
   std::shared_ptr<const rpc::Security> security;
   RestOptions rest = {.listen = ""};  // no address: none
   int threads = 1;
@@ -60,10 +60,10 @@ struct RouterOptions {
 // Owns every thread of the process but main's. Thread-safe.
 class RouterServer {
  public:
-  // INVALID_ARGUMENT names the option; FAILED_PRECONDITION, reason TOKEN_NEEDS_TLS, where the coordinator or a server
-  // would be shown a token in the clear; UNAVAILABLE when an address cannot be bound; with a model folder, also what
-  // LocalExperts returns. With a coordinator it starts whether or not that is reachable: until a version is
-  // loaded requests get UNAVAILABLE (FAILED_PRECONDITION while it knows of none) and health is NOT_SERVING.
+  // INVALID_ARGUMENT names the option; FAILED_PRECONDITION (TOKEN_NEEDS_TLS) if a token would be sent in plain text to
+  // the coordinator or a server; UNAVAILABLE when an address cannot be bound; with a model folder, also errors of
+  // LocalExperts. With a coordinator it starts whether or not the coordinator is reachable. Until a version is loaded,
+  // requests get UNAVAILABLE (FAILED_PRECONDITION while it knows of no version) and health is NOT_SERVING.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options);
   ~RouterServer();  // Shutdown without grace
 
@@ -77,19 +77,19 @@ class RouterServer {
     return registry_->Text();
   }
 
-  // Health turns NOT_SERVING and new requests are refused; what is queued or sampled gets `grace` to finish, then it is
-  // cancelled. A version that is being loaded is waited for after that. Safe to call twice.
+  // Sets health to NOT_SERVING and rejects new requests. Queued and running requests get `grace` to finish, then they
+  // are cancelled. Then waits for a version that is being loaded. Safe to call twice.
   void Shutdown(absl::Duration grace);
 
  private:
   explicit RouterServer(const RouterOptions& options);
   absl::Status LoadFolder(const std::string& folder);
   absl::Status Follow(const RouterOptions& options);
-  // Brings into memory what this router evaluates itself, and says what it leaves to servers. What LocalExperts
-  // returns; UNAVAILABLE with reason SERVERS_UNKNOWN.
+  // Loads the networks that this router evaluates itself, and returns those that it leaves to servers. Errors of
+  // LocalExperts; UNAVAILABLE (SERVERS_UNKNOWN).
   absl::StatusOr<LoadedVersion> Load(const std::string& folder_uri, const std::string& digest);
   absl::StatusOr<OwnNetworks> DecideOwnNetworks();
-  // From any thread.
+  // May be called on any thread.
   RouterVersions Versions();
   void SetServing();
 
@@ -97,7 +97,7 @@ class RouterServer {
   CallerQuotas quotas_;
   const std::unique_ptr<metrics::Registry> registry_;
   RouterMetrics metrics_;
-  // Longer than the engine, whose versions give their networks back when they go.
+  // Must outlive the engine, whose versions release their networks when they are destroyed.
   std::unique_ptr<storage::BlobStore> store_;
   std::unique_ptr<LocalExperts> experts_;
   Engine engine_;

@@ -1,5 +1,5 @@
-// Tells the coordinator which versions this router uses and which experts they ask (ServingService.ReportRouting):
-// replicas follow it.
+// Reports to the coordinator which versions this router uses and how often it calls their experts
+// (ServingService.ReportRouting), so that replicas follow the load.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,14 @@
 
 namespace atl::router {
 
-// Owns one thread, joined by the destructor. What a report that fails had counted is lost.
+// Owns one thread, joined by the destructor. The counts of a failed report are lost.
 class RoutingReports {
  public:
-  // All versions that the router has.
+  // Returns all versions of the router.
   using Versions = std::function<std::vector<FollowedVersion>()>;
 
-  // `needs_router_networks`: of servers, for this router evaluates none. `interval`: between two reports, until the
-  // coordinator says otherwise. `engine` and `clock` must outlive it.
+  // `needs_router_networks`: servers must evaluate router networks, because this router evaluates none. `interval`
+  // between two reports holds until the coordinator sets another. `engine` and `clock` must outlive this object.
   RoutingReports(bool needs_router_networks, std::shared_ptr<grpc::Channel> channel, Versions versions, Engine* engine,
                  Clock* clock, absl::Duration interval = absl::Seconds(2));
   ~RoutingReports();
@@ -34,7 +34,7 @@ class RoutingReports {
 
  private:
   void Run();
-  // Returns when the next report is due, from now.
+  // Reports once, and returns the delay until the next report.
   absl::Duration Report();
 
   const bool needs_router_networks_;

@@ -19,7 +19,7 @@ absl::Status Exceeded(std::string_view message) {
   return MakeError(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED", message);
 }
 
-// Of `images`, for which there is room after `wait`.
+// Returns the rejection of `images`, for which there is room after `wait`.
 absl::Status TooFast(const std::string& subject, int64_t images, int64_t per_minute, absl::Duration wait) {
   if (wait == absl::InfiniteDuration()) {
     return Exceeded(fmt::format("'{}' may ask for {} images a minute, found a request for {}: ask for fewer at a time",

@@ -1,4 +1,4 @@
-// How much each caller has under way, and how much it asked for lately.
+// Limits how many images each caller has under way, and how many it requests per minute.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace atl::router {
 
-// What a caller may have of images; unset: as many as it likes.
+// A caller's limits on images; unset: no limit.
 struct ImageQuota {
   std::optional<int64_t> in_flight;
   std::optional<int64_t> per_minute;
@@ -24,14 +24,14 @@ struct ImageQuota {
 // Thread-safe. Outlives the shares.
 class CallerQuotas {
  public:
-  // A caller's images while it lives. Null: they are not counted.
+  // A caller's images, counted while this object lives. Null: they are not counted.
   using Share = std::shared_ptr<void>;
 
-  // For `images` more images of `subject`. RESOURCE_EXHAUSTED, reason QUOTA_EXCEEDED; where time helps it carries when
-  // (RetryDelayOf). A minute's images may be asked for at once; then they come back one by one. `now` is of a monotonic
-  // clock.
+  // Takes `images` more images for `subject`. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED); if waiting helps, it carries the
+  // delay (RetryDelayOf). A minute's images may be requested at once; then they come back one by one. `now` is of a
+  // monotonic clock.
   absl::StatusOr<Share> Take(const std::string& subject, int64_t images, const ImageQuota& quota, absl::Duration now);
-  // The images that were just taken were refused elsewhere: they count in no minute.
+  // Returns the images that were just taken to the minute's budget, because the request was rejected elsewhere.
   void Refund(const std::string& subject, int64_t images, const ImageQuota& quota);
 
  private:
@@ -44,7 +44,7 @@ class CallerQuotas {
 
   absl::Mutex mutex_;
   std::map<std::string, Use> uses_ ABSL_GUARDED_BY(mutex_);  // by subject
-  // At so many subjects those that have nothing under way and a full minute again are forgotten.
+  // At this number of subjects, those without running images and with a full minute's budget are forgotten.
   size_t sweep_at_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,7 +1,9 @@
-// Keeps the engine on the versions that the coordinator's serving rows name: watches ModelService, loads a new version
-// beside the old one, switches when it is ready, and goes on with the last known one while the coordinator is away.
+// Keeps the engine on the versions that the coordinator's serving rows name. Watches ModelService, loads a new version
+// beside the old one, switches when it is ready, and continues with the last known version while the coordinator is
+// unreachable.
 //
-// Three threads, joined by the destructor: one reads the watch stream (again and again, with backoff), one carries out
+// Three threads, joined by the destructor: one reads the watch stream (repeatedly, with backoff), one carries out
+// DecideRoll's decisions and never blocks, one blocks in loading, which cannot be interrupted.
 // DecideRoll's decisions and waits for nothing, one blocks in loading, which nothing ends early.
 #pragma once
 
@@ -26,7 +28,7 @@
 
 namespace atl::router {
 
-// Where a published version lies.
+// A published version and its location.
 struct PublishedVersion {
   std::string model;
   std::string version;
@@ -34,7 +36,7 @@ struct PublishedVersion {
   std::string digest;
 };
 
-// A version whose networks of this router are loaded.
+// A version whose networks on this router are loaded.
 struct LoadedVersion {
   std::shared_ptr<const ServedVersion> served;
   std::vector<NetworkId> remote;  // networks that expert servers evaluate
@@ -42,7 +44,7 @@ struct LoadedVersion {
   int64_t own_weight_bytes = 0;   // of those that this router evaluates
 };
 
-// What became of a version so far.
+// The state of a version on this router.
 struct FollowedVersion {
   std::string model;
   std::string version;
@@ -52,10 +54,10 @@ struct FollowedVersion {
   int64_t requests = 0;      // that are queued or sampled with it
   int64_t weight_bytes = 0;  // as in LoadedVersion; 0 until it is loaded
   int64_t own_weight_bytes = 0;
-  std::string waits_for;  // kReady: what keeps it from serving; kFailed: why it could not be loaded
+  std::string waits_for;  // kReady: why it does not serve yet; kFailed: why it could not be loaded
 };
 
-// What a router has of all models, and what weights may take of its memory.
+// The versions of all models on a router, and the memory limit for weights.
 struct RouterVersions {
   std::vector<FollowedVersion> versions;
   int64_t memory_budget_bytes = 0;  // over all devices; 0: no limit
@@ -64,29 +66,29 @@ struct RouterVersions {
 struct FollowerOptions {
   // Models to serve; empty: every model that the coordinator knows.
   std::vector<std::string> models;
-  // Before a version that could not be loaded is tried again; at once the longest where the files are damaged.
+  // The delay before a version that could not be loaded is tried again; the longest at once if its files are damaged.
   BackoffLimits load_backoff{.first = absl::Seconds(1), .longest = absl::Minutes(1)};
-  // Between two tries to watch the coordinator.
+  // The delay between two tries to watch the coordinator.
   BackoffLimits backoff = rpc::WatchLoop::Options().backoff;
   // Versions that stay loaded, for requests that name them, by model.
   std::map<std::string, std::vector<std::string>> pinned;
-  // How long requests of a version that was replaced may still take; they are ended then (VERSION_DRAINED).
+  // How long requests of a replaced version may still take; then they are ended (VERSION_DRAINED).
   absl::Duration drain_deadline = absl::Minutes(10);
 };
 
 class ModelFollower {
  public:
-  // Returns the version when its networks of this router can be asked for; they may be taken away when the last
-  // reference to `served` is gone.
+  // Returns the version when its networks on this router can be evaluated. They may be unloaded when the last reference
+  // to `served` is gone.
   using Loader = std::function<absl::StatusOr<LoadedVersion>(const PublishedVersion&)>;
   struct Callbacks {
-    // What there is on expert servers of the networks that a version needs of them: asked again and again, and must not
+    // Returns which of the networks that a version needs on expert servers are missing. Called repeatedly, and must not
     // block. Null: versions need none.
     std::function<ServerNeeds(const std::vector<NetworkId>& networks)> server_needs;
-    // A version serves from now on.
+    // Called when a version begins to serve.
     std::function<void(const std::string& model, const std::string& version, int64_t generation)> on_serving;
     std::function<void(const PublishedVersion& version, const absl::Status& status)> on_load_failed;
-    // A wanted version that is loaded waits for servers that host so many networks; 0: no longer.
+    // A loaded, wanted version waits for servers to host that many networks; 0: no longer.
     std::function<void(const std::string& model, int64_t networks)> on_waiting;
     std::function<void(bool connected)> on_connection;
   };
@@ -98,12 +100,13 @@ class ModelFollower {
   ModelFollower(const ModelFollower&) = delete;
   ModelFollower& operator=(const ModelFollower&) = delete;
 
-  // Begins no load and no switch any more; a load under way goes on. Thread-safe; waits for no load.
+  // Prevents new loads and switches; a running load continues. Thread-safe; waits for no load.
   void Stop();
 
-  // `server_needs` may answer otherwise now: versions that wait are looked at. Thread-safe; does not block.
+  // Call when the answer of `server_needs` may have changed: checks waiting versions again. Thread-safe; does not
+  // block.
   void LookAgain();
-  // All versions that are loading, loaded or could not be loaded. Thread-safe.
+  // Returns all versions that are loading, loaded or could not be loaded. Thread-safe.
   std::vector<FollowedVersion> Versions();
 
  private:
@@ -123,20 +126,20 @@ class ModelFollower {
   void TakeNews(const atlpb::model::v1::Model& model, bool first);
 
   void RollLoop();
-  // Carries out one decision for one model; false when there was none.
+  // Carries out one decision for one model; returns false when there was none.
   bool RollOnce();
-  // Returns what it dropped, to be freed without the lock.
+  // Returns the dropped version, so that the caller frees it without the lock.
   LoadedVersion CarryOut(const std::string& model, Followed* followed, const RollDecision& decision)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteWaiting(const std::string& model, Followed* followed, const RollDecision& decision)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LoadLoop();
   void LoadVersion(const PublishedVersion& version);
-  // Those of the model's pinned versions whose files are known.
+  // Returns the model's pinned versions whose files are known.
   std::vector<std::string> PinnedOf(const std::string& model, const Followed& followed) const;
   void Switch(const std::string& model, Followed* followed, const std::string& version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Brings the versions' requests and servers up to date.
+  // Updates the versions' request counts and server needs.
   void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FollowerOptions options_;

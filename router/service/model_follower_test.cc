@@ -135,7 +135,7 @@ class ModelFollowerTest : public ::testing::Test {
     absl::MutexLock lock(&mutex_);
     remote_ = version;
   }
-  // What servers host from now on.
+  // Sets the networks that servers host from now on.
   void Host(std::set<NetworkId> hosted) {
     {
       absl::MutexLock lock(&mutex_);

@@ -25,7 +25,7 @@ std::string RunningRequests::Add(std::function<void()> cancel) {
 }
 
 void RunningRequests::Remove(const std::string& id) {
-  // What it holds may be large; dropped after the lock.
+  // The callback may hold large objects, so it is destroyed after the lock is released.
   std::function<void()> dropped;
   absl::MutexLock lock(&mutex_);
   const auto found = running_.find(id);

@@ -1,4 +1,4 @@
-// The requests of this process by their ids, so that others than their own callers can end them.
+// The requests of this process by their ids, so that other callers than their own can cancel them.
 #pragma once
 
 #include <functional>
@@ -12,15 +12,15 @@
 
 namespace atl::router {
 
-// Thread-safe; none of it blocks.
+// Thread-safe; no method blocks.
 class RunningRequests {
  public:
-  // A new id: 128 random bits in hexadecimal, not to be guessed. `cancel` is called without a lock, from any thread, at
-  // most once, and perhaps shortly after Remove: it must hold on to what it needs, weakly.
+  // Returns a new, unguessable id: 128 random bits in hexadecimal. `cancel` is called without a lock, from any thread,
+  // at most once, and perhaps shortly after Remove, so it must hold weak references.
   std::string Add(std::function<void()> cancel);
   void Remove(const std::string& id);
 
-  // NOT_FOUND with reason UNKNOWN_REQUEST for an id that was never given, or whose request is over or was cancelled.
+  // NOT_FOUND (UNKNOWN_REQUEST) for an unknown id, or for a request that is over or was cancelled.
   absl::Status Cancel(const std::string& id);
 
  private:

@@ -1,5 +1,5 @@
-// The gRPC face of the engine. Reactions never block: a call only hands its request to the engine, and the engine's
-// events become messages of the stream.
+// The gRPC interface of the engine. Reactions never block: a call only passes its request to the engine, and the
+// engine's events become messages of the stream.
 #pragma once
 
 #include <functional>
@@ -16,23 +16,23 @@
 namespace atl::router {
 
 struct SampleServiceOptions {
-  // What the router has, whether it serves or not; must not block. Null: nothing is told of it.
+  // Returns the router's versions, whether or not they serve; must not block. Null: they are not reported.
   std::function<RouterVersions()> versions;
-  // Who calls; must not block. Null: nobody has a quota.
+  // Returns the caller; must not block. Null: no quotas apply.
   std::function<absl::StatusOr<rpc::Principal>(const grpc::CallbackServerContext&)> caller;
-  // What callers have under way; outlives the service.
+  // Counts the running images of each caller; outlives the service.
   CallerQuotas* quotas = nullptr;
 };
 
-// Thread-safe. `engine` and `clock` must outlive it and every call: shut the server down before they go.
+// Thread-safe. `engine` and `clock` must outlive it and every call, so shut the server down first.
 class SampleService final : public atlpb::sample::v1::SampleService::CallbackService {
  public:
   SampleService(Engine* engine, Clock* clock, SampleServiceOptions options = {})
       : options_(options), engine_(engine), clock_(clock) {}
 
-  // A stream holds at most one progress event, and of each of its request's images one preview or the image itself; a
-  // client that does not read keeps its share of the engine's admission and nothing else, for EngineOptions'
-  // max_delivery_time at the longest behind its last image.
+  // A stream holds at most one progress event and, for each image of its request, one preview or the image itself. A
+  // client that does not read keeps only its share of the engine's admission, until at most EngineOptions'
+  // max_delivery_time after its last image.
   grpc::ServerWriteReactor<atlpb::sample::v1::SampleResponse>* Sample(
       grpc::CallbackServerContext* context, const atlpb::sample::v1::SampleRequest* request) override;
   grpc::ServerUnaryReactor* CancelSample(grpc::CallbackServerContext* context,
@@ -43,10 +43,10 @@ class SampleService final : public atlpb::sample::v1::SampleService::CallbackSer
                                            atlpb::sample::v1::GetSamplerInfoResponse* response) override;
 
  private:
-  // Hands the request to the engine, or says why not.
+  // Submits the request to the engine, or returns the reason for rejecting it.
   absl::Status Submit(const grpc::CallbackServerContext& call, const atlpb::sample::v1::SampleRequest& request,
                       const std::shared_ptr<SampleStream>& stream);
-  // Says of a router that serves nothing yet what its versions wait for.
+  // Adds to the error of a router that serves nothing yet what its versions wait for.
   absl::Status WithPending(const absl::Status& status) const;
 
   const SampleServiceOptions options_;

@@ -18,9 +18,9 @@
 namespace atl::router {
 
 // Lives until the engine has sent its last event and gRPC has called OnDone. Writes one message at a time, in the order
-// of the events; a progress event that waits is replaced by the next one, and so is each image's preview. When the
-// caller goes away, or the request is cancelled by its id, the ticket is dropped, and the engine's last event
-// (cancelled) finishes the call. What is left of a caller that does not read goes with OnNotTaken.
+// of the events. A waiting progress event is replaced by the next one, and so is each image's preview. When the caller
+// disconnects, or the request is cancelled by its id, the ticket is dropped, and the engine's last event (cancelled)
+// finishes the call. OnNotTaken drops the remaining messages of a caller that does not read.
 class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::SampleResponse>,
                            public SampleEvents,
                            public std::enable_shared_from_this<SampleStream> {
@@ -28,16 +28,16 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   // `requests` must outlive the stream.
   static std::shared_ptr<SampleStream> Create(RunningRequests* requests);
 
-  // Ends the call with an error before anything was submitted.
+  // Ends the call with an error before its request was submitted.
   void Refuse(const absl::Status& status) { OnError(status); }
-  // Until the stream is over.
+  // Keeps the share until the stream is over.
   void Keep(CallerQuotas::Share share) { share_ = std::move(share); }
-  // Gives the request its id. Before it is submitted.
+  // Gives the request its id. Must be called before it is submitted.
   void Register();
   // Keeps the request's place until its results are delivered.
   void Hold(std::unique_ptr<SampleTicket> ticket);
 
-  // Of the engine.
+  // The engine's events.
   void OnQueued(int64_t position, const std::string& version) override;
   void OnProgress(int32_t step, int32_t total_steps) override;
   void OnPreviews(std::vector<SampledImage> previews) override;
@@ -46,7 +46,7 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   void OnError(const absl::Status& status) override;
   void OnNotTaken() override;
 
-  // Of gRPC.
+  // gRPC's events.
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
@@ -55,12 +55,12 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   explicit SampleStream(RunningRequests* requests) : requests_(requests) {}
   void Push(atlpb::sample::v1::SampleResponse event);
   void PushLast(const absl::Status& status);
-  // Takes what is to be written next, into current_; false when nothing is.
+  // Takes the next message to write into current_; returns false without one.
   bool TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Starts the next write or the finish, when none is under way.
+  // Starts the next write or the finish, unless one is running.
   void Pump();
   void DropTicket();
-  // For a request cancelled by its id: what is not written yet never is.
+  // Handles a cancellation by id: messages that are not written yet are dropped.
   void CancelRequest();
 
   RunningRequests* const requests_;
@@ -77,7 +77,7 @@ class SampleStream final : public grpc::ServerWriteReactor<atlpb::sample::v1::Sa
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the caller is gone: nothing more is written
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<SampleTicket> ticket_ ABSL_GUARDED_BY(mutex_);
-  // Of the write under way; touched only by whoever made the stream busy.
+  // The message of the running write; used only by the thread that set busy_.
   atlpb::sample::v1::SampleResponse current_;
   std::shared_ptr<SampleStream> self_;
 };

@@ -19,7 +19,7 @@ namespace pb = atlpb::sample::v1;
 
 using Mode = pb::SampleRequest::Mode;
 
-// Of an enum whose values are 0 to `most`: a message may have others.
+// Checks a value of an enum whose values are 0 to `most`, because a message may have others.
 absl::Status CheckKnown(std::string_view field, std::string_view reason, int value, int most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
   return FieldError(field, reason, fmt::format("expected 0 to {}, found {}", most, value));

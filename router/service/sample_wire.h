@@ -1,4 +1,4 @@
-// Sampling messages <-> the sampler's own types. Pure.
+// Conversion between sampling messages and the sampler's own types. Pure.
 #pragma once
 
 #include <string_view>
@@ -13,20 +13,20 @@
 
 namespace atl::router {
 
-// Of SampleRequest.Mode, by its numbers, as people write them in REST and on the command line.
+// The names of SampleRequest.Mode in REST and on the command line, by number.
 inline constexpr std::string_view kModeNames[] = {"default", "topk", "threshold", "full", "oracle", "nucleus", "top1"};
 
 // INVALID_ARGUMENT with the field for more images or seeds than the limits allow (checked before anything is copied),
-// an unknown mode, solver or format, and a field that belongs to another mode than the one asked for.
+// an unknown mode, solver or format, and a field that belongs to another mode than the requested one.
 absl::StatusOr<SampleRequest> FromProto(const atlpb::sample::v1::SampleRequest& proto, const SamplerLimits& limits);
 
 atlpb::sample::v1::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits);
-// Adds what the router has of the response's model.
+// Adds the router's versions of the response's model.
 void AddVersions(const RouterVersions& versions, atlpb::sample::v1::GetSamplerInfoResponse* response);
 atlpb::sample::v1::Image ToProto(SampledImage image);
 atlpb::sample::v1::Done ToProto(const SampleReport& report);
 
-// rpc::ToGrpc, and google.rpc.RetryInfo beside the ErrorInfo when the status carries a delay.
+// Like rpc::ToGrpc, with google.rpc.RetryInfo beside the ErrorInfo when the status carries a delay.
 grpc::Status ToGrpcWithRetry(const absl::Status& status);
 
 }  // namespace atl::router

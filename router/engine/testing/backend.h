@@ -1,6 +1,6 @@
-// What the sampling loop needs of a model version: the router network's posterior and the experts' velocities, on rows
-// gathered from any requests. Knows neither LibTorch nor gRPC, so that experts in process, experts behind a network and
-// the fakes of the tests are alike.
+// The networks of a model version for the sampling loop: the router network's posterior and the experts' velocities, on
+// rows gathered from any requests. Knows neither LibTorch nor gRPC, so that experts in process, remote experts and the
+// tests' fakes are alike.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ struct VelocityBatch {
   absl::Status status;          // of this batch alone
 };
 
-// Called by one thread at a time, unless it says otherwise. Both calls block until every batch has its result or its
-// error.
+// Called by one thread at a time, unless an implementation says otherwise. Both calls block until every batch has its
+// result or its error.
 class ModelBackend {
  public:
   virtual ~ModelBackend() = default;
   virtual const SamplerInfo& info() const = 0;
   virtual void ComputePosteriors(std::span<PosteriorBatch> batches) = 0;
-  // All batches of a step at once, so that experts can run side by side.
+  // Takes all batches of a step at once, so that experts can run side by side.
   virtual void ComputeVelocities(std::span<VelocityBatch> batches) = 0;
 };
 

@@ -1,5 +1,5 @@
-// What it does to images that others are sampled beside them: the same images alone, in requests of several, and among
-// requests that come at random.
+// Measures how co-batching changes images: the same images alone, in requests of several, and among requests that come
+// at random.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct CompanyLoad {
   double guidance = 1;
 };
 
-// An image is compared once in requests of 2, of 5 and of 16, and once in one of 1 that comes among others.
+// An image is compared once in requests of 2, of 5 and of 16, and once in a request of 1 among others.
 struct Company {
   int64_t failed = 0;  // requests; nothing else holds then
   int64_t compared = 0;
@@ -31,7 +31,7 @@ struct Company {
   int64_t with_close_calls = 0;  // images alone that had any
 };
 
-// Blocks. The engine is started, serves one model, and nothing else uses it.
+// Blocks. The engine must be started, serve one model, and have no other user.
 Company MeasureCompany(Engine* engine, const CompanyLoad& load);
 
 std::string Describe(const Company& company);

@@ -1,4 +1,4 @@
-// A model version of formulas for tests: remembers the batches that it saw.
+// For tests: a model version of formulas, which records its batches.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace atl::router {
 
-// Thread-safe to ask about; the functions are set before use. By default every posterior is certain of expert
-// (class mod experts), the null class of expert 0, and every velocity is zero.
+// Thread-safe to query; the functions must be set before use. By default every posterior is certain of expert (class
+// mod experts), the null class of expert 0, and every velocity is zero.
 class FakeBackend : public ModelBackend {
  public:
   explicit FakeBackend(SamplerInfo info) : info_(std::move(info)) {}
@@ -21,7 +21,7 @@ class FakeBackend : public ModelBackend {
   // Row -> experts probabilities; row -> velocity.
   std::function<std::vector<float>(std::span<const float> x, float t, int64_t class_row)> posterior;
   std::function<std::vector<float>(int32_t expert, std::span<const float> x, float t, int64_t class_row)> velocity;
-  // The same of a self-conditioned model; goes before `velocity`.
+  // The same for a self-conditioned model; takes precedence over `velocity`.
   std::function<std::vector<float>(int32_t expert, std::span<const float> x, std::span<const float> estimate, float t,
                                    int64_t class_row)>
       conditioned_velocity;

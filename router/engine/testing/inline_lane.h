@@ -11,10 +11,10 @@
 
 namespace atl::router {
 
-// The rows of an evaluation on the backend whose networks they are; both branches of guided ones.
+// Evaluates the rows on the backend that has the networks; both branches of guided rows.
 absl::StatusOr<std::vector<float>> EvaluateOn(ModelBackend* backend, const Evaluation& evaluation);
 
-// Start is for one thread at a time, as the backend's calls are. `clock` must outlive the lane.
+// Only one thread at a time may call Start, as for the backend's calls. `clock` must outlive the lane.
 class InlineLane : public ExpertLane {
  public:
   // Hosts all networks of `backend`, as those of the version with `digest`.
@@ -22,10 +22,10 @@ class InlineLane : public ExpertLane {
 
   LaneInfo info() const override { return info_; }
   std::shared_ptr<const std::vector<HostedNetwork>> hosted() const override { return hosted_; }
-  // Nothing ever changes.
+  // Ignored, because the hosted networks never change.
   void Watch(std::function<void()> /*changed*/) override {}
   void Start(std::shared_ptr<const Evaluation> evaluation, Done done) override;
-  // Nothing is under way between calls.
+  // Ignored, because no evaluation is running between calls.
   void Cancel(int64_t /*evaluation*/) override {}
 
  private:

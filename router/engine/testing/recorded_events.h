@@ -1,4 +1,4 @@
-// Remembers what one request heard, for tests. Thread-safe.
+// For tests: records the events of one request. Thread-safe.
 #pragma once
 
 #include <string>
@@ -41,7 +41,7 @@ class RecordedEvents : public SampleEvents {
     absl::MutexLock lock(&mutex_);
     return !log_.empty() && (log_.back() == "done" || log_.back() == "error");
   }
-  // Raw pixels of image `index`; empty when it did not come.
+  // Returns the raw pixels of image `index`; empty if it did not come.
   std::vector<float> Pixels(int32_t index) const {
     absl::MutexLock lock(&mutex_);
     for (const SampledImage& image : images_) {

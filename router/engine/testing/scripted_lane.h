@@ -14,7 +14,7 @@
 
 namespace atl::router {
 
-// Thread-safe. What it still owes when it ends is answered as cancelled.
+// Thread-safe. Its destructor answers outstanding evaluations as cancelled.
 class ScriptedLane : public ExpertLane {
  public:
   ScriptedLane(LaneInfo info, std::shared_ptr<ModelBackend> backend)
@@ -42,7 +42,7 @@ class ScriptedLane : public ExpertLane {
     }
     if (changed) changed();
   }
-  // Answers everything that was started so far, in the order of starts; returns how many.
+  // Answers all started evaluations, in the order of starts; returns how many.
   int AnswerAll() {
     std::map<int64_t, Job> jobs = TakeJobs();
     for (auto& [id, job] : jobs) Answer(&job);
@@ -51,7 +51,7 @@ class ScriptedLane : public ExpertLane {
   void FailAll(const absl::Status& status) {
     for (auto& [id, job] : TakeJobs()) job.done(status);
   }
-  // Answers what is late, as remote lanes do.
+  // Answers evaluations past their deadline, as remote lanes do.
   void Expire(absl::Duration now) {
     std::vector<Done> late;
     {
@@ -74,7 +74,7 @@ class ScriptedLane : public ExpertLane {
     absl::MutexLock lock(&mutex_);
     return cancelled_;
   }
-  // What each row costs, by the lane's word.
+  // The compute time that the lane reports for each row.
   absl::Duration row_time = absl::Milliseconds(1);
 
   LaneInfo info() const override { return info_; }

@@ -1,4 +1,4 @@
-// For tests: a version that answers inside Start.
+// For tests: serves a version that answers inside Start.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace atl::router {
 
-// The backend's version serves, on a lane of its own.
+// Serves the backend's version, on its own lane.
 inline void ServeInline(Engine* engine, std::shared_ptr<ModelBackend> backend, Clock* clock) {
   const SamplerInfo info = backend->info();
   engine->AddLane(std::make_shared<InlineLane>(LaneInfo{.name = fmt::format("{} {}", info.model, info.version)},

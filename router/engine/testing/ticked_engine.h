@@ -1,4 +1,4 @@
-// For tests: an engine that samples when the test says so, on the test's thread.
+// For tests: an engine that samples on the test's thread, when the test calls it.
 #pragma once
 
 #include "router/engine/engine.h"
@@ -9,8 +9,8 @@ class TickedEngine : public Engine {
  public:
   using Engine::Engine;
 
-  // Leavers leave, queued requests join, and every image makes one step, as far as lanes answer inside their Start.
-  // Returns whether work is left. Never of a started engine.
+  // Runs one tick: cancelled requests leave, queued requests join, and every image makes one step, as far as lanes
+  // answer inside their Start. Returns whether work is left. Not for a started engine.
   bool RunTick() {
     ApplyLaneCalls();
     RemoveLeavers();
@@ -32,8 +32,8 @@ class TickedEngine : public Engine {
     absl::MutexLock lock(&mutex_);
     return !cancelled_.empty();
   }
-  // How many requests wait to join. A request that is being submitted is not among them yet, although RequestsOn counts
-  // it.
+  // Returns how many requests wait to join. It does not count a request that is still being submitted, but RequestsOn
+  // does.
   size_t waiting_requests() {
     absl::MutexLock lock(&mutex_);
     return queue_.size();
