@@ -18,8 +18,8 @@
 
 namespace atl::trainer {
 
-// Images like digits: one bright stroke per class, placed and shaded by the sample. Labels repeat in turn; the first half
-// of them is cluster 0, the other cluster 1.
+// Images like digits: one bright stroke per class, placed and shaded by the sample. Labels repeat in turn; the first
+// half of them is cluster 0, the other cluster 1.
 class StrokeData : public TrainingData {
  public:
   StrokeData(int64_t size, int32_t side, int32_t classes) : size_(size), side_(side), classes_(classes) {}

@@ -1,4 +1,4 @@
-// The errors that every transport gives in the same words. docs/errors.md lists the reasons.
+// Errors that every transport reports in the same words. docs/errors.md lists the reasons.
 #pragma once
 
 #include <cstddef>
@@ -9,34 +9,34 @@
 
 namespace atl::transport {
 
-// INTERNAL TRANSPORT_MESSAGE_SIZE: the message that came has another size than its receiver expects.
+// Returns INTERNAL TRANSPORT_MESSAGE_SIZE: the received message has another size than its receiver expects.
 absl::Status SizeMismatch(const Lane& lane, size_t expected_bytes, size_t found_bytes);
 
-// FAILED_PRECONDITION TRANSPORT_NOT_CONNECTED: a call that needs Connect came before it.
+// Returns FAILED_PRECONDITION TRANSPORT_NOT_CONNECTED: a call that needs Connect came before it.
 absl::Status NotConnected(int32_t rank);
 
-// FAILED_PRECONDITION TRANSPORT_CONNECTED_TWICE.
+// Returns FAILED_PRECONDITION TRANSPORT_CONNECTED_TWICE.
 absl::Status ConnectedTwice(int32_t rank);
 
-// INVALID_ARGUMENT TRANSPORT_LANE_INVALID unless `rank` is `end`, the end of the lane that posts.
+// Returns INVALID_ARGUMENT TRANSPORT_LANE_INVALID unless `rank` is `end`, the end of the lane that posts.
 absl::Status CheckEnd(const char* verb, const Lane& lane, int32_t end, int32_t rank);
 
-// INVALID_ARGUMENT TRANSPORT_ADDRESS_INVALID unless there is one address per rank.
+// Returns INVALID_ARGUMENT TRANSPORT_ADDRESS_INVALID unless there is one address per rank.
 absl::Status CheckAddressCount(size_t count, int32_t rank_count);
 
-// ABORTED STALE_ATTEMPT unless both ranks are of the same incarnation and attempt.
+// Returns ABORTED STALE_ATTEMPT unless both ranks have the same incarnation and attempt.
 absl::Status CheckAttempt(int32_t rank, int32_t peer, const AttemptIdentity& expected, const AttemptIdentity& found);
 
-// PERMISSION_DENIED ATTEMPT_SECRET_MISMATCH. Names no secret.
+// Returns PERMISSION_DENIED ATTEMPT_SECRET_MISMATCH, without the secrets.
 absl::Status SecretMismatch(int32_t rank, int32_t peer);
 
-// FAILED_PRECONDITION TRANSPORT_LANES_DIFFER: the ranks were given different lanes.
+// Returns FAILED_PRECONDITION TRANSPORT_LANES_DIFFER: the ranks were given different lanes.
 absl::Status LanesDiffer(int32_t rank, int32_t peer);
 
-// CANCELLED TRANSPORT_CLOSED: what pending operations of a destroyed instance end with.
+// Returns CANCELLED TRANSPORT_CLOSED, with which pending operations of a destroyed instance end.
 absl::Status Closed(int32_t rank);
 
-// CANCELLED TRANSPORT_ABORTED: stands in for an OK status given to Abort.
+// Returns CANCELLED TRANSPORT_ABORTED, which replaces an OK status given to Abort.
 absl::Status AbortedWithoutReason(int32_t rank);
 
 }  // namespace atl::transport

@@ -1,5 +1,5 @@
-// The lanes of one attempt, numbered: position in the sorted list, so that every rank gives a lane the same number
-// without exchanging any. Besides the caller's lanes it holds the collective lanes, which carry AllReduceSum.
+// The lanes of one attempt. A lane's number is its position in the sorted list, so that every rank computes the same
+// number without communication. The table includes the collective lanes, which carry AllReduceSum.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace atl::transport {
 
-// The lane that carries collectives between rank 0 and another rank. No caller can name it: its chunk is negative.
+// Returns the lane that carries collectives between rank 0 and another rank. Its chunk is negative, so that callers
+// cannot name it.
 Lane CollectiveLane(int32_t from, int32_t to);
 
 // Immutable; thread-safe.
@@ -19,15 +20,15 @@ class LaneTable {
  public:
   LaneTable() = default;
 
-  // INVALID_ARGUMENT for a rank outside [0, rank_count), a negative chunk, an unknown kind or a lane named twice.
+  // Returns INVALID_ARGUMENT for a rank outside [0, rank_count), a negative chunk, an unknown kind or a duplicate lane.
   static absl::StatusOr<LaneTable> Create(const std::vector<Lane>& lanes, int32_t rank_count);
 
-  // INVALID_ARGUMENT when the lane was not among those of Create.
+  // Returns INVALID_ARGUMENT if the lane was not among those of Create.
   absl::StatusOr<uint32_t> IndexOf(const Lane& lane) const;
 
   const std::vector<Lane>& lanes() const { return lanes_; }
 
-  // Equal on two ranks exactly when they know the same lanes.
+  // Equal on two ranks exactly if they have the same lanes.
   std::string Text() const;
 
  private:

@@ -1,5 +1,5 @@
-// The completion of one posted operation, shared by who ends it (a peer's thread, a progress thread, Abort) and the
-// Work handle that waits for it.
+// The completion of one posted operation. The side that ends it (a peer's thread, a progress thread, Abort) shares it
+// with the Work handle that waits for it.
 #pragma once
 
 #include <condition_variable>
@@ -14,8 +14,8 @@
 
 namespace atl::transport {
 
-// Thread-safe. The mutex is std's and not absl's: the packaged Abseil is not instrumented, so that the thread sanitizer
-// could not see what it orders.
+// Thread-safe. The mutex is std's and not absl's, because the packaged Abseil is not instrumented: the thread sanitizer
+// could not see the order that it establishes.
 class Operation {
  public:
   // Ends the operation; the first call wins.
@@ -23,10 +23,10 @@ class Operation {
 
   bool Done() const;
 
-  // When it ended, on Clock::Real()'s monotonic time.
+  // Returns the end time on Clock::Real()'s monotonic time.
   std::optional<absl::Duration> EndedAt() const;
 
-  // The status, or nothing when `timeout` passed first. Blocks without spinning.
+  // Returns the status, or nullopt after `timeout`. Blocks without spinning.
   std::optional<absl::Status> WaitFor(absl::Duration timeout) const;
 
  private:
@@ -36,11 +36,12 @@ class Operation {
   absl::Duration ended_at_;             // guarded by mutex_; set with status_
 };
 
-// A Work over an Operation. When the wait times out it aborts `owner`, which must then finish the operation soon, and
-// returns once it has: the buffer is free whatever Wait returned. `owner` is not touched once the operation has ended.
+// Returns a Work over an Operation. When its wait times out it aborts `owner`, which must then finish the operation
+// soon, and returns after that: when Wait returns, the buffer is free. `owner` is not touched after the operation has
+// ended.
 std::unique_ptr<Work> MakeWork(std::shared_ptr<Operation> operation, Transport* owner, std::string description);
 
-// "send of 12 bytes along 0->1 chunk 1 forward", for messages.
+// Returns "send of 12 bytes along 0->1 chunk 1 forward", for messages.
 std::string Describe(const char* verb, const Lane& lane, size_t bytes);
 
 }  // namespace atl::transport

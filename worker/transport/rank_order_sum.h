@@ -1,4 +1,4 @@
-// All-reduce over the collective lanes, for transports that have no collective of their own.
+// All-reduce over the collective lanes, for transports without their own collectives.
 #pragma once
 
 #include <span>
@@ -9,9 +9,8 @@
 
 namespace atl::transport {
 
-// Rank 0 receives every rank's values, adds them in rank order and sends the sums to all: every rank holds the same
-// bits. Meant for small payloads (norms, agreements). Blocks for at most `timeout`; on any error the instance is
-// aborted.
+// Rank 0 receives every rank's values, adds them in rank order and sends the sums to all, so that every rank holds the
+// same bits. Meant for small payloads (norms, agreements). Blocks for at most `timeout`; any error aborts the instance.
 absl::Status RankOrderSum(Transport* transport, std::span<double> values, absl::Duration timeout);
 
 }  // namespace atl::transport

@@ -1,4 +1,5 @@
-// What the loopback ranks share: who has joined, the queues of posted operations per lane, who is aborted.
+// The shared state of the loopback ranks: the joined ranks, the queues of posted operations per lane, the aborted
+// ranks.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +20,7 @@
 
 namespace atl::transport {
 
-// Thread-safe: one mutex guards all of it, and copies happen under it.
+// Thread-safe: one mutex guards all state, and copies are made under it.
 class LoopbackHub {
  public:
   explicit LoopbackHub(const std::vector<AttemptIdentity>& identities);
@@ -27,11 +28,11 @@ class LoopbackHub {
   int32_t rank_count() const { return static_cast<int32_t>(members_.size()); }
   std::string AddressOf(int32_t rank) const;
 
-  // Waits until every rank has joined, then checks that all hold the same identity and lanes.
+  // Waits until every rank has joined, then checks that all have the same identity and lanes.
   absl::Status Join(int32_t rank, const LaneTable& lanes, absl::Duration timeout);
 
-  // Post to lane number `lane`; the status of an aborted or unconnected rank otherwise. `operation` ends when the
-  // message has been copied or the rank is aborted.
+  // Post to lane number `lane`; return the status of an aborted or unconnected rank. `operation` ends when the message
+  // has been copied or the rank is aborted.
   absl::Status PostSend(int32_t rank, uint32_t lane, std::span<const std::byte> bytes,
                         std::shared_ptr<Operation> operation);
   absl::Status PostReceive(int32_t rank, uint32_t lane, std::span<std::byte> bytes,
@@ -48,11 +49,11 @@ class LoopbackHub {
     absl::Status failure;  // OK until aborted
   };
   struct Posted {
-    std::byte* bytes = nullptr;  // a send's are only read
+    std::byte* bytes = nullptr;  // read-only for a send
     size_t size = 0;
     std::shared_ptr<Operation> operation;
   };
-  // At most one of the two queues holds anything.
+  // At most one of the two queues is non-empty.
   struct Queues {
     Lane lane;
     std::deque<Posted> sends;
@@ -68,7 +69,7 @@ class LoopbackHub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Member> members_;  // size fixed at construction; contents guarded by mutex_
-  std::vector<Queues> queues_;   // by lane number, from the first Join on; guarded by mutex_
+  std::vector<Queues> queues_;   // by lane number, set by the first Join; guarded by mutex_
 };
 
 }  // namespace atl::transport

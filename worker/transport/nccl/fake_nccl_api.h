@@ -1,6 +1,6 @@
-// NCCL and CUDA without either: ranks of one process exchange bytes through host memory, streams run at once, and the
-// test decides what fails. Each thread has a current device, as with CUDA, and a call on a stream, memory or
-// communicator of another device fails the test. Checks at its end that all it gave out came back.
+// Simulates NCCL and CUDA. Ranks of one process exchange bytes through host memory, streams run at once, and the test
+// decides which calls fail. Each thread has a current device, as with CUDA; a call on a stream, memory or communicator
+// of another device fails the test. The destructor checks that all handles were returned.
 #pragma once
 
 #include <condition_variable>
@@ -23,12 +23,12 @@ class FakeNcclApi final : public NcclApi {
  public:
   ~FakeNcclApi() override;
 
-  // What the test decides.
+  // Settings and observations of the test.
   void set_device_count(int count) { device_count_ = count; }
   void FailCommunicators(const std::string& error);
-  // The devices that communicators were made on, by rank of their world.
+  // Returns the devices that communicators were made on, by rank of their world.
   std::map<int, int> devices() const;
-  // While held, Abort does not return.
+  // While `held`, Abort does not return.
   void HoldAborts(bool held);
   int initialised() const;
   int aborted() const;
@@ -57,7 +57,7 @@ class FakeNcclApi final : public NcclApi {
   absl::Status Copy(void* to, const void* from, size_t size, Stream stream) override;
 
  private:
-  // What the ranks of one communicator share.
+  // The shared state of the ranks of one communicator.
   struct Group {
     size_t ranks = 0;
     std::set<int> joined;
@@ -73,7 +73,7 @@ class FakeNcclApi final : public NcclApi {
     size_t gather_round = 0;
     std::shared_ptr<Group> splitting;  // not complete yet
   };
-  // Something on a stream that waits for a peer.
+  // An operation on a stream that waits for a peer.
   struct Operation {
     Member* member = nullptr;
     std::byte* to = nullptr;

@@ -1,4 +1,5 @@
-// The few calls of NCCL and of CUDA's runtime that the transport makes, so that its error paths run without a GPU.
+// The few calls of NCCL and of CUDA's runtime that the transport makes, as an interface, so that its error paths can
+// run without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace atl::transport {
 
-// What a call on a communicator that does not block came to.
+// The result of a call on a non-blocking communicator.
 struct NcclResult {
   enum class State : uint8_t { kDone, kInProgress, kFailed };
   State state = State::kDone;
@@ -27,22 +28,22 @@ class NcclApi {
 
   virtual ~NcclApi() = default;
 
-  // FAILED_PRECONDITION DEVICE_UNAVAILABLE when there is none, with CUDA's reason.
+  // Returns FAILED_PRECONDITION DEVICE_UNAVAILABLE, with CUDA's reason, if there is none.
   virtual absl::StatusOr<int> DeviceCount() = 0;
-  // For the calling thread.
+  // Sets the device of the calling thread.
   virtual absl::Status UseDevice(int device) = 0;
 
   virtual absl::StatusOr<std::string> UniqueId() = 0;
-  // Communicators do not block: kInProgress is settled by asking AsyncError until it says otherwise.
+  // Communicators do not block: after kInProgress, poll AsyncError until it returns another state.
   virtual NcclResult InitRank(Comm* comm, int ranks, const std::string& unique_id, int rank) = 0;
-  // A communicator of those ranks of `parent` that are members, ordered by `key`. Every rank of `parent` calls it;
-  // `*comm` stays null for the others.
+  // Makes a communicator of the `member` ranks of `parent`, ordered by `key`. Every rank of `parent` calls it; `*comm`
+  // stays null for the others.
   virtual NcclResult Split(Comm parent, bool member, int key, Comm* comm) = 0;
   virtual NcclResult AsyncError(Comm comm) = 0;
-  // Lets what was sent leave; collective over the communicator's ranks in that it ends when all have called it.
+  // Flushes all sends. Collective: ends when all of the communicator's ranks have called it.
   virtual NcclResult Finalize(Comm comm) = 0;
   virtual void Destroy(Comm comm) = 0;
-  // Ends the communicator and every kernel of it, whatever the peers do.
+  // Ends the communicator and all of its kernels, regardless of the peers.
   virtual void Abort(Comm comm) = 0;
 
   virtual NcclResult Send(const void* bytes, size_t size, int peer, Comm comm, Stream stream) = 0;
@@ -52,20 +53,20 @@ class NcclApi {
 
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual void DestroyStream(Stream stream) = 0;
-  // An event that ends when all that was put on `stream` so far has ended.
+  // Returns an event that ends when all work put on `stream` so far has ended.
   virtual absl::StatusOr<Event> RecordEvent(Stream stream) = 0;
   virtual absl::StatusOr<bool> EventDone(Event event) = 0;
   virtual void DestroyEvent(Event event) = 0;
-  // What is put on `stream` from now on waits for `event`.
+  // Makes all later work on `stream` wait for `event`.
   virtual absl::Status StreamWait(Stream stream, Event event) = 0;
 
   virtual absl::StatusOr<void*> Allocate(size_t size) = 0;
   virtual void Free(void* bytes) = 0;
-  // Between host and device either way, in the order of `stream`.
+  // Copies between host and device, in either direction, in the order of `stream`.
   virtual absl::Status Copy(void* to, const void* from, size_t size, Stream stream) = 0;
 };
 
-// The libraries themselves, in a build with CUDA. Never destroyed.
+// Returns the libraries themselves, in a build with CUDA. Never destroyed.
 NcclApi* RealNcclApi();
 
 }  // namespace atl::transport

@@ -321,7 +321,7 @@ void NcclLanes::TakeDown(Lock& lock) {
   const std::vector<std::shared_ptr<Posted>> watched = std::exchange(watched_, {});
   void* const scratch = std::exchange(scratch_, nullptr);
   channels_.clear();
-  // What a broken device or network makes of these calls, nobody else who needs the mutex is to wait for.
+  // A broken device or network may block these calls, so the mutex is released for the other threads.
   lock.unlock();
   (void)api_->UseDevice(device_);
   // The world first: its abort ends splits under way.

@@ -1,4 +1,4 @@
-// The communicators and streams of one rank, and the thread that watches over them.
+// The communicators and streams of one rank, and the thread that watches them.
 #pragma once
 
 #include <condition_variable>
@@ -21,23 +21,23 @@
 namespace atl::transport {
 
 // Thread-safe: one mutex guards the libraries' calls and the members; no call under it blocks on a peer. Any failure is
-// final: the watch thread then takes every handle out and aborts every communicator, without the mutex, and only after
-// that do waits return the failure, so that no kernel touches a buffer whose wait has ended.
+// final. The watch thread then takes all handles out and aborts every communicator, without the mutex. Only after that
+// do waits return the failure, so that no kernel touches a buffer whose wait has ended.
 class NcclLanes {
  public:
-  // One operation on a lane. Its event is null until it was recorded.
+  // One operation on a lane. Its event is null until it is recorded.
   struct Posted {
     std::string description;
     NcclApi::Event event = nullptr;
-    std::optional<absl::Duration> deadline;  // of Clock::Monotonic, once somebody waits
+    std::optional<absl::Duration> deadline;  // of Clock::Monotonic, set by the first wait
     bool done = false;
   };
 
   NcclLanes(NcclApi* api, int device, int32_t rank, int32_t rank_count);
-  // Lets what was sent leave, for at most two seconds, unless aborted.
+  // Flushes finished sends for at most two seconds, unless aborted.
   ~NcclLanes();
 
-  // Makes the world's communicator, checks that all ranks know the same lanes, makes and warms up each lane.
+  // Makes the world's communicator, checks that all ranks have the same lanes, makes and warms up each lane.
   absl::Status Open(const std::string& unique_id, const LaneTable& lanes, absl::Duration timeout);
 
   absl::StatusOr<std::shared_ptr<Posted>> Send(const Lane& lane, uint32_t number, const void* bytes, size_t size);
@@ -46,7 +46,7 @@ class NcclLanes {
   // Orders the compute stream behind `posted` and watches it until `timeout` has passed.
   absl::Status Order(Posted& posted, absl::Duration timeout);
 
-  // Every rank's bytes, by rank. Host memory in and out. Blocks.
+  // Returns every rank's bytes, by rank. Host memory in and out. Blocks.
   absl::StatusOr<std::vector<std::byte>> AllGather(std::span<const std::byte> own, absl::Duration timeout);
 
   // Returns at once.
@@ -72,11 +72,11 @@ class NcclLanes {
   absl::StatusOr<std::shared_ptr<Posted>> Post(const Lane& lane, uint32_t number, std::string description, bool is_send,
                                                void* bytes, size_t size);
 
-  // Waits, the lock released in between, until `comm` has finished what `begun` started.
+  // Waits until `comm` has finished the call that returned `begun`; releases the lock in between.
   absl::Status Settle(NcclApi::Comm comm, NcclResult begun, absl::Duration deadline, Lock& lock);
-  // The same until all that `stream` holds has ended.
+  // Waits likewise until all work on `stream` has ended.
   absl::Status Drain(NcclApi::Stream stream, absl::Duration deadline, Lock& lock);
-  // Sleeps a moment; the failure or DEADLINE_EXCEEDED when there is no more waiting.
+  // Sleeps a moment; returns the failure, or DEADLINE_EXCEEDED after `deadline`.
   absl::Status Pause(const char* what, absl::Duration deadline, Lock& lock);
 
   void Watch();
@@ -96,7 +96,7 @@ class NcclLanes {
   std::mutex mutex_;
   std::condition_variable changed_;
   Channel world_;
-  std::vector<Channel> channels_;  // by lane number; null where this rank is no end; NCCL keeps pointers into it
+  std::vector<Channel> channels_;  // by lane number; null if this rank is not an end; NCCL keeps pointers into it
   void* scratch_ = nullptr;        // a byte of device memory, for warming up
   std::vector<std::shared_ptr<Posted>> watched_;
   bool open_ = false;

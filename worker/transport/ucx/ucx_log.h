@@ -1,11 +1,11 @@
-// UCX's log messages, sent to ours.
+// Routes UCX's log messages to our log.
 #pragma once
 
 namespace atl::transport {
 
-// From now on for the whole process; repeatable, thread-safe. UCX's errors and warnings become debug lines: an error is
-// also the Status of the call or operation that it concerns, and the rest tell of peers that left first and of messages
-// that were dropped when an instance was aborted, as they must be.
+// Applies to the whole process from now on; repeatable, thread-safe. UCX's errors and warnings become debug lines. An
+// error is also the Status of its call or operation. The other lines report peers that left first and messages dropped
+// by an abort, both of which are expected.
 void RouteUcxLog();
 
 }  // namespace atl::transport

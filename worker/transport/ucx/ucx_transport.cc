@@ -30,7 +30,7 @@ uint64_t LaneTag(uint32_t mark, uint32_t lane) {
   return static_cast<uint64_t>(mark) << 32 | lane;
 }
 
-// What one peer and this rank tell each other.
+// The messages that one peer and this rank exchange when they connect.
 struct Introduction {
   Hello hello;
   Proof proof;

@@ -1,4 +1,4 @@
-// What is UCX's own; the contract is tested in tests/contract.
+// Tests the properties specific to UCX; tests/contract tests the contract.
 #include "worker/transport/ucx/ucx_transport.h"
 
 #include <array>

@@ -83,7 +83,7 @@ absl::Status UcxWorker::StartContext(const UcxOptions& options) {
     return UcxError(rank_, "reading UCX's configuration", status);
   }
   ucs_status_t status = ucp_config_modify(config, "NET_DEVICES", options.interface.c_str());
-  // What the environment asks for is in the configuration already.
+  // The configuration already contains the settings of the environment.
   if (status == UCS_OK && std::getenv("UCX_TLS") == nullptr) {
     status = ucp_config_modify(config, "TLS", options.transports.c_str());
   }
@@ -224,7 +224,7 @@ absl::StatusOr<std::shared_ptr<Operation>> UcxWorker::Receive(const Lane& lane, 
   } else {
     KeepRequest(pending, result);
   }
-  // Whatever a lost peer sent is here already: a receive that did not end now never will.
+  // All data that a lost peer sent has arrived: a receive that has not ended by now never will.
   const absl::Status& lost = endpoints_[lane.from].lost;
   if (!lost.ok() && !operation->Done()) FailLocked(lost);
   return operation;

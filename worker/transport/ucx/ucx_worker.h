@@ -1,5 +1,5 @@
-// One UCX worker with its endpoints and its progress thread: tagged messages between ranks, knowing neither attempts
-// nor handshakes.
+// One UCX worker with its endpoints and its progress thread: tagged messages between ranks, independent of attempts and
+// handshakes.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -26,34 +26,34 @@
 namespace atl::transport {
 
 // Thread-safe: `mutex_` guards every call into UCX (whose worker is created for serialised use by several threads) and
-// every member but the constant ones. Posts run on the caller's thread, so that a message leaves without waiting for
-// another thread; all else runs on the progress thread.
+// every non-constant member. Posts run on the caller's thread, so that a message leaves without waiting for another
+// thread. All other work runs on the progress thread.
 //
 // Life: Create -> OpenEndpoints -> posts -> failed (first Abort, error or destruction; final). On failure the progress
-// thread cancels what is pending, destroys UCX's worker with its endpoints, and only then ends the pending operations:
-// nobody writes to a buffer whose operation has ended.
+// thread cancels pending operations, destroys UCX's worker with its endpoints, and only then ends these operations: no
+// thread writes to a buffer whose operation has ended.
 class UcxWorker {
  public:
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(const UcxOptions& options, int32_t rank);
-  // Blocks for at most kFlushPatience while what was sent leaves this host, unless aborted.
+  // Blocks for at most kFlushPatience until sent data has left this host, unless aborted.
   ~UcxWorker();
 
   const std::string& address() const { return address_; }
 
-  // Opens one endpoint per rank, this one included. Called once. Does not wait for the peers.
+  // Opens one endpoint per rank, including this one. Called once. Does not wait for the peers.
   absl::Status OpenEndpoints(const std::vector<std::string>& addresses);
 
-  // The first failure, or OK.
+  // Returns the first failure, or OK.
   absl::Status failure();
 
-  // Post one message. `lane` names it in messages. Messages of one tag between two ranks keep their order.
+  // Post one message. `lane` is for log and error texts. Messages of one tag between two ranks keep their order.
   absl::StatusOr<std::shared_ptr<Operation>> Send(const Lane& lane, uint64_t tag, std::span<const std::byte> bytes);
   absl::StatusOr<std::shared_ptr<Operation>> Receive(const Lane& lane, uint64_t tag, std::span<std::byte> bytes);
 
-  // Waits until what was sent has left, at most `timeout`. Gives no error: it serves goodbyes.
+  // Waits until sent data has left, at most `timeout`. Returns no error, because it only serves orderly ends.
   void Flush(absl::Duration timeout);
 
-  // Fails everything with `reason`; the first reason stays.
+  // Fails all operations with `reason`; the first reason stays.
   void Abort(const absl::Status& reason);
 
  private:
@@ -68,7 +68,7 @@ class UcxWorker {
     int32_t peer = -1;  // -1: no single one
     size_t bytes = 0;   // expected, of a receive
     void* request = nullptr;
-    bool posting = false;  // a receive is being posted; its callback only leaves word
+    bool posting = false;  // a receive is being posted; its callback only records the end
     std::optional<Ended> ended_in_post;
     std::list<Pending>::iterator self;
   };
@@ -76,9 +76,9 @@ class UcxWorker {
     UcxWorker* worker = nullptr;
     int32_t rank = 0;
     ucp_ep_h handle = nullptr;
-    absl::Status lost;  // OK while the peer is there
+    absl::Status lost;  // OK while the peer is connected
   };
-  // Locks mutex_ for a caller that is not the progress thread, which stands back for it.
+  // Locks mutex_ for a caller other than the progress thread, which yields to it.
   class CallerLock;
 
   explicit UcxWorker(int32_t rank) : rank_(rank) {}
@@ -88,7 +88,7 @@ class UcxWorker {
   absl::Status StartWakeups();
   void WakeProgressThread();
 
-  // What one round of the progress thread came to.
+  // The result of one round of the progress thread.
   enum class Round : uint8_t { kProgressed, kArmed, kBusy, kFailed };
   void ProgressLoop();
   Round ProgressAndArm();
@@ -97,7 +97,7 @@ class UcxWorker {
   // These need mutex_.
   bool ProgressSome();
   Pending& AddPending(const Lane& lane, int32_t peer, size_t bytes);
-  // Takes what UCX returned for a send or a flush.
+  // Takes the result that UCX returned for a send or a flush.
   std::shared_ptr<Operation> Sent(Pending& pending, ucs_status_ptr_t result);
   void KeepRequest(Pending& pending, void* request);
   void EndSend(Pending& pending, ucs_status_t status);
