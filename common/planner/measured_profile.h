@@ -10,8 +10,8 @@
 
 namespace atl::planner {
 
-// The micro-batch sizes that plans for `ranks` ranks may use, ascending: of each number of replicas, and where the
-// number of micro-batches is free (0), of halves, quarters and so on of the batch.
+// Returns the micro-batch sizes that plans for `ranks` ranks may use, ascending: for each number of replicas, and if
+// the number of micro-batches is free (0), for halves, quarters and so on of the batch.
 std::vector<int32_t> SizesToProfile(int32_t batch_size, int32_t micro_batches, int32_t ranks);
 
 // Merges what ranks measured at the same time: mean seconds, the largest bytes, the slowest transfer, and each rank's

@@ -120,7 +120,7 @@ class Compaction {
     }
   }
 
-  // What the rank runs in this slot: what comes next in its order, or else, if it had to wait, something later.
+  // Returns the rank's action in this slot: the next one in its order, or a later one if the rank had to wait.
   std::optional<size_t> Next(Rank& rank, int64_t slot) {
     if (rank.head == rank.order.size()) return std::nullopt;
     const bool drains = rank.forwards_left == 0;

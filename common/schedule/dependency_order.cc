@@ -97,7 +97,7 @@ DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index,
       result.order.push_back({rank, position});
       ++position;
     }
-    // Who waits for this rank looks again only if it moved: two ranks that wait for each other stay where they are.
+    // Ranks that wait for this one are checked again only if it moved, so that two ranks that wait for each other stop.
     if (position > before) {
       runnable.insert(runnable.end(), waiters[rank].begin(), waiters[rank].end());
       waiters[rank].clear();
@@ -116,7 +116,7 @@ absl::Status DeadlockError(const Schedule& schedule, const ActionIndex& index, c
   const auto waits_for = [&](int32_t rank) {
     return *MissingInput(action_at(stands(rank)), index, reads, order.reached);
   };
-  // Whoever is stuck waits for somebody stuck; after as many steps as there are ranks the walk is on the ring.
+  // Every stuck rank waits for a stuck rank. After as many steps as there are ranks, the walk is on the ring.
   int32_t rank = order.stuck.front();
   for (size_t i = 0; i < schedule.ranks.size(); ++i) rank = waits_for(rank).rank;
   const int32_t first = rank;

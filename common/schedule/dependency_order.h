@@ -1,5 +1,5 @@
-// The order in which the actions of a whole schedule can run: each after the one before it on its rank and after the
-// actions whose results it reads. Shared by the validator and the simulator. Pure.
+// An order in which a whole schedule's actions can run: each after the previous one on its rank and after the actions
+// whose results it reads. Shared by the validator and the simulator. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace atl::schedule {
 
-// Where an action stands.
+// The place of an action.
 struct ActionPlace {
   int32_t rank = 0;
   int32_t position = 0;
   bool operator==(const ActionPlace&) const = default;
 };
 
-// Finds actions by what they compute. Built from a schedule whose stages hold every micro-batch exactly once per pass
-// (of C, or never), and whose ranks every frozen piece once (Validate checks this first).
+// Finds actions by their work. Built from a schedule whose stages hold every micro-batch exactly once per pass (for C,
+// or never), and whose ranks hold every frozen piece once (Validate checks this first).
 class ActionIndex {
  public:
   explicit ActionIndex(const Schedule& schedule);
 
-  // Whether the schedule has C's.
+  // Returns whether the schedule has C actions.
   bool self_conditioned() const { return !self_conditioning_.empty(); }
 
-  // The action that computes a forward, the gradient of a stage's inputs (I or B), a frozen piece, or a forward of
-  // self-conditioning, where there are any.
+  // Return the action that computes a forward, the gradient of a stage's inputs (I or B), a frozen piece, or a forward
+  // of self-conditioning, if there are any.
   ActionPlace Forward(int32_t stage, int32_t micro_batch) const { return forward_[At(stage, micro_batch)]; }
   ActionPlace InputGradient(int32_t stage, int32_t micro_batch) const { return gradient_[At(stage, micro_batch)]; }
   ActionPlace Frozen(int32_t piece) const { return frozen_[piece]; }
@@ -35,9 +35,10 @@ class ActionIndex {
     return self_conditioning_[At(stage, micro_batch)];
   }
 
-  // The action whose result `action` reads: the forward (F or C) of the stage before, or the input gradient of the
-  // stage after; of the first stage's F the last stage's C. None for the first stage's C, its F without C's, the last
-  // backward, weight gradients, reductions and frozen pieces (which a schedule does not say, see OrderActions).
+  // Returns the action whose result `action` reads: the forward (F or C) of the previous stage, or the input gradient
+  // of the next stage; for the first stage's F, the last stage's C. None for the first stage's C, its F without C's,
+  // the last backward, weight gradients, reductions and frozen pieces (whose reads are not part of a schedule, see
+  // OrderActions).
   std::optional<ActionPlace> Producer(const Action& action) const;
 
  private:
@@ -57,14 +58,14 @@ class ActionIndex {
 using FrozenReads = std::vector<std::vector<int32_t>>;
 
 struct DependencyOrder {
-  std::vector<ActionPlace> order;  // all that can run
-  std::vector<int32_t> stuck;      // ranks that never get past order's actions; empty when the schedule runs through
-  std::vector<int32_t> reached;    // per rank: the position that it stops at
+  std::vector<ActionPlace> order;  // every action that can run
+  std::vector<int32_t> stuck;      // ranks that never run past `order`; empty if the schedule completes
+  std::vector<int32_t> reached;    // per rank: the position at which it stops
 };
 
 DependencyOrder OrderActions(const Schedule& schedule, const ActionIndex& index, const FrozenReads& reads = {});
 
-// What an order that is stuck means, with rank, position and reason, and the ring of ranks that wait for each other.
+// Returns the error of a stuck order, with rank, position and reason, and the ring of ranks that wait for each other.
 absl::Status DeadlockError(const Schedule& schedule, const ActionIndex& index, const FrozenReads& reads,
                            const DependencyOrder& order);
 

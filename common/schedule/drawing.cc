@@ -53,7 +53,7 @@ const Kind& KindOf(const Action& action) {
   return *std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.kind == action.kind; });
 }
 
-// What a box says: its micro-batch, its piece, or its stage.
+// Returns the number in an action's box: its micro-batch, its piece, or its stage.
 int32_t NumberOf(const Action& action) {
   return action.kind == ActionKind::kReduce ? action.stage : action.micro_batch;
 }
@@ -170,7 +170,7 @@ class SvgWriter {
     y_ = 58;
   }
 
-  // What occurs, with its share of all ranks' time.
+  // Draws the kinds that occur, with their shares of all ranks' time.
   void Legend() {
     std::map<ActionKind, double> seconds;
     double busy = 0;
@@ -324,7 +324,8 @@ class SvgWriter {
     const std::vector<MemoryPoint>& all = drawing_.ranks[number].memory;
     for (size_t i = 0; i < all.size(); ++i) {
       peak = std::max(peak, all[i].bytes);
-      // What one action gives up as the next one starts would be a notch without width.
+      // Skips a point at the same time as the next one, because memory freed and taken at once would draw a notch
+      // without width.
       if (i + 1 < all.size() && all[i + 1].seconds <= all[i].seconds) continue;
       line +=
           fmt::format("H{}V{}", Pixels(X(all[i].seconds)), Pixels(bottom - kMemoryBox * all[i].bytes / most_bytes_));

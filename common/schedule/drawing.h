@@ -1,5 +1,5 @@
-// Pictures of what ranks do when: an SVG timeline, and a Chrome trace file (chrome://tracing, ui.perfetto.dev). The
-// same for what the simulator predicts and for what was measured. Pure.
+// Draws the ranks' actions over time: an SVG timeline, and a Chrome trace file (chrome://tracing, ui.perfetto.dev).
+// Simulated and measured steps are drawn in the same way. Pure.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +33,15 @@ struct Drawing {
   double end_seconds() const;
 };
 
-// What `simulation` says of `schedule` under `costs`: both as they went into Simulate. Memory is what it counts: fixed
-// bytes, activations, and transient bytes while an action runs.
+// Draws `simulation`, the result of Simulate for `schedule` and `costs`. Memory is the simulator's: fixed bytes,
+// activations, and transient bytes while an action runs.
 Drawing DrawSimulation(const Schedule& schedule, const SimulationCosts& costs, const Simulation& simulation);
 
-// Ranks as rows, a legend with each kind's share of all ranks' time, a time axis, memory below where it is known.
-// Stands alone: no font, script or style from elsewhere.
+// Draws ranks as rows, a legend with each kind's share of all ranks' time, a time axis, and memory below if it is
+// known. Self-contained: no external font, script or style.
 std::string ToSvg(const Drawing& drawing);
 
-// One thread per rank; transfers as flows, memory as counters. Times in microseconds, as the format has it.
+// Writes one thread per rank; transfers as flows, memory as counters. Times in microseconds, as the format requires.
 std::string ToChromeTrace(const Drawing& drawing);
 
 }  // namespace atl::schedule

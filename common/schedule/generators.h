@@ -5,10 +5,10 @@
 // stages x micro-batches above a million.
 //
 // Zero-bubble and V schedules split the backward (arXiv 2401.10241): I is the gradient of the stage's inputs, which the
-// stage before waits for; W the gradient of its weights, which nobody waits for. W of the same micro-batch right after
-// I is written B where that keeps no stage waiting at equal costs (see MergeBackwards). Nobody waits for I of stage 0:
-// it computes no gradient of inputs, and a runtime may do all its work in W. It keeps its token, as PyTorch's runtime
-// expects.
+// previous stage waits for; W the gradient of its weights, which no stage waits for. W of the same micro-batch right
+// after I is written B where that keeps no stage waiting at equal costs (see MergeBackwards). No stage waits for I of
+// stage 0: it computes no gradient of inputs, and a runtime may do all its work in W. It keeps its token, as PyTorch's
+// runtime expects.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ absl::StatusOr<Schedule> GenerateGPipe(int32_t ranks, int32_t micro_batches);
 absl::StatusOr<Schedule> Generate1F1B(int32_t ranks, int32_t micro_batches);
 
 // Interleaved 1F1B (Narayanan et al. 2021) with two stages per rank, s and s + ranks: half the bubble of 1F1B for more
-// memory and twice the messages. The paper wants the micro-batches to be a multiple of the ranks: others are made for
-// the next multiple, and the micro-batches beyond left out.
+// memory and twice the messages. The paper requires the micro-batches to be a multiple of the ranks. For other counts
+// the schedule is made for the next multiple, without the surplus micro-batches.
 absl::StatusOr<Schedule> GenerateInterleaved1F1B(int32_t ranks, int32_t micro_batches);
 
 // ZB-H1 (Qi et al. 2023): 1F1B whose weight gradients wait, rank s's s micro-batches behind its input gradients. Bubble
@@ -45,8 +45,8 @@ absl::StatusOr<Schedule> GenerateZbH2(int32_t ranks, int32_t micro_batches);
 // V placement: stages r and 2p - 1 - r on rank r, so that the first and the last share rank 0.
 //
 // ZBV (Qi et al. 2024, arXiv 2405.15362): no idle time between a rank's first action and its last at equal costs and
-// with at least 2p - 1 micro-batches (fewer: made for 2p - 1, the micro-batches beyond left out, as PyTorch does); p
-// micro-batches' activations on every rank.
+// with at least 2p - 1 micro-batches (for fewer, the schedule is made for 2p - 1, without the surplus, as PyTorch
+// does); p micro-batches' activations on every rank.
 absl::StatusOr<Schedule> GenerateZbv(int32_t ranks, int32_t micro_batches);
 
 // V-Half and V-Min (same paper): one micro-batch's building block, repeated every six passes. Activations of (p + 2) /
@@ -61,14 +61,14 @@ struct GeneratorInfo {
   absl::StatusOr<Schedule> (*generate)(int32_t ranks, int32_t micro_batches) = nullptr;
 };
 
-// All of them, in the order in which people should see them.
+// Returns all generators, in the order in which they are shown.
 std::span<const GeneratorInfo> Generators();
 std::vector<std::string_view> GeneratorNames();
 
 // INVALID_ARGUMENT (SCHEDULE_UNKNOWN) lists the known names.
 absl::StatusOr<GeneratorInfo> FindGenerator(std::string_view name);
 
-// By name. The schedule has ranks * stages_per_rank stages.
+// Generates by name. The schedule has ranks * stages_per_rank stages.
 absl::StatusOr<Schedule> Generate(std::string_view name, int32_t ranks, int32_t micro_batches);
 
 }  // namespace atl::schedule

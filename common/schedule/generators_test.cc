@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(ManyShapes, EverySchedule,
                          testing::Combine(testing::ValuesIn(GeneratorNames()),
                                           testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)));
 
-// What papers say of a schedule at given costs of one micro-batch on one rank.
+// A schedule's costs of one micro-batch on one rank, as in its paper.
 struct Costs {
   double forward = 1;
   double input_gradient = 1;

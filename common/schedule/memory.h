@@ -1,4 +1,4 @@
-// What an action does to its rank's memory. Shared by the simulator and the timeline. Pure.
+// The effect of an action on its rank's memory. Shared by the simulator and the timeline. Pure.
 #pragma once
 
 #include "common/schedule/simulator.h"

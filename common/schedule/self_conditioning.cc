@@ -110,7 +110,7 @@ class Merger {
     return producer.has_value() ? EndOf(*producer) + HopTo(rank, producer->rank, action) : 0;
   }
 
-  // What the rank starts next if nobody else does anything before; a C where two could start at once.
+  // Returns the rank's next action if no other rank acts before; a C if two could start at once.
   Choice Choose(int32_t rank) const {
     const RankState& state = ranks_[rank];
     Choice best;
@@ -142,7 +142,7 @@ class Merger {
     WakeReaders(action, end);
   }
 
-  // What they read is there at `end`, or a hop later.
+  // Wakes the readers of the action's output, which arrives at `end` or a hop later.
   void WakeReaders(const Action& action, double end) {
     switch (action.kind) {
       case ActionKind::kForward:

@@ -13,8 +13,8 @@ std::string Merged(const char* text) {
 }
 
 TEST(MergeBackwards, JoinsWhereNobodyWaitsForTheInputGradient) {
-  // Nobody waits for stage 0. Rank 0 has two forwards to run after 1W0 has ended, and one, which a hop may need, after
-  // 1W1.
+  // No stage waits for stage 0. Rank 0 has two forwards to run after 1W0 has ended, and one, which a hop may need,
+  // after 1W1.
   EXPECT_EQ(Merged("0F0,0F1,0F2,0F3,0F4,0I0,0W0,0I1,0W1,0B2,0B3,0B4\n"
                    "1F0,1I0,1W0,1F1,1I1,1W1,1F2,1B2,1F3,1B3,1F4,1B4\n"),
             "0F0,0F1,0F2,0F3,0F4,0B0,0B1,0B2,0B3,0B4\n"

@@ -1,4 +1,4 @@
-// What can be read off a simulation: what goes between ranks, how much they hold. Pure.
+// Derives transfers between ranks and memory over time from a simulation. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace atl::schedule {
 
-// One message between two ranks: what `action` computed, under way from its end until it has arrived.
+// One message between two ranks: the result of `action`, in transfer from its end until its arrival.
 struct Transfer {
   Action action;
   int32_t from_rank = 0;
@@ -18,18 +18,18 @@ struct Transfer {
   double end_seconds = 0;
 };
 
-// Of both passes, of C's and their feedback, and of frozen pieces, in order of start. `simulation` is of `schedule`
-// under `costs`.
+// Returns the transfers of both passes, of C's and their feedback, and of frozen pieces, in order of start.
+// `simulation` is of `schedule` under `costs`.
 std::vector<Transfer> Transfers(const Schedule& schedule, const SimulationCosts& costs, const Simulation& simulation);
 
-// From `seconds` on, until the next point, a rank holds `bytes`.
+// A rank holds `bytes` from `seconds` on, until the next point.
 struct MemoryPoint {
   double seconds = 0;
   double bytes = 0;
   bool operator==(const MemoryPoint&) const = default;
 };
 
-// Per rank, in order of time: activations, transients, frozen outputs and fixed_bytes together; the largest is
+// Returns per rank, in order of time, activations, transients, frozen outputs and fixed_bytes together; the largest is
 // Simulation::peak_bytes.
 std::vector<std::vector<MemoryPoint>> MemoryOverTime(const SimulationCosts& costs, const Simulation& simulation);
 

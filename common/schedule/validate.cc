@@ -77,7 +77,7 @@ absl::Status CheckShape(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// What has been done of one (stage, micro-batch).
+// The progress of one (stage, micro-batch).
 enum class Progress : uint8_t { kNone, kForward, kInputGradient, kDone };
 
 std::string Describe(Progress progress) {
@@ -94,7 +94,7 @@ std::string Describe(Progress progress) {
   return "";
 }
 
-// What stage `stage` lacks of a micro-batch, named by the last action of it that is there.
+// Returns the error of a stage that lacks an action of a micro-batch; it names the micro-batch's last action there.
 absl::Status MissingAction(const Schedule& schedule, int32_t stage, int32_t micro_batch, Progress done) {
   const int32_t rank = schedule.rank_of_stage[stage];
   const auto& actions = schedule.ranks[rank];

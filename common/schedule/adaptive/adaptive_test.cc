@@ -34,7 +34,7 @@ struct Found {
   double makespan_seconds = 0;
 };
 
-// What every result must be: valid, and within the limits in the public simulator.
+// Checks every result: valid, and within the limits in the public simulator.
 Found Find(int32_t micro_batches, const SimulationCosts& costs, const std::vector<double>& limits,
            const AdaptiveOptions& options = {}) {
   auto found = FindAdaptive(micro_batches, costs, limits, options);
@@ -239,7 +239,7 @@ TEST(Adaptive, EveryLimitFromTheLeastUpwardsHasASchedule) {
   }
 }
 
-// Of the thousands of blocks that many ranks have, no more are made than are looked at: none where a fixed schedule
+// With many ranks there are thousands of blocks. Only the ones that are examined are made, and none if a fixed schedule
 // cannot be beaten.
 TEST(Adaptive, StartsAreAsFewAsAreLookedAt) {
   const SimulationCosts costs = EqualStages(8, 1, 1, 1);

@@ -1,5 +1,5 @@
 // Compaction: runs an order as a list schedule under the measured costs. A rank that would wait takes work from further
-// back in its order, where that holds no more than the limit at any later point. Pure; for the files adaptive*.cc.
+// back in its order, if that holds no more than the limit at any later point. Pure; for the files of this folder.
 #pragma once
 
 #include <array>
@@ -11,22 +11,22 @@
 namespace atl::schedule::adaptive {
 
 struct CompactionRule {
-  // From when on a weight gradient whose turn it is lets other work that is ready go first.
+  // Point from which a weight gradient whose turn it is lets other ready work go first.
   enum class WeightsYield : uint8_t { kAlways, kAfterLastF0, kAfterLastF1 };
 
   WeightsYield weights_yield = WeightsYield::kAfterLastF0;
-  // Forwards are taken early only before the rank's first I0.
+  // Takes forwards early only before the rank's first I0.
   bool early_in_warm_up_only = false;
   // Work taken early may end this much after the awaited work could have started, as a share of its own length.
   double tolerance = 0;
 };
 
-// Allocates only when it is made.
+// Allocates only in its constructor.
 class Compaction {
  public:
   explicit Compaction(const Problem& problem);
 
-  // `in` must fit the limits; so does `out`. False when the order never ends.
+  // `in` must fit the limits; so does `out`. Returns false if the order deadlocks.
   bool Run(const Order& in, const CompactionRule& rule, Order& out);
 
  private:

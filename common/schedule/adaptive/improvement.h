@@ -1,6 +1,6 @@
-// Local search over orders: moves along the critical path, accepted when they do not lengthen it (or, early on,
-// lengthen it a little). Pure and deterministic: the same order, budget and seed give the same result. For the files
-// adaptive*.cc.
+// Local search over orders: moves along the critical path, accepted if they do not lengthen it (or, early on, lengthen
+// it a little). Pure and deterministic: the same order, budget and seed give the same result. For the files of this
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ class Improvement {
  public:
   explicit Improvement(const Problem& problem);
 
-  // Tries `budget` moves from `order`, which fits and ends; leaves the best order found in it. Stops at `floor`.
+  // Tries `budget` moves from `order`, which must fit and not deadlock; stores the best order found in it. Stops at
+  // `floor`.
   Score Run(Order& order, Goal goal, int64_t budget, double floor, uint64_t seed, double temperature);
 
  private:
-  // Kind at `from` of the rank moves to `to`; what lies between shifts by one.
+  // Moves the kind at `from` of the rank to `to`; the kinds between shift by one.
   struct Move {
     int32_t rank = 0;
     int32_t from = 0;

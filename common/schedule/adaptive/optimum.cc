@@ -73,7 +73,7 @@ class BranchAndBound {
     for (int32_t r = count - 1; r >= 0; --r) visit(r, kI0);
   }
 
-  // What follows an action at the least, after its end.
+  // Sets the least time that follows each action's end.
   void SetTails() {
     std::vector<std::pair<int32_t, int>> way;
     AlongTheWay([&](int32_t rank, int kind) { way.emplace_back(rank, kind); });
@@ -107,7 +107,7 @@ class BranchAndBound {
     const RankProblem& numbers = problem_.ranks[rank];
     if (state.done[kind] == micro_batches_ || Ready(rank, kind) >= kNever) return false;
     if (kind <= kF1 && (state.waits & (1 << kind)) != 0) return false;
-    // Of two weight gradients that do the same to the rank, the first.
+    // If two weight gradients have the same effect on the rank, only the first is tried.
     if (kind == kW0 && Ready(rank, kW1) == 0 && state.done[kW1] < micro_batches_ &&
         numbers.seconds[kW0] == numbers.seconds[kW1] && numbers.held_bytes[kW0] == numbers.held_bytes[kW1]) {
       return false;

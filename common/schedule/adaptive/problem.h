@@ -1,8 +1,8 @@
-// What the adaptive search works on: the V placement of 2p stages on p ranks as dense numbers, an order of the work on
-// every rank, and its timing. Pure; for the files adaptive*.cc.
+// The data of the adaptive search: the V placement of 2p stages on p ranks as dense numbers, an order of the work on
+// every rank, and its timing. Pure; for the files of this folder.
 //
-// Rank r holds chunk 0 (stage r) and chunk 1 (stage 2p - 1 - r). Micro-batches are alike, so that each kind of work
-// runs in their order, and an order is just a sequence of kinds: the n-th F0 of a rank is the forward of micro-batch n.
+// Rank r holds chunk 0 (stage r) and chunk 1 (stage 2p - 1 - r). Micro-batches are alike, so each kind of work runs in
+// their order, and an order is just a sequence of kinds: the n-th F0 of a rank is the forward of micro-batch n.
 #pragma once
 
 #include <array>
@@ -15,10 +15,11 @@
 
 namespace atl::schedule::adaptive {
 
-// The letter of schedule::ActionKind and the chunk. B1 and B0 stand for I and W at once; the search itself has none.
+// The letter of schedule::ActionKind and the chunk. B1 and B0 stand for I and W at once; the search itself uses
+// neither.
 enum Kind : uint8_t { kF0, kF1, kI1, kI0, kW1, kW0, kB1, kB0 };
 inline constexpr int kKinds = 6;      // F0 to W0
-inline constexpr int kLaneKinds = 4;  // F0 to I0: what another stage may wait for
+inline constexpr int kLaneKinds = 4;  // F0 to I0: results that other stages may wait for
 inline constexpr int kAllKinds = 8;
 
 inline constexpr double kNever = 1e300;
@@ -27,7 +28,7 @@ constexpr uint8_t InputGradientOf(uint8_t weight_gradient) {
   return weight_gradient - 2;
 }
 
-// The work that reads a result, or that makes it, and how long the result travels.
+// The work that reads a result, or that makes it, and the result's transfer time.
 struct Link {
   int32_t rank = -1;  // -1: none
   uint8_t kind = 0;
@@ -36,13 +37,13 @@ struct Link {
 
 struct RankProblem {
   std::array<double, kAllKinds> seconds{};
-  std::array<double, kKinds> held_bytes{};  // what the action adds to the activations held; negative where it frees
-  std::array<double, kKinds> room_bytes{};  // what it needs beside the activations held before it, while it runs
+  std::array<double, kKinds> held_bytes{};  // change of the held activations by the action; negative if it frees
+  std::array<double, kKinds> room_bytes{};  // bytes needed during the action, on top of the activations held before it
   std::array<Link, kLaneKinds> producer;
   std::array<Link, kLaneKinds> consumer;
   double limit_bytes = 0;   // with a margin for rounding
   double work_seconds = 0;  // of one micro-batch, split
-  int32_t halves = 0;       // activations of one chunk that the limit holds, taking the chunks' mean
+  int32_t halves = 0;       // activations of one chunk that fit the limit, using the chunks' mean
 };
 
 struct Problem {
@@ -52,7 +53,7 @@ struct Problem {
   int32_t rank_count() const { return static_cast<int32_t>(ranks.size()); }
 };
 
-// `costs` of 2p stages, one limit per rank.
+// Makes the problem from `costs` of 2p stages and one limit per rank.
 Problem MakeProblem(int32_t micro_batches, const SimulationCosts& costs, const std::vector<double>& limit_bytes);
 
 // order[r]: the kinds in the order in which rank r runs them.
@@ -60,7 +61,7 @@ using Order = std::vector<std::vector<uint8_t>>;
 
 using Goal = AdaptiveGoal;
 
-// Of two equal objectives the one whose ranks end earlier in sum is better.
+// Between equal objectives, the smaller sum of the ranks' ends is better.
 struct Score {
   double objective = kNever;
   double sum = kNever;
@@ -72,23 +73,23 @@ inline bool Better(const Score& a, const Score& b) {
   return a.objective <= b.objective + margin && a.sum < b.sum - 1e-9 * b.sum;
 }
 
-// The least limit of a rank: one micro-batch at a time.
+// Returns the least limit of a rank: one micro-batch at a time.
 double LeastBytes(const RankProblem& rank);
 
-// What no order without B1 and B0 can beat: each rank waits for its first input, and again where the limit allows too
-// few forwards until the first gradient is back; micro-batch 0 must go the whole way.
+// Returns a lower bound for orders without B1 and B0: each rank waits for its first input, and again if the limit
+// allows too few forwards until the first gradient is back; micro-batch 0 must go the whole way.
 double Floor(const Problem& problem, Goal goal);
 
-// Times orders. Allocates only when it is made.
+// Times orders. Allocates only in its constructor.
 class Timer {
  public:
   explicit Timer(const Problem& problem);
 
-  // When every action starts as soon as it can. The objective is kNever when the order never ends, or as soon as it is
-  // known to be above `bound` (of orders without B1 and B0).
+  // Times an order in which every action starts as soon as it can. The objective is kNever if the order deadlocks, or
+  // as soon as it is known to be above `bound` (for orders without B1 and B0).
   Score Time(const Order& order, Goal goal, double bound = kNever);
 
-  // Of the order timed last, which was not cut short.
+  // Start of an action of the last timed order, which must not have been cut short.
   double Start(int32_t rank, int32_t position) const { return start_[At(rank, position)]; }
   double Value(int32_t rank, Goal goal) const;
 
@@ -96,7 +97,7 @@ class Timer {
   struct RankState {
     double free_at = 0;
     double idle = 0;   // since its first action
-    double spare = 0;  // what the rank may yet wait without passing the bound
+    double spare = 0;  // time that the rank may still wait within the bound
     int32_t position = 0;
     uint8_t waits_for = kAllKinds;
     std::array<int32_t, kLaneKinds> done{};
@@ -117,7 +118,7 @@ class Timer {
   std::vector<int32_t> runnable_;
 };
 
-// Whether no rank ever holds more than its limit, and no W comes before its I.
+// Returns whether no rank ever holds more than its limit, and no W comes before its I.
 bool Fits(const Problem& problem, const Order& order);
 
 }  // namespace atl::schedule::adaptive

@@ -1,5 +1,5 @@
-// The search itself: candidates from building blocks, compacted under the real costs, the best of them improved by
-// local search. Pure and deterministic. For the files adaptive*.cc.
+// The search: makes candidates from building blocks, compacts them under the real costs, and improves the best by local
+// search. Pure and deterministic. For the files of this folder.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace atl::schedule::adaptive {
 struct Found {
   Order order;  // of kinds F0 to W0
   Score score;
-  size_t starts = 0;       // orders that candidates were made from
-  int32_t candidates = 0;  // that were compacted and timed
+  size_t starts = 0;       // orders from which candidates were made
+  int32_t candidates = 0;  // compacted and timed
 };
 
-// Every rank's limit must hold one micro-batch; then there is always a result. It is never longer than one of `known`
-// that fits.
+// Every rank's limit must hold one micro-batch; then there is always a result. It is never longer than any order of
+// `known` that fits.
 Found Search(const Problem& problem, const AdaptiveOptions& options, const std::vector<Order>& known);
 
 }  // namespace atl::schedule::adaptive

@@ -14,7 +14,7 @@
 
 namespace atl::schedule {
 
-// Each chunk's activation is one byte that W frees, as published tables count.
+// Each chunk's activation is one byte that W frees, as in published tables.
 inline SimulationCosts EqualStages(int32_t ranks, double forward, double input, double weight) {
   SimulationCosts costs;
   costs.stages.assign(2 * static_cast<size_t>(ranks), {.forward_seconds = forward,
@@ -25,7 +25,7 @@ inline SimulationCosts EqualStages(int32_t ranks, double forward, double input, 
   return costs;
 }
 
-// The idle time of the worst rank between its own first and last action.
+// Returns the idle time of the worst rank between its own first and last action.
 inline double OwnSpanIdleSeconds(const Simulation& simulation) {
   double worst = 0;
   for (const auto& rank : simulation.ranks) {
@@ -36,7 +36,7 @@ inline double OwnSpanIdleSeconds(const Simulation& simulation) {
   return worst;
 }
 
-// The makespan of 1F1B over the same ranks, each with the work of its two chunks as one stage.
+// Returns the makespan of 1F1B over the same ranks, each with the work of its two chunks as one stage.
 inline double OneFOneBSeconds(int32_t micro_batches, const SimulationCosts& costs) {
   const auto ranks = static_cast<int32_t>(costs.stages.size() / 2);
   SimulationCosts fused{.transfer_seconds = costs.transfer_seconds};
@@ -52,7 +52,7 @@ inline double OneFOneBSeconds(int32_t micro_batches, const SimulationCosts& cost
   return Simulate(*Generate1F1B(ranks, micro_batches), fused)->makespan_seconds;
 }
 
-// A result of the public search for passes of one second and 2 ranks micro-batches.
+// A published result of the search, for passes of one second and 2 ranks micro-batches.
 struct PublishedRow {
   int32_t ranks = 0;
   int32_t limit = 0;     // activations of one chunk per rank
@@ -60,7 +60,8 @@ struct PublishedRow {
   int32_t step = 0;      // idle passes of the whole step
 };
 
-// The rows of tests/golden/published_schedules.csv below `source`, the root of the sources; empty where it is missing.
+// Reads the rows of tests/golden/published_schedules.csv below `source`, the root of the sources; empty if it is
+// missing.
 inline std::vector<PublishedRow> PublishedRows(const std::string& source) {
   std::ifstream file(source + "/tests/golden/published_schedules.csv");
   std::vector<PublishedRow> rows;
