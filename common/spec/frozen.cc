@@ -123,7 +123,7 @@ absl::Status ValidateOutput(const std::vector<FrozenSpec>& components, int32_t i
                       fmt::format("expected at most one {}, found that of '{}' too", component.output,
                                   components[static_cast<size_t>(first)].name));
   }
-  // What an image is sampled under is known before the image is: only its class.
+  // When sampling, only the class is known before the image is, so a condition can only come from the label.
   const std::string expected = component.output == "latent" ? "image" : "label";
   if (RootOf(components, i) == expected) return absl::OkStatus();
   return FieldError(
@@ -148,7 +148,7 @@ absl::Status ValidateComponent(const std::vector<FrozenSpec>& components, int32_
   return ValidateShapeField(path, component);
 }
 
-// What leaves a native layer, or the reason why it cannot read `in`.
+// Returns the output shape of a native layer, or the reason why it cannot read `in`.
 absl::StatusOr<SampleShape> After(const FrozenLayerSpec& layer, const SampleShape& in, const std::string& path) {
   const auto cannot = [&](std::string_view expected) {
     return FieldError(path, "FROZEN_SHAPE",

@@ -133,7 +133,7 @@ TEST(FrozenTest, EveryRuleNamesItsField) {
          c[1].layers.clear(), c[1].torchscript = {"a"}, c[1].shape = {4, 65536, 65536};
        },
        "frozen[1].shape", "OUT_OF_RANGE", "between 1 and 67108864, found 4294967296"},
-      // Of a component whose output only others read, too: they count its values.
+      // Also for a component that is only an input of others, which count its values.
       {[](auto& c) {
          c[0].layers.clear(), c[0].torchscript = {"a"}, c[0].shape = {65536, 65536, 65536, 65536, 65536};
        },

@@ -1,4 +1,4 @@
-// The known name that a mistyped one probably means. Pure.
+// Suggests the known name for a mistyped one. Pure.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace atl::spec {
 
-// The known name with the fewest edits (insert, delete, replace, swap of neighbours), or "" when even that one needs
-// more than a third of its letters.
+// Returns the known name with the fewest edits (insert, delete, replace, swap of neighbours), or "" if even that one
+// needs more edits than a third of its letters.
 std::string NearestName(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace atl::spec

@@ -48,7 +48,7 @@ TEST(ParseJobSpecTest, EveryTypeIsRead) {
   EXPECT_EQ(spec->requirements.labels, (std::map<std::string, std::string>{{"zone", "eu"}, {"gpu", "8"}}));
 }
 
-// Of values that a careless writer or reader would change.
+// Returns a spec whose values a careless writer or reader would change.
 JobSpec TrickySpec() {
   JobSpec spec;
   spec.model_name = "a \"quoted\"\nname: #x";

@@ -1,4 +1,4 @@
-// What a user asks for, as plain structs. Pure: no proto, no files, no clock.
+// The job specification of a user, as plain structs. Pure: no proto, no files, no clock.
 //
 // One visitor per struct names its fields; the YAML reader, the writer and common/wire's proto conversion all go
 // through it, so that a field is named once. Field names equal those of proto/atoll/job/v1/job.proto.
@@ -69,14 +69,14 @@ struct TrainingSpec {
   int32_t milestone_every = 0;
   PrecisionSpec precision;
   bool flip = false;
-  double self_conditioning_rate = 0.5;  // of steps whose model sees its estimate, where it is self-conditioned
-  double explosion_factor = 10.0;       // times the median of the latest losses: training diverged; 0: never
+  double self_conditioning_rate = 0.5;  // share of steps whose self-conditioned model sees its estimate
+  double explosion_factor = 10.0;       // times the median of the latest losses: training diverged; 0: no check
   bool operator==(const TrainingSpec&) const = default;
 };
 
 struct PipelineSpec {
   std::string schedule = "1f1b";      // one of schedule::GeneratorNames(), or auto
-  int32_t stages = 0;                 // 0: as many as are useful; else a multiple of what the schedule puts on a rank
+  int32_t stages = 0;                 // 0: as many as are useful; else a multiple of the schedule's stages per rank
   int32_t micro_batches = 4;          // of one replica; 0: the planner's choice
   std::string memory = "auto";        // or bytes per rank: see ParseMemory
   int32_t replicas = 1;               // 0: the planner's choice
@@ -89,7 +89,7 @@ struct PipelineSpec {
 // One layer of a frozen component.
 struct FrozenLayerSpec {
   std::string kind;   // convolution, block, norm, mean, linear, embedding
-  int32_t width = 0;  // channels or features that leave it; block, norm and mean keep what enters
+  int32_t width = 0;  // output channels or features; block, norm and mean keep those of the input
   int32_t kernel = 3;
   int32_t stride = 1;
   std::string activation = "none";  // none, relu, silu, gelu, tanh
@@ -104,8 +104,8 @@ struct FrozenSpec {
   std::vector<FrozenLayerSpec> layers;
   std::vector<std::string> torchscript;
   std::string weights;         // safetensors of the native layers; empty: drawn from the job's seed
-  std::vector<int32_t> shape;  // of the output, per sample; empty: as the native layers make it
-  // Of each of its files (FilesOf), as FeatureSpec::encoder_sha256.
+  std::vector<int32_t> shape;  // of the output, per sample; empty: that of the native layers
+  // SHA-256 of each of its files (FilesOf), as FeatureSpec::encoder_sha256.
   std::vector<std::string> file_sha256;
   bool operator==(const FrozenSpec&) const = default;
 };
@@ -128,8 +128,8 @@ struct JobSpec {
   ModelSpec model;
   TrainingSpec training;
   ModelSpec router_model{.patch = 2, .width = 64, .depth = 4, .heads = 4, .mlp_ratio = 4.0};
-  // As text and on the wire, a field of router_training that is not given takes the value of the same field of
-  // `training` (common/spec's reader and common/wire both start from a copy of it).
+  // As text and on the wire, an unset field of router_training takes the value of the same field of `training`
+  // (common/spec's reader and common/wire both start from a copy of it).
   TrainingSpec router_training;
   PipelineSpec pipeline;
   Requirements requirements;

@@ -1,4 +1,4 @@
-// Job specs as text, and what makes a spec valid. Pure.
+// Reads, writes and validates job specs. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 
 namespace atl::spec {
 
-// One value given beside the file, e.g. `--set training.steps=400`. `value` is YAML ("400", "[a, b]", "{a: b}").
+// One value given besides the file, e.g. `--set training.steps=400`. `value` is YAML ("400", "[a, b]", "{a: b}").
 struct Override {
   std::string path;
   std::string value;
 };
 
-// Reads YAML and lays `overrides` over it. Every error is INVALID_ARGUMENT with the field's path, what was expected and
-// what was found, and the line: unknown or repeated field (with the nearest known name), wrong type, number out of
-// range, text that is not YAML, more than 1 MiB, nested deeper than 32, more than 100 aliases. Does not check that
-// values make sense together: see Validate.
+// Reads YAML and applies `overrides`. Every error is INVALID_ARGUMENT with the field's path, the expected and the found
+// value, and the line: unknown or repeated field (with the nearest known name), wrong type, number out of range, text
+// that is not YAML, more than 1 MiB, nested deeper than 32, more than 100 aliases. Does not check that values are
+// consistent: see Validate.
 absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view file_name = "job spec",
                                      const std::vector<Override>& overrides = {});
 
-// Every field, defaults too, as YAML that ParseJobSpec reads back equal.
+// Returns every field, defaults too, as YAML that ParseJobSpec reads back equal.
 std::string ToYaml(const JobSpec& spec);
 
-// The form in which specs are stored: every field, as JSON on one line, and back. ParseJobSpec reads it too, but as
-// slowly as any YAML, which a coordinator with thousands of jobs would wait for at its start. ParseStoredJobSpec also
-// reads what ToYaml wrote, and has ParseJobSpec's errors.
+// Convert to and from the stored form of specs: every field, as JSON on one line. ParseJobSpec also reads it, but as
+// slowly as any YAML, which would delay the start of a coordinator with thousands of jobs. ParseStoredJobSpec also
+// reads the output of ToYaml, and has ParseJobSpec's errors.
 std::string ToJson(const JobSpec& spec);
 absl::StatusOr<JobSpec> ParseStoredJobSpec(std::string_view text, std::string_view name);
 
-// OK for a name that a model or a dataset may bear: 1 to 63 lower-case letters, digits and '-', starting and
-// ending with a letter or digit, so that it can be a folder, a DNS label and part of a URI. `path` is for the message.
+// OK for a valid name of a model or a dataset: 1 to 63 lower-case letters, digits and '-', starting and ending with a
+// letter or digit, so that it can be a folder, a DNS label and part of a URI. `path` is for the message.
 absl::Status ValidateName(std::string_view path, std::string_view name);
 
-// What validation must know of the dataset.
+// Facts about the dataset that validation needs.
 struct DatasetFacts {
   int64_t training_samples = 0;
   int32_t classes = 0;
@@ -48,17 +48,19 @@ struct DatasetFacts {
   std::vector<std::string> columns;  // besides image and label
 };
 
-// OK, or the first field that can never work. Without `dataset` (null) the checks that need it are left out.
+// OK, or the error of the first field that can never work. Without `dataset` (null), the checks that need it are
+// skipped.
 absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset);
 
-// Bytes of `pipeline.memory`: a whole number, alone or with kB, MB, GB, TB, KiB, MiB, GiB or TiB; "auto" is 0.
-// INVALID_ARGUMENT with `path` for anything else.
+// Returns the bytes of `pipeline.memory`: a whole number, alone or with kB, MB, GB, TB, KiB, MiB, GiB or TiB; "auto" is
+// 0. INVALID_ARGUMENT with `path` for any other text.
 absl::StatusOr<int64_t> ParseMemory(std::string_view path, std::string_view text);
 
-// Layers of a DiT of this size: embedding, blocks, head.
+// Returns the number of layers of a DiT of this size: embedding, blocks, head.
 int32_t LayerCount(const ModelSpec& model);
 
-// Ranks without which an island cannot train for the job: those that it asks for, and one for each replica.
+// Returns the fewest ranks with which an island can train for the job: its required ranks, and at least one per
+// replica.
 int32_t LeastRanks(const JobSpec& spec);
 
 }  // namespace atl::spec

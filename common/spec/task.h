@@ -1,4 +1,4 @@
-// Tasks and what passes between them, as plain structs shared by coordinator and worker. Pure.
+// Tasks and their messages, as plain structs shared by coordinator and worker. Pure.
 //
 // The graph of a DDM job:
 //   fit_features (pixels_pca only) -> featurize (per training shard) -> cluster -> partition (per training shard)
@@ -34,7 +34,7 @@ enum class TaskKind : uint8_t {
   kPublish
 };
 
-// "fit_features", …
+// Returns "fit_features", …
 std::string ToString(TaskKind kind);
 
 struct Artifact {
@@ -71,8 +71,8 @@ struct CommittedCheckpoint {
   bool operator==(const CommittedCheckpoint&) const = default;
 };
 
-// Batches that a training task never reads: those that it would read in steps [first_step, first_step + steps) if it
-// skipped nothing.
+// Batches that a training task never reads: the ones that it would read in steps [first_step, first_step + steps) if it
+// skipped no data.
 struct SkippedWindow {
   int64_t first_step = 0;
   int64_t steps = 0;
@@ -87,12 +87,12 @@ struct LeaseToken {
   bool operator==(const LeaseToken&) const = default;
 };
 
-// What an attempt may touch in the blob store, and with which keys. Keys are never stored and never logged.
+// The blob store paths that an attempt may use, with the keys for them. Keys are never stored and never logged.
 struct StorageGrant {
-  // URIs of folders, which end in '/', and of single files. What may be written may also be read.
+  // URIs of folders, which end in '/', and of single files. Paths in `writes` may also be read.
   std::vector<std::string> reads;
   std::vector<std::string> writes;
-  // An empty access key: the island's own keys.
+  // An empty access key means the island's own keys.
   std::string access_key;
   std::string secret_key;
   std::string session_token;

@@ -1,4 +1,4 @@
-// What makes a job spec valid. Checks run in the order of the fields; the first that fails is reported.
+// Validates job specs. Checks run in the order of the fields; the first that fails is reported.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -233,7 +233,7 @@ absl::Status ValidatePipeline(const JobSpec& spec) {
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.recompute", pipeline.recompute, {"auto", "never", "always"}));
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.fill", pipeline.fill, {"auto", "never"}));
   ATOLL_RETURN_IF_ERROR(OneOf("pipeline.frozen_cache", pipeline.frozen_cache, {"auto", "never", "always"}));
-  // What the planner chooses divides.
+  // A count that the planner chooses divides the batch anyway.
   const int64_t parts = int64_t{std::max(1, pipeline.micro_batches)} * std::max(1, pipeline.replicas);
   const std::string_view by =
       pipeline.replicas > 1 ? "pipeline.micro_batches x pipeline.replicas" : "pipeline.micro_batches";
