@@ -45,7 +45,8 @@ for program in "${programs[@]}"; do
   patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$home/libexec/$program"
 done
 
-# What the loader finds for the programs and for UCX's modules, which it loads by name from a folder beside it.
+# Lists the libraries that the loader finds for the programs and for UCX's modules, which it loads by name from a folder
+# beside it.
 ucx=$(dirname "$(/sbin/ldconfig -p | awk '$1 == "libuct.so.0" { print $NF; exit }')")/ucx
 [ -d "$ucx" ] || die "expected UCX's modules in $ucx, found none"
 copy() {  # LIBRARY NAME FOLDER
@@ -100,7 +101,7 @@ cp tests/gpu/*.sh tests/gpu/*.py "$home/tests/gpu/"
 cp CHANGELOG.md "$home/"
 printf 'commit %s\n' "$(git rev-parse HEAD 2>/dev/null || echo unknown)" >>"$home/MANIFEST"
 
-# Nothing in it may look for anything in this machine's folders. (Messages of LibTorch's headers name their files.)
+# No file in the bundle may refer to this machine's folders. (Messages of LibTorch's headers name their files.)
 if grep -rlF -e "$root" "$home" >&2; then die "the files above name folders of this machine"; fi
 if find "$home/libexec" "$home/lib" -type f -exec readelf -d {} + 2>/dev/null | grep -F -e "$prefix" >&2; then
   die "the run paths above name folders of this machine"

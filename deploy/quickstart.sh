@@ -41,7 +41,7 @@ PATH=$root/build/release/bin:$PATH
 export ATOLL_CLUSTER=$cluster
 unset ATOLL_COORDINATOR ATOLL_ROUTER ATOLL_BLOB_STORE
 
-# The cluster ends with this script, however it ends.
+# Ends the cluster when this script ends in any way.
 stop() {
   local status=$?
   trap '' INT TERM
@@ -54,7 +54,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 if [ -e "$cluster/lock" ]; then atoll down --dir "$cluster" >/dev/null 2>&1 || true; fi
 
-# Only what an earlier run made: never anything else that lies there.
+# Removes only files that an earlier run made.
 mkdir -p "$out"
 rm -rf "$cluster" "$out/samples" "$out"/{samples.png,clusters.png,report.md,report.json}
 

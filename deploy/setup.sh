@@ -54,7 +54,7 @@ if [ -n "$missing" ]; then
   export DEBIAN_FRONTEND=noninteractive
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
-  # PostgreSQL is for the tests, which make clusters of their own: its package shall start none.
+  # PostgreSQL is for the tests, which make their own clusters: its package must not start one.
   case " $missing " in
     *" postgresql "*)
       if [ ! -e /etc/postgresql-common/createcluster.conf ]; then

@@ -28,7 +28,7 @@ SHORTEST_SECONDS = 900
 def resources(uris):
     """ARNs of folders ("s3://bucket/folder/") and of single files."""
     for uri in uris:
-        # What a policy would take for a pattern or a variable is refused, not widened.
+        # Rejects characters that a policy would take for a pattern or a variable, so that they cannot widen the grant.
         if not uri.startswith("s3://") or re.search(r"[*?$]", uri):
             sys.exit(f"cannot be granted: {uri}")
     arns = ["arn:aws:s3:::" + uri.removeprefix("s3://") for uri in uris]
@@ -40,7 +40,8 @@ def session_policy(request):
     reads = resources(request["read_prefixes"] + request["write_prefixes"])
     writes = resources(request["write_prefixes"])
     statements = [
-        # Names of all files of the bucket: without this right S3 answers 403, not 404, for a file that is not there.
+        # ListBucket lets the attempt list all file names of the bucket: without it S3 answers 403, not 404, for an
+        # absent file.
         {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::" + bucket},
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": reads},
         {
