@@ -61,8 +61,8 @@ atoll_dependency(asio Boost::headers OpenSSL::SSL OpenSSL::Crypto Threads::Threa
 atoll_dependency(cli11 CLI11::CLI11)
 atoll_dependency(ucx PkgConfig::UCX)
 
-# Arrow and Parquet from the pyarrow wheel. libparquet.so exports the OpenSSL that it carries inside: the system's comes
-# before it, or libssl (below gRPC's TLS and curl) would call a mixture of both and crash.
+# Arrow and Parquet from the pyarrow wheel. libparquet.so exports the OpenSSL that it contains. The system's OpenSSL is
+# linked before it, or libssl (below gRPC's TLS and curl) would call a mixture of both and crash.
 add_library(deps_arrow INTERFACE)
 target_include_directories(deps_arrow SYSTEM INTERFACE ${ATOLL_PREFIX}/arrow/include)
 target_link_libraries(deps_arrow INTERFACE -Wl,--no-as-needed ${OPENSSL_CRYPTO_LIBRARY} -Wl,--as-needed
@@ -70,9 +70,9 @@ target_link_libraries(deps_arrow INTERFACE -Wl,--no-as-needed ${OPENSSL_CRYPTO_L
 target_link_options(deps_arrow INTERFACE -Wl,-rpath,${ATOLL_PREFIX}/arrow -Wl,--allow-shlib-undefined)
 add_library(deps::arrow ALIAS deps_arrow)
 
-# LibTorch from the torch wheel. Its include folder carries old protobuf and fmt headers, so it comes after the
-# system's (-idirafter). libtorch_cuda.so pulls in every CUDA library, most of which are not even installed where no GPU
-# is: nothing links it; a CUDA build loads it when a device is asked for (common/model/device.h).
+# LibTorch from the torch wheel. Its include folder has old protobuf and fmt headers, so it comes after the system's
+# (-idirafter). libtorch_cuda.so needs every CUDA library, and most of them are not installed on machines without a GPU.
+# Therefore no target links it; a CUDA build loads it when a device is requested (common/model/device.h).
 add_library(deps_torch INTERFACE)
 target_compile_options(deps_torch INTERFACE
   "SHELL:-idirafter ${ATOLL_PREFIX}/torch/include/torch/csrc/api/include" "SHELL:-idirafter ${ATOLL_PREFIX}/torch/include")

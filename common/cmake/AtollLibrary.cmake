@@ -39,8 +39,8 @@ function(atoll_check_layers)
 endfunction()
 cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL atoll_check_layers)
 
-# Headers that are parsed once: parsing them costs most of a file's compile time. Every user of such a header compiles
-# with its flags. No absolute path is in it, so that a fresh clone finds it in ccache.
+# Precompiled headers, because parsing them costs most of a file's compile time. Every user of such a header compiles
+# with its flags. They contain no absolute path, so that a fresh clone finds them in ccache.
 #   torch       what every torch file starts from
 #   test        GoogleTest and what most tests include
 #   torch_test  both
@@ -153,7 +153,7 @@ function(atoll_test name)
     set(arg_LABELS unit)
   endif()
   if(NOT arg_TIMEOUT)
-    # Ends what hangs; what is slow, on a busy machine or under a sanitizer, is to come to its end.
+    # The timeout ends tests that hang. A test that is slow on a busy machine or under a sanitizer must still complete.
     set(arg_TIMEOUT 300)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})

@@ -1,4 +1,4 @@
-# Compiler, linker and sanitizer settings. Warnings ride on one interface target, never on global flags.
+# Compiler, linker and sanitizer settings. One interface target carries the warnings, not global flags.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
