@@ -1,4 +1,4 @@
-// When the requests of an open-loop load arrive. Pure.
+// Arrival times of the requests of an open-loop load. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace atl::bench {
 
-// What one load may hold: every request's outcome is kept to its end.
+// The most requests of one load, because every request's outcome is kept to its end.
 inline constexpr double kMaxArrivals = 1e6;
 
-// Times of a Poisson process from 0 to `duration`, ascending: independent of how fast anyone answers. The same numbers
-// give the same times on every machine. INVALID_ARGUMENT, reason OUT_OF_RANGE, when rate x duration is above
-// kMaxArrivals, or one of them is not a positive number.
+// Returns the times of a Poisson process from 0 to `duration`, ascending, independent of the speed of answers. The same
+// arguments give the same times on every machine. INVALID_ARGUMENT, reason OUT_OF_RANGE, if rate x duration exceeds
+// kMaxArrivals or one of them is not a positive number.
 absl::StatusOr<std::vector<absl::Duration>> PoissonArrivals(double per_second, absl::Duration duration, uint64_t seed);
 
 }  // namespace atl::bench

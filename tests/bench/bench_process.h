@@ -1,5 +1,5 @@
-// Processes of a benchmark that take turns: a child does one thing per command and sleeps in a read in between, so that
-// whoever is measured has the machine for itself.
+// Processes of a benchmark that take turns. A child does one thing per command and sleeps in a read in between, so that
+// the measured process has the machine for itself.
 #pragma once
 
 #include <sys/types.h>
@@ -21,25 +21,25 @@ struct Span {
   double seconds() const { return end - start; }
 };
 
-// What a child says of a command.
+// A child's answer to a command.
 struct Answer {
   Span span;
   double cpu_seconds = 0;
   std::string rest;  // for people
 };
 
-// From the first start to the last end.
+// Returns the span from the first start to the last end.
 Span Union(const std::vector<Span>& spans);
 
-// Median of values, none of which is NaN; 0 for none.
+// Returns the median of values, none of which is NaN; 0 for no values.
 double Median(std::vector<double> values);
-// The distance between the quartiles, as a share of the median.
+// Returns the distance between the quartiles as a share of the median.
 double Spread(std::vector<double> values);
 
-// One child, spoken to in lines. Not thread-safe. Ends with its owner.
+// One child, which exchanges lines with its parent. Not thread-safe. Ends with its owner.
 class Child {
  public:
-  // Forks; `run(read_fd, write_fd)` is the child's whole life, its result the exit status. Fork before any thread
+  // Forks and runs `run(read_fd, write_fd)` in the child, whose exit status is the result. Fork before any thread
   // starts.
   static absl::StatusOr<std::unique_ptr<Child>> Fork(const std::function<int(int read_fd, int write_fd)>& run);
   // Starts a program whose standard input and output are the pipes.
@@ -49,9 +49,9 @@ class Child {
   pid_t pid() const { return pid_; }
 
   absl::Status Send(const std::string& line);
-  // The next line, without its end; UNAVAILABLE when the child has ended.
+  // Returns the next line, without its end; UNAVAILABLE if the child has ended.
   absl::StatusOr<std::string> Receive();
-  // The next line as an answer to a command: "<start> <end> <cpu> [rest]".
+  // Returns the next line as an answer to a command: "<start> <end> <cpu> [rest]".
   absl::StatusOr<Answer> ReceiveAnswer();
 
  private:
@@ -63,11 +63,11 @@ class Child {
   std::string buffered_;
 };
 
-// The command line of a PyTorch peer. It runs under the allocator settings that a trainer of Atoll gives itself
-// (worker/trainer/trainer_setup.cc), so that neither rival pays for page faults that the other is spared.
+// Returns the command line of a PyTorch peer. It sets the same allocator settings as a trainer of Atoll
+// (worker/trainer/trainer_setup.cc), so that both pay for the same page faults.
 std::vector<std::string> PeerCommand(const std::string& python, const std::string& script);
 
-// Lines over a pair of descriptors, for a child's own end.
+// Write and read lines over a pair of descriptors, on a child's own end.
 absl::Status WriteLine(int fd, const std::string& line);
 absl::StatusOr<std::string> ReadLine(int fd, std::string* buffered);
 

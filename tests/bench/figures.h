@@ -29,9 +29,9 @@ inline Target AtLeast(double value) {
   return {.at_least = true, .value = value};
 }
 
-// Reserves standard output for PrintFigure. Anything else that this process, or a process that it starts, writes there
-// goes to standard error, logs of libraries among it. Call it once, before any fork; the first PrintFigure does where
-// it was not called, too late for what was written before.
+// Reserves standard output for PrintFigure. All other output there of this process and its children, including
+// libraries' logs, goes to standard error. Call it once, before any fork. Otherwise the first PrintFigure calls it, too
+// late for earlier output.
 void KeepStandardOutputForFigures();
 
 // Prints one JSON object on a line: case, metric, value, unit, and with a target `at_least` or `at_most` and
@@ -39,8 +39,8 @@ void KeepStandardOutputForFigures();
 void PrintFigure(const std::string& name, const std::string& metric, double value, const std::string& unit,
                  const std::optional<Target>& target = std::nullopt);
 
-// Returns the exit code of a bench: 1 when `status` is an error or a figure missed its target. Standard error says
-// which.
+// Returns the exit code of a bench: 1 if `status` is an error or a figure missed its target. Names them on standard
+// error.
 int EndBench(const std::string& program, const absl::Status& status);
 
 }  // namespace atl::bench

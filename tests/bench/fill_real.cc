@@ -184,7 +184,7 @@ absl::Status RealCase(const RealSettings& settings) {
   std::vector<double> apart_seconds;
   std::vector<double> shares;
   for (int round = -settings.warm_up; round < settings.rounds; ++round) {
-    // Who goes first changes.
+    // The order of the two alternates.
     FilledStep filled;
     if (round % 2 == 0) {
       ATOLL_ASSIGN_OR_RETURN(filled, StepBoth(children, "filled"));

@@ -1,4 +1,4 @@
-// What an open-loop load amounts to: latencies, refusals, throughput. Pure.
+// Summarises an open-loop load: latencies, refusals, throughput. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace atl::bench {
 
 // One request of a load. Times are from the load's start.
 struct RequestOutcome {
-  absl::Duration scheduled;  // when it was due; it is sent a little later at best
+  absl::Duration scheduled;  // when it was due; it is sent slightly later at best
   absl::Duration sent;
   absl::Duration ended;
   std::optional<absl::Duration> first_image;
   int64_t images = 0;
-  std::string version;  // that drew them
+  std::string version;  // that drew the images
   absl::Status status;
-  absl::Duration retry_delay;  // that a refusal carries; zero: none
+  absl::Duration retry_delay;  // in a refusal; zero: none
 };
 
 struct Latency {
@@ -38,19 +38,19 @@ struct LoadFigures {
   int64_t refused = 0;  // RESOURCE_EXHAUSTED
   int64_t refused_with_delay = 0;
   int64_t failed = 0;            // any other error
-  int64_t images = 0;            // of requests that are done
+  int64_t images = 0;            // in finished requests
   double images_per_second = 0;  // from the first request's schedule to the last one's end
-  // Of requests that are done, from the scheduled time: what a user waits who does not know that the client was late.
+  // Latencies of finished requests from the scheduled time, so that a late client counts as waiting of the user.
   Latency latency;
   Latency first_image;
   absl::Duration least_retry_delay;
   absl::Duration most_retry_delay;
-  absl::Duration latest_sent;               // after its schedule: what the client itself was late by
-  std::map<std::string, int64_t> failures;  // by what they say
-  std::map<std::string, int64_t> versions;  // requests that are done, by what drew them
+  absl::Duration latest_sent;               // the largest delay of the client itself after a schedule
+  std::map<std::string, int64_t> failures;  // by message
+  std::map<std::string, int64_t> versions;  // finished requests by version
 };
 
-// The smallest value that at least a share `q` of all do not exceed (nearest rank); zero for none.
+// Returns the smallest value that at least a share `q` of all values do not exceed (nearest rank); zero for no values.
 absl::Duration Percentile(std::vector<absl::Duration> values, double q);
 
 LoadFigures Summarise(std::span<const RequestOutcome> outcomes);

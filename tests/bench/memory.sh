@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What training holds in memory: measured by the allocator against the plan's prediction (four processes), and V schedules
-# against 1F1B (eight ranks as threads). One JSON object per line on standard output; the course of it on standard error. Ends with
-# 1 where a target is missed.
-# Under a minute, on a machine in any state. Arguments go to the bench itself, e.g. --schedule 1f1b.
+# Measures the memory of training, counted by the allocator: against the plan's prediction (four processes), and V
+# schedules against 1F1B (eight ranks as threads). One JSON object per line on standard output; progress on standard
+# error. Ends with 1 if a target is missed.
+# Takes under a minute, on a machine in any state. Arguments go to the bench itself, e.g. --schedule 1f1b.
 set -euo pipefail
 case ${1:-} in
   '' | --schedule*) ;;

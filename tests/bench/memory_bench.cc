@@ -1,4 +1,5 @@
-// What training holds in memory, counted by the allocator: against the plan's prediction, and V schedules against 1F1B.
+// Measures the memory of training, counted by the allocator: against the plan's prediction, and V schedules against
+// 1F1B.
 //
 // error_fraction: four processes over UCX, each with its part of a measured profile; the rank with the largest error.
 // of_1f1b: eight ranks as threads over loopback, a tiny model of equal stages; the peak of the rank that holds most,

@@ -37,7 +37,7 @@ absl::Duration RetryDelayOf(const grpc::Status& status) {
   return absl::ZeroDuration();
 }
 
-// What the calls of one load share. Thread-safe.
+// The state that the calls of one load share. Thread-safe.
 class Load {
  public:
   explicit Load(size_t requests) : start_(Clock::Real()->Monotonic()), outcomes_(requests) {}

@@ -1,4 +1,4 @@
-// Drives a router with requests that arrive when they arrive, whether or not earlier ones are done.
+// Sends requests to a router at given arrival times, whether or not earlier ones have finished.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace atl::bench {
 
-// Sends request(i) at arrivals[i] and returns when all have ended. Blocks; images are counted and dropped. `tick` is
-// called now and then from this thread with the number of requests sent and ended.
+// Sends request(i) at arrivals[i] and returns when all have ended. Blocks; images are counted and dropped. This thread
+// calls `tick` from time to time with the number of requests sent and ended.
 std::vector<RequestOutcome> DriveOpenLoop(atlpb::sample::v1::SampleService::StubInterface* stub,
                                           std::span<const absl::Duration> arrivals,
                                           const std::function<atlpb::sample::v1::SampleRequest(size_t)>& request,

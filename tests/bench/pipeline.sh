@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What two pipeline ranks are worth on this machine: against one process, and against torch.distributed.pipelining; and how
-# well a measured profile predicts an iteration. One JSON object per line on standard output; the course of it on standard
-# error. Ends with 1 where a target is missed. Wants two quiet cores; five minutes for the comparisons, two to three for the predictions.
+# Measures the gain of two pipeline ranks on this machine: against one process, and against torch.distributed.pipelining.
+# Also measures how well a measured profile predicts an iteration. One JSON object per line on standard output; progress
+# on standard error. Ends with 1 if a target is missed. Needs two quiet cores; the comparisons take five minutes, the
+# predictions two to three.
 #
 #   tests/bench/pipeline.sh                          both
 #   tests/bench/pipeline.sh peers [ARGUMENT...]      the comparisons; arguments go to pipeline_bench, e.g. --pairs 5

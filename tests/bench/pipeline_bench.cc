@@ -1,10 +1,10 @@
-// What two ranks are worth: 1F1B and the planner's choice over UCX against one process, the machine's own worth of a
-// second core, and the same step in torch.distributed.pipelining, 1F1B and ZBV. Cases take turns step by step, so that
-// drift of the machine meets all of them.
+// Measures the gain of two ranks: 1F1B and the planner's choice over UCX against one process, the machine's own gain
+// from a second core, and the same step in torch.distributed.pipelining, 1F1B and ZBV. Cases take turns step by step,
+// so that drift of the machine affects all of them.
 //
-// Two children hold a rank of the pipelines and a whole model each; after they have measured what the planner wants to
-// know, every command is one training step. One JSON object per line on standard output; what people read goes to
-// standard error.
+// Two children each hold a rank of the pipelines and a whole model. After they have measured the planner's profile,
+// every command is one training step. One JSON object per line on standard output; text for people goes to standard
+// error.
 #include <signal.h>
 #include <unistd.h>
 
@@ -140,7 +140,7 @@ absl::Status CompareWithOneProcess(const Settings& settings, const Children& ran
   std::vector<Cost> pipeline;
   std::vector<Cost> chosen;
   for (int round = -settings.warm_up; round < settings.rounds; ++round) {
-    // Whose turn it is to be alone changes: the two cores need not be equal.
+    // The ranks take turns to run alone, because the two cores may differ.
     Child* alone = ranks[static_cast<size_t>(round & 1)].get();
     const bool show = round == settings.rounds - 1;
     ATOLL_ASSIGN_OR_RETURN(const Cost one, StepAll({alone}, "single"));
@@ -199,7 +199,7 @@ absl::Status AlternateWithTorch(const Settings& settings, const Children& ranks,
   for (int pair = -settings.warm_up; pair < settings.pairs; ++pair) {
     std::vector<Cost> now(turns.size());
     for (size_t i = 0; i < turns.size(); ++i) {
-      // Who goes first changes as well.
+      // The order alternates as well.
       const size_t turn = pair % 2 == 0 ? i : turns.size() - 1 - i;
       ATOLL_ASSIGN_OR_RETURN(now[turn], StepAll(turns[turn].children, turns[turn].command));
     }

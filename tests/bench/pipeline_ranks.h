@@ -1,4 +1,4 @@
-// What the benchmarks of a trainer share: the work, profiles of all ranks, and steps in turns.
+// Shared code of the trainer's benchmarks: the work, profiles of all ranks, and steps in turns.
 #pragma once
 
 #include <ctime>
@@ -34,39 +34,40 @@ struct Work {
   int batch_size() const { return micro_batches * micro_batch_size; }
 };
 
-// A frozen encoder that keeps the images' size and channels (one): a convolution, `blocks` residual ones, a last
-// convolution.
+// Returns a frozen encoder that keeps the images' size and channels (one): a convolution, `blocks` residual ones, a
+// last convolution.
 std::vector<spec::FrozenSpec> Encoder(int blocks);
 
-// With how many blocks its time over a batch is `r` times that of the trainable layers; by a profile of some encoder.
+// Returns the number of blocks with which the encoder's time over a batch is `r` times that of the trainable layers,
+// according to a profile of some encoder.
 int BlocksFor(double r, const Work& work, const planner::Profile& profile);
 
 trainer::TrainerOptions OptionsOf(const Work& work);
 
-// In a child: measures this work at the same time as the others, hands the parent what it measured, and gets what all
-// did. A calibration says only how fast the machine is now (planner::AdjustSpeed).
+// In a child: measures this work at the same time as the others, sends the result to the parent, and receives the
+// merged profile. A calibration only measures the machine's current speed (planner::AdjustSpeed).
 absl::StatusOr<planner::Profile> ShareProfile(const Work& work, transport::Transport* transport, ParentPipes* parent,
                                               Clock* clock = Clock::Real(), bool calibration = false);
-// The parent's side of it: one profile of all.
+// In the parent: merges the children's profiles into one and sends it to all of them.
 absl::StatusOr<planner::Profile> MergeAndShare(const Children& ranks);
 
-// In a child: one step, and the answer to the parent.
+// In a child: runs one step and answers the parent.
 absl::Status StepAndAnswer(trainer::Trainer* trainer, ParentPipes* parent);
 
-// What a command took: on the clock, and of the processors. The second says what a case costs even on a busy machine.
+// The cost of a command in wall-clock time and in processor time. The latter holds even on a busy machine.
 struct Cost {
   double seconds = 0;
   double cpu_seconds = 0;
   double page_faults = 0;
 };
 
-// One command to every child, at once; with `show`, what they said goes to standard error.
+// Sends one command to every child, at once; with `show`, prints their answers on standard error.
 absl::StatusOr<Cost> StepAll(const std::vector<Child*>& children, const std::string& command, bool show = false);
 
 std::vector<double> SecondsOf(const std::vector<Cost>& costs);
 std::vector<double> CpuSecondsOf(const std::vector<Cost>& costs);
 std::vector<double> PageFaultsOf(const std::vector<Cost>& costs);
-// scale * a[i] / b[i]
+// Returns scale * a[i] / b[i].
 std::vector<double> Ratios(const std::vector<Cost>& a, const std::vector<Cost>& b, double scale = 1);
 
 }  // namespace atl::bench

@@ -91,12 +91,12 @@ absl::StatusOr<planner::Plan> CountedPlan(const Case& bench) {
   return PlanFrom(bench, planner::CountedProfile(OptionsOf(bench.work).model, bench.work.tokens, bench.work.channels));
 }
 
-// What every step runs.
+// Returns the schedule that every step runs.
 const schedule::Schedule& ScheduleOf(const planner::Plan& plan) {
   return plan.is_self_conditioned() ? plan.self_conditioned : plan.schedule;
 }
 
-// The schedule's makespan, then the update on the rank with the most parameters: the norm makes all ranks meet.
+// Predicts the schedule's makespan plus the update on the rank with the most parameters: the norm makes all ranks meet.
 absl::StatusOr<double> PredictIteration(const planner::Plan& plan, const planner::Profile& profile) {
   ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                          schedule::Simulate(ScheduleOf(plan), planner::CostsOf(plan, profile)));
@@ -110,7 +110,7 @@ absl::StatusOr<double> PredictIteration(const planner::Plan& plan, const planner
          profile.optimizer_seconds_per_byte * *std::max_element(bytes.begin(), bytes.end());
 }
 
-// What all ranks compute in one iteration, waits left out.
+// Predicts the computing time of all ranks in one iteration, without waits.
 absl::StatusOr<double> PredictWork(const planner::Plan& plan, const planner::Profile& profile) {
   ATOLL_ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                          schedule::Simulate(ScheduleOf(plan), planner::CostsOf(plan, profile)));
@@ -132,7 +132,7 @@ class ProcessorClock : public Clock {
   }
 };
 
-// Of any plan of this case: frozen pieces may lie anywhere.
+// Returns the lanes for any plan of this case, because frozen pieces may lie on any rank.
 absl::StatusOr<std::vector<transport::Lane>> LanesFor(const Case& bench) {
   ATOLL_ASSIGN_OR_RETURN(const planner::Plan counted, CountedPlan(bench));
   std::vector<transport::Lane> lanes = engine::LanesOf(counted);

@@ -1,4 +1,4 @@
-// The ranks of an island as child processes over UCX.
+// Runs the ranks of an island as child processes over UCX.
 #pragma once
 
 #include <functional>
@@ -26,15 +26,15 @@ struct ParentPipes {
 using Children = std::vector<std::unique_ptr<Child>>;
 std::vector<Child*> All(const Children& children);
 
-// A rank's end: a connected transport over `lanes`, which all ranks give alike.
+// A rank's end: returns a connected transport over `lanes`, which are equal on all ranks.
 absl::StatusOr<std::unique_ptr<transport::Transport>> ConnectRank(ParentPipes* parent, int rank, int ranks,
                                                                   const std::vector<transport::Lane>& lanes);
 
-// The parent's end: a child per rank that has got as far as its first line after ConnectRank, which is dropped. What
-// `run` returns is the child's exit; its error goes to standard error.
+// The parent's end: returns a child per rank, each of which has sent its first line after ConnectRank; the line is
+// dropped. The result of `run` becomes the child's exit status; an error is printed on standard error.
 absl::StatusOr<Children> StartRanks(int ranks, const std::function<absl::Status(int rank, ParentPipes* parent)>& run);
 
-// One command to every child, at once; their answers, by rank.
+// Sends one command to every child, at once; returns their answers, by rank.
 absl::StatusOr<std::vector<Answer>> AskAll(const std::vector<Child*>& children, const std::string& command);
 
 }  // namespace atl::bench

@@ -1,4 +1,4 @@
-// `sample_bench`: sends a router requests at random times, whatever their answers take, and prints latencies.
+// `sample_bench`: sends requests to a router at random times, independent of earlier answers, and prints latencies.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace atl::bench {
 
-// `arguments` without the program's name. Prints one JSON object to session.out and returns the exit code, as `atoll`
-// has them. Never throws.
+// `arguments` exclude the program's name. Prints one JSON object to session.out and returns the same exit codes as
+// `atoll`. Never throws.
 int RunSampleBench(const std::vector<std::string>& arguments, client::Session session);
 
 }  // namespace atl::bench

@@ -1,4 +1,4 @@
-// The cases of the serving bench and what they share.
+// The cases of the serving bench and their shared code.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@
 namespace atl::bench {
 
 inline constexpr int kLanes = 2;
-// What overload is measured against, of the sustainable rate: the queue is just as full, and how full it is decides
-// what an accepted request waits.
+// The rate that overload is compared with, relative to the sustainable rate. At both rates the queue is equally full,
+// and its length determines how long an accepted request waits.
 inline constexpr double kSaturation = 1.5;
 
-// The most that memory may grow under ten times the sustainable rate, and by requests that are cancelled.
+// The most that memory may grow under ten times the sustainable rate, and from cancelled requests.
 inline constexpr double kMemoryGrowth = 1.1;
 
 struct Settings {
@@ -33,7 +33,7 @@ struct Settings {
   int steps = 10;
   double overload_seconds = 30;
   std::string device = "cpu";  // of the case throughput; or "cuda": one lane per device instead of kLanes
-  std::string peer_python;     // empty: without the comparison with PyTorch
+  std::string peer_python;     // empty: no comparison with PyTorch
   std::string peer_script;
   std::string worker;  // program of expert servers
   std::string router;
@@ -52,14 +52,14 @@ struct Published {
 
 absl::StatusOr<std::unique_ptr<Published>> PublishModel(const ServingModel& model);
 
-// Images of random classes, each with a seed of its own, top-1, no guidance: one row per image and step.
+// Makes requests for images of random classes, each with its own seed, top-1, no guidance: one row per image and step.
 class Requests {
  public:
   Requests(int classes, int steps, uint64_t seed) : classes_(classes), steps_(steps), random_(seed) {}
 
   TimedRequest Make(int images, absl::Duration at = absl::ZeroDuration());
   std::vector<TimedRequest> MakeSome(int requests, int images);
-  // At random within `seconds`, the first one at once.
+  // Schedules them at random within `seconds`, the first one at once.
   void Scatter(double seconds, std::vector<TimedRequest>* requests);
 
  private:
@@ -69,16 +69,16 @@ class Requests {
   uint64_t next_seed_ = 0;
 };
 
-// The requests' images as one request.
+// Returns the requests' images as one request.
 TimedRequest Together(const std::vector<TimedRequest>& requests);
 
-// Values of several rounds by (case, metric).
+// The values of several rounds by (case, metric).
 using Figures = std::map<std::pair<std::string, std::string>, std::vector<double>>;
 
-// Targets of medians, by (case, metric).
+// The targets of medians, by (case, metric).
 using Targets = std::map<std::pair<std::string, std::string>, Target>;
 
-// Medians, and the spread where there are three values or more.
+// Prints medians, and the spread if there are at least three values.
 void PrintMedians(const Figures& figures, const std::string& unit, const Targets& targets = {});
 
 // Each prints its figures. `published` is 8 experts of width 256 and depth 8.
@@ -89,7 +89,7 @@ absl::Status RunCompany(const Settings& settings, Published* published);
 absl::Status RunCancel(const Settings& settings, Published* published);
 absl::Status RunDevices(const Settings& settings, Published* published);
 absl::Status RunGrpc(const Settings& settings, Published* published);
-// With models of their own.
+// These make their own models.
 absl::Status RunOverload(const Settings& settings, Published* published);
 absl::Status RunRemote(const Settings& settings, Published* published);
 

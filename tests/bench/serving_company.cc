@@ -1,4 +1,4 @@
-// What company does to images that are not reproducible.
+// Measures how other requests in a batch change images that are not reproducible.
 #include <memory>
 #include <string>
 

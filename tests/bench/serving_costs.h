@@ -1,4 +1,4 @@
-// What a row costs in batches of different sizes: the bound that batching is measured against.
+// Measures the cost of a row in batches of different sizes: the bound for the gain of batching.
 #pragma once
 
 #include <memory>
@@ -21,16 +21,17 @@ struct CostCurve {
   double best_router() const;
 };
 
-// One pass over all batch sizes. Every thread changes its expert with every batch, as a lane does that serves many, and
-// no two have the same one at a time. `networks` as BuildNetworks makes them, at least as many experts as threads.
+// Runs one pass over all batch sizes. Every thread changes its expert with every batch, as a lane with many experts
+// does, and no two threads use the same expert at a time. `networks` are from BuildNetworks, with at least as many
+// experts as threads.
 CostCurve MeasureCosts(const std::vector<model::LoadedModel>& networks, int threads);
 
-// The same as lanes answer, one batch at a time each: what a device needs, the way to it and back included. Of the
-// networks that the first lane hosts; INTERNAL when one does not answer.
+// Measures likewise through the lanes, one batch at a time on each, so that transfers to and from a device count. Uses
+// the networks that the first lane hosts; INTERNAL if one does not answer.
 absl::StatusOr<CostCurve> MeasureLaneCosts(const std::vector<std::shared_ptr<router::ExpertLane>>& lanes,
                                            const router::SamplerInfo& info);
 
-// The medians, batch size by batch size.
+// Returns the medians, batch size by batch size.
 CostCurve MedianOf(const std::vector<CostCurve>& curves);
 
 }  // namespace atl::bench

@@ -14,29 +14,29 @@ namespace atl::bench {
 
 class Serving {
  public:
-  // `lanes` of one thread each that share all networks, or, on "cuda", one per device. `store` must outlive it.
+  // Starts `lanes` of one thread each that share all networks, or, on "cuda", one per device. `store` must outlive it.
   static absl::StatusOr<std::unique_ptr<Serving>> Start(storage::BlobStore* store, const std::string& folder_uri,
                                                         const std::string& digest, int lanes,
                                                         const router::EngineOptions& options = {},
                                                         const std::string& device = "cpu");
-  // On devices with a memory each.
+  // Starts on devices that each have their own memory.
   static absl::StatusOr<std::unique_ptr<Serving>> StartOn(storage::BlobStore* store, const std::string& folder_uri,
                                                           const std::string& digest,
                                                           const router::LocalExpertsOptions& local_options,
                                                           const router::EngineOptions& options = {});
-  // One lane of one thread per list, which hosts these experts and the router network: as expert servers do, but in
-  // process.
+  // Starts one lane of one thread per list, which hosts these experts and the router network: like expert servers, but
+  // in one process.
   static absl::StatusOr<std::unique_ptr<Serving>> StartApart(storage::BlobStore* store, const std::string& folder_uri,
                                                              const std::string& digest,
                                                              const std::vector<std::vector<int32_t>>& experts);
-  // On lanes of elsewhere.
+  // Starts on lanes that the caller provides.
   static absl::StatusOr<std::unique_ptr<Serving>> StartOn(std::shared_ptr<const router::ServedVersion> version,
                                                           std::vector<std::shared_ptr<router::ExpertLane>> lanes);
 
   router::Engine* engine() { return &engine_; }
-  // Of this process, of Start alone.
+  // Returns the lanes of this process; for Start only.
   const std::vector<std::shared_ptr<router::ExpertLane>>& lanes() const { return local_.front()->lanes(); }
-  // Of the first that hosts networks in this process.
+  // Returns the memory statistics of the first LocalExperts in this process.
   router::NetworkMemoryStats memory() const { return local_.front()->stats(); }
 
  private:

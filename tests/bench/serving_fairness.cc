@@ -1,4 +1,4 @@
-// What small requests pay beside a large one.
+// Measures how a large request delays small ones.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

@@ -111,7 +111,7 @@ absl::Status Overload(const Settings& settings) {
       PublishModel({.name = "small", .experts = 4, .side = 8, .width = 64, .depth = 2, .router_depth = 1}));
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<RouterProcess> router, RouterProcess::Start(settings, *small));
   Load load(router.get(), small->model);
-  // What it can do: a full house, again and again.
+  // Measures the sustainable rate: loads that fill the router, again and again.
   const std::vector<absl::Duration> at_once(kImagesInFlight / kImagesPerRequest, absl::ZeroDuration());
   double rate = 0;
   for (int i = 0; i < 5; ++i) rate = std::max(rate, load.Arrive(at_once).images_per_second / kImagesPerRequest);

@@ -107,7 +107,7 @@ absl::Status RunOverload(const Settings& settings, Published*) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<Serving> serving,
                          Serving::Start(small->store.get(), small->uri, small->digest, kLanes, options));
   Requests requests(small->model.classes, kSteps, /*seed=*/3);
-  // What it can do: a full house, again and again.
+  // Measures the sustainable rate: loads that fill the engine, again and again.
   const int at_once = static_cast<int>(kAdmission.max_images_in_flight) / kImagesPerRequest;
   double rate = 0;
   for (int i = 0; i < 5; ++i) {

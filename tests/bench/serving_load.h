@@ -1,4 +1,4 @@
-// Plays requests to an engine and says when they were answered.
+// Sends requests to an engine and records when they were answered.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ struct TimedRequest {
   router::SampleRequest request;
 };
 
-// What became of it; times from the start of the load.
+// The outcome of a request; times from the start of the load.
 struct ServedRequest {
   absl::Duration scheduled;
   absl::Duration first_image;
@@ -31,10 +31,10 @@ struct ServedRequest {
 // Returns at that moment of the real clock's monotonic time.
 void WaitUntil(absl::Duration monotonic);
 
-// A request under way. Thread-safe. Dropping it cancels what is not done.
+// A request under way. Thread-safe. The destructor cancels an unfinished request.
 class Flying {
  public:
-  // `start` is of the real clock's monotonic time. A request that is refused has ended.
+  // `start` is of the real clock's monotonic time. A rejected request counts as ended.
   Flying(router::Engine* engine, const TimedRequest& timed, absl::Duration start);
   ~Flying();
 
@@ -48,12 +48,13 @@ class Flying {
   std::unique_ptr<router::SampleTicket> ticket_;
 };
 
-// Sends every request when it is due, whether or not others are done, and waits for all. `requests` ascending in time.
+// Sends every request when it is due, whether or not others have finished, and waits for all. `requests` ascend in
+// time.
 std::vector<ServedRequest> Play(router::Engine* engine, std::span<const TimedRequest> requests);
-// Sends a request when the one before is done, whatever its time.
+// Sends each request when the previous one has finished, regardless of its time.
 std::vector<ServedRequest> PlayOneByOne(router::Engine* engine, std::span<const TimedRequest> requests);
 
-// From the first schedule to the last end, in seconds. The first error of the requests, if any.
+// Returns the time from the first schedule to the last end, in seconds, or the first error of a request.
 absl::StatusOr<double> Makespan(std::span<const ServedRequest> served);
 
 }  // namespace atl::bench

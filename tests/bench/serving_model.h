@@ -1,4 +1,4 @@
-// The model that the serving benches draw with: random weights, published into a folder as a job would.
+// The model of the serving benches: random weights, published into a folder as by a job.
 #pragma once
 
 #include <string>
@@ -19,16 +19,16 @@ struct ServingModel {
   int width = 256;
   int depth = 8;
   int heads = 4;
-  // Of the router network: what a job takes that does not say.
+  // The router network; the defaults of a job.
   int router_width = 64;
   int router_depth = 4;
 };
 
-// Expert 0 … experts - 1, then the router network. Which expert a row gets depends on its class and time.
+// Returns expert 0 … experts - 1, then the router network. The expert of a row depends on its class and time.
 std::vector<model::LoadedModel> BuildNetworks(const ServingModel& model);
 
-// Writes model_index.json and all that it names below `folder_uri`; the SHA-256 of the index. `probe`: the bytes of its
-// probe; empty: none.
+// Writes model_index.json and all files that it names below `folder_uri`; returns the SHA-256 of the index. `probe`
+// holds the bytes of its probe; empty: none.
 absl::StatusOr<std::string> Publish(const ServingModel& model, const std::vector<model::LoadedModel>& networks,
                                     storage::BlobStore* store, const std::string& folder_uri,
                                     const std::string& probe = "");

@@ -1,4 +1,5 @@
-// What the lanes answer against the same weights in PyTorch, written a second time (tests/peers/torch_dit.py).
+// Compares the lanes' answers with an independent PyTorch implementation on the same weights
+// (tests/peers/torch_dit.py).
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

@@ -174,7 +174,7 @@ absl::Status RunThroughput(const Settings& settings, Published* published) {
     const std::vector<ServedRequest> served = Play(serving->engine(), load);
     ATOLL_ASSIGN_OR_RETURN(round.batched, Makespan(served));
     if (i == 0) PrintRouting(served);
-    // What the lanes need at the least for every image-step, each at the cheapest batch size.
+    // The least time that the lanes need for all image-steps, each at the cheapest batch size.
     const double least = kImages * settings.steps * (round.costs.best_expert() + round.costs.best_router()) / lanes;
     figures[{"batched-vs-loop", "gain"}].push_back(round.loop / round.batched);
     figures[{"batched-vs-loop", "ceiling"}].push_back(round.loop / least);
