@@ -122,7 +122,7 @@ class FileAuthenticator final : public Authenticator {
     checked_.clear();
   }
 
-  // By contents: a link that is swapped, or a second write within a clock's tick, shows in no time stamp.
+  // Compares contents, because a swapped link, or a second write within a clock's tick, changes no time stamp.
   static bool Changed(const Files& files) {
     for (const auto& [path, text] : files) {
       const absl::StatusOr<std::string> now = ReadFile(path, kMaxFileBytes);
@@ -131,7 +131,8 @@ class FileAuthenticator final : public Authenticator {
     return false;
   }
 
-  // Whether `part` is another one now. `complaint` keeps what the log was told of files that cannot be read.
+  // Reloads `part` if its files changed; returns whether it is replaced. `complaint` holds the logged error of
+  // unreadable files.
   template <typename Part, typename ReadPart>
   static bool Renew(std::string_view name, const ReadPart& read, std::shared_ptr<const Part>* part,
                     std::string* complaint) {
@@ -164,7 +165,8 @@ class FileAuthenticator final : public Authenticator {
           "deny list", [this] { return ReadDenied(); }, &fresh.denied, &of_denied);
       const bool changed = known || denied;
       if (changed) Take(std::move(fresh));
-      // Once more at the next look: a call that the files of before let in may have become a stream after the first.
+      // Calls it once more at the next check: a call accepted under the old files may have become a stream after the
+      // first.
       if ((std::exchange(tell_again, changed) || changed) && options_.reloaded) options_.reloaded(*this);
       mutex_.Lock();
     }

@@ -95,7 +95,7 @@ absl::StatusOr<Principal> CallerOf(const Guard* guard, const grpc::ServerContext
   return OpenPrincipal(names.empty() ? "anonymous" : names.front());
 }
 
-// By name, never by the peer's identity: that of a connection from this machine is "local" for everybody.
+// Uses names, not the peer's identity, which is "local" for every connection from this machine.
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
   std::vector<std::string> names;
   for (const char* const property : {GRPC_X509_CN_PROPERTY_NAME, GRPC_X509_SAN_PROPERTY_NAME}) {

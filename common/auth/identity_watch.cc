@@ -30,7 +30,7 @@ void IdentityWatch::Run() {
   absl::Time ends = end();
   while (true) {
     std::string complaint(check_(&ends).message());
-    // Said at the second look alone: while files are being swapped, half of each pair may be read.
+    // Logs only what the second check repeats: while files are being swapped, half of each pair may be read.
     if (complaint == seen && complaint != logged) {
       if (complaint.empty()) {
         spdlog::info("the certificate files are good again: new connections use them");

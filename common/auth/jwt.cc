@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<JwtKey>> KeysOfPem(std::string_view text, std::string
   }
   ERR_clear_error();
   if (keys.empty()) return BadKeys(file, "expected 'BEGIN PUBLIC KEY' (PEM) or a JSON Web Key Set, found neither");
-  // OpenSSL says the same of the file's end and of a key that is broken, as in a file that is half written.
+  // OpenSSL reports the end of the file and a damaged key, as in a half-written file, in the same way.
   size_t begun = 0;
   for (size_t at = 0; (at = text.find(kPemStart, at)) != std::string_view::npos; at += kPemStart.size()) ++begun;
   if (keys.size() < begun)

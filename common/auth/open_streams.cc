@@ -19,7 +19,7 @@ class OpenStreams::Entry final : public grpc::experimental::Interceptor {
   }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    // Before it the context has no call, and does not know who is at its other end.
+    // Before this point the context has no call and does not know its caller.
     if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
       Enter();
     }

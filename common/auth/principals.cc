@@ -30,7 +30,7 @@ namespace {
 
 constexpr size_t kMaxName = 512;
 
-// As TokenHash writes it.
+// Returns whether the text has the form that TokenHash writes.
 bool IsTokenHash(std::string_view text) {
   return text.size() == 2 * SHA256_DIGEST_LENGTH && std::ranges::all_of(text, [](char c) {
            return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
@@ -155,7 +155,7 @@ class PrincipalsReader {
     return Missing(path + ".islands", node, "names of islands beside the role island, as [eu-*]");
   }
 
-  // Without the line every model; an empty list is none.
+  // Without the line, every model is allowed; an empty list allows none.
   static absl::Status ReadModels(const YamlNode& node, const std::string& path, std::vector<std::string>* models) {
     if (node.Find("models") == nullptr) return absl::OkStatus();
     models->clear();
@@ -237,7 +237,7 @@ class PrincipalsReader {
     std::string keys;
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "issuer", true, &issuer.issuer));
     ATOLL_RETURN_IF_ERROR(ReadText(node, path, "audience", true, &issuer.audience));
-    // A second entry would count for nothing, whatever it says.
+    // A second entry for the same audience would have no effect.
     const bool taken = std::ranges::any_of(principals_->issuers_, [&](const JwtIssuer& other) {
       return other.issuer == issuer.issuer && other.audience == issuer.audience;
     });
@@ -383,9 +383,9 @@ absl::StatusOr<Principal> Principals::Check(std::string_view bearer, std::span<c
     return principals_[index];
   };
   if (!bearer.empty()) {
-    // Looked up by its hash, which nobody can steer: how long that takes tells nothing of other tokens.
+    // The lookup is by hash, which a caller cannot choose: its duration reveals nothing about other tokens.
     const auto found = by_token_.find(TokenHash(bearer));
-    // The list knows a JWT by the part that its issuer signed. Whose it is stays unknown.
+    // The list contains JWTs by their signed part. The subject of a denied JWT stays unknown.
     if (denied.tokens.contains(TokenHash(LooksLikeJwt(bearer) ? SignedPart(bearer) : bearer))) {
       return Refused("TOKEN_REVOKED", "the token is on the deny list",
                      found == by_token_.end() ? "" : principals_[found->second].subject);

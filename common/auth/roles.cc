@@ -38,7 +38,7 @@ constexpr auto kTable = std::to_array<Access>({
     {.method = "/atoll.island.v1.IslandService/RenewStorage", .roles = {kIsland}, .mutating = true},
     {"/atoll.island.v1.IslandService/ReportProgress", {kIsland}},
     {.method = "/atoll.island.v1.IslandService/RollbackTask", .roles = {kIsland}, .mutating = true},
-    // The island's secret decides there; the role is asked for where the leader knows callers.
+    // The island's secret decides there; the role is also required if the leader has principals.
     {"/atoll.island.v1.RendezvousService/Join", {kIsland}},
 
     {.method = "/atoll.job.v1.JobService/CancelJob", .roles = {kSubmitter}, .mutating = true},

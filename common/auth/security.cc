@@ -138,7 +138,7 @@ class TokenFromFile final : public grpc::MetadataCredentialsPlugin {
                            std::multimap<grpc::string, grpc::string>* metadata) override {
     absl::MutexLock lock(&mutex_);
     if (const absl::Duration now = clock_->Monotonic(); now - read_ >= kReloadInterval) {
-      // A file that is away for a moment leaves the token that there was.
+      // If the file is briefly missing, the previous token stays.
       absl::StatusOr<std::string> token = ReadToken(path_);
       if (token.ok()) token_ = *std::move(token);
       if (!token.ok() && complaint_ != token.status().message()) {
@@ -180,7 +180,7 @@ absl::Status StillLetIn(const Authenticator& authenticator, const CallStart& sta
 struct Security::Tls {
   bool identity = false;                  // tls.crt and tls.key
   std::string authorities;                // of servers that are called: ca.crt, or --ca; empty: the system's
-  std::string of_clients;                 // of those who call: ca.crt, whatever --ca says; empty: none
+  std::string of_clients;                 // of clients: ca.crt, independent of --ca; empty: none
   std::shared_ptr<FileWatcher> provider;  // of the identity and of `authorities`
   std::unique_ptr<IdentityWatch> watch;   // of all these files where there is an identity; else null
 };

@@ -138,7 +138,7 @@ absl::Status ExplainConnection(const SecurityOptions& options, const std::string
     return Broken("SERVER_NOT_TRUSTED", address,
                   fmt::format("is not trusted: its certificate: {}", X509_verify_cert_error_string(verdict)));
   }
-  // TLS 1.3 says only now what it thinks of our certificate; a server that takes it sends its HTTP/2 settings.
+  // With TLS 1.3 the server rejects a client certificate only now; a server that accepts it sends its HTTP/2 settings.
   std::array<char, 1> byte{};
   if (!connected || SSL_read(ssl.get(), byte.data(), byte.size()) <= 0) {
     return Broken("CERTIFICATE_REFUSED", address,
