@@ -60,7 +60,7 @@ Image ToChannels(Image image, int32_t channels) {
 
 namespace {
 
-// How much each of the source positions counts towards one result position.
+// The weight of each source position in one result position.
 struct Taps {
   int32_t first = 0;
   std::vector<float> weights;

@@ -40,7 +40,7 @@ struct RowGroup {
   std::shared_ptr<arrow::Array> ids;
 };
 
-// Where a position lies.
+// The place of a position.
 struct Place {
   size_t shard = 0;
   int group = 0;

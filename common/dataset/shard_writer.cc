@@ -55,8 +55,8 @@ std::shared_ptr<arrow::Schema> ShardSchema(const std::vector<std::string>& colum
   return arrow::schema(std::move(fields));
 }
 
-// Encoded images do not compress, and every value occurs once: plain pages are smallest and quickest. Their checksums
-// are for readers that go on for weeks after they checked the file's hash.
+// Encoded images do not compress, and every value occurs once, so plain pages are smallest and fastest. Their checksums
+// protect readers that run for weeks after they checked the file's hash.
 std::shared_ptr<parquet::WriterProperties> PlainPages() {
   return parquet::WriterProperties::Builder()
       .compression(parquet::Compression::UNCOMPRESSED)

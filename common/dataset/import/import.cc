@@ -237,8 +237,8 @@ class Importer {
 
 }  // namespace
 
-// Shards go into a folder of their own, so that two imports of one name never touch each other's files; the manifest,
-// created once and last, decides whose dataset it is.
+// Shards go into a folder of their own, so that two imports of one name never touch each other's files. The manifest,
+// created once and last, decides which import owns the name.
 absl::StatusOr<DatasetManifest> ImportDataset(storage::BlobStore* store, const ImportOptions& options) {
   ATOLL_RETURN_IF_ERROR(CheckOptions(options));
   const std::string manifest_uri = DatasetManifestUri(*store, options.name);

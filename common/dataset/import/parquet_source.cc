@@ -55,7 +55,7 @@ std::vector<std::string> ClassLabelNames(const arrow::Schema& schema, const std:
   return names;
 }
 
-// One Parquet file as a stream of batches of the columns that are asked for.
+// One Parquet file as a stream of batches of the requested columns.
 class ParquetRows {
  public:
   ParquetRows(const ParquetFile& file, LimitedPool* pool) : file_(file), pool_(pool) {}

@@ -138,7 +138,7 @@ class WebDatasetSource : public Source {
   WebDatasetSource(std::vector<std::string> files, InputOpener opener)
       : files_(std::move(files)), opener_(std::move(opener)), samples_(files_, opener_, /*with_images=*/true) {}
 
-  // The first label tells whether labels are numbers or names; names are gathered from all tars, so that they can be
+  // The first label shows whether labels are numbers or names. Names are collected from all tars, so that they can be
   // numbered in sorted order.
   absl::Status LearnLabels() {
     TarSamples samples(files_, opener_, /*with_images=*/false);
