@@ -144,7 +144,7 @@ std::optional<StepTraceName> ParseStepTraceName(std::string_view name) {
 
 std::vector<absl::Duration> AlignedStarts(const std::vector<StepTrace>& traces) {
   std::vector<absl::Duration> starts;
-  // The first rank of a boot says what its monotonic clock shows in wall time; the others of the boot follow it.
+  // The first rank of a boot maps its monotonic clock to wall time; the other ranks of the boot use the same mapping.
   std::map<std::string, const StepTrace*> first_of_boot;
   for (const StepTrace& trace : traces) {
     const StepTrace* anchor = &trace;
