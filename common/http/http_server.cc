@@ -113,7 +113,7 @@ class AsioServer : public HttpServer, private SessionOwner {
     return true;
   }
 
-  // Accepts one connection. Not by Asio, whose descriptors child processes would inherit.
+  // Accepts one connection. Does not use Asio, whose descriptors child processes would inherit.
   bool TakeOne() {
     const int descriptor = accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (descriptor < 0) return false;

@@ -195,7 +195,7 @@ void Session::ReadMore() {
     self->buffer_.append(self->piece_.data(), size);
     self->OnRead(error);
   };
-  // A connection that is over discards bytes without decrypting them.
+  // A closing connection discards bytes without decrypting them.
   if (handshaken_ && phase_ != Phase::kClosing) {
     tls_->async_read_some(asio::buffer(piece_), std::move(done));
   } else {
@@ -237,7 +237,7 @@ void Session::NewParser() {
 }
 
 void Session::Parse() {
-  if (writing_) return;  // goes on when the caller was told to go on
+  if (writing_) return;  // continues after the write
   if (phase_ == Phase::kBody) return ParseBody();
   if (head_bytes_ == 0) {
     // Clients may end a request with an empty line.

@@ -22,7 +22,7 @@ constexpr char kCertificate[] = "tls.crt";
 constexpr char kKey[] = "tls.key";
 constexpr char kAuthority[] = "ca.crt";
 
-// Takes what OpenSSL says of its first failure: later ones only repeat it.
+// Uses OpenSSL's first error: later ones only repeat it.
 absl::Status Invalid(const std::string& path, std::string_view expected) {
   const unsigned long error = ERR_peek_error();
   const char* why = ERR_SYSTEM_ERROR(error) ? std::strerror(ERR_GET_REASON(error)) : ERR_reason_error_string(error);
@@ -37,7 +37,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-// No password is ever asked for on a terminal that a server may not have.
+// Never asks for a password: a server may have no terminal.
 int NoPassword(char*, int, int, void*) {
   return 0;
 }
