@@ -57,7 +57,7 @@ class CudaDriver {
   void* library_ = dlopen("libcuda.so.1", RTLD_NOW);  // stays for the process
 };
 
-// As nvidia-smi and CUDA_VISIBLE_DEVICES write it.
+// Returns the form that nvidia-smi and CUDA_VISIBLE_DEVICES use.
 std::string UuidText(const std::array<uint8_t, 16>& bytes) {
   const std::string hex = absl::BytesToHexString({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   return fmt::format("GPU-{}-{}-{}-{}-{}", hex.substr(0, 8), hex.substr(8, 4), hex.substr(12, 4), hex.substr(16, 4),

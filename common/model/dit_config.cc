@@ -46,7 +46,7 @@ std::string ToJson(const DitConfig& config) {
   nlohmann::ordered_json json;
   json["architecture"] = kArchitecture;
   Visit([&json](const char* key, const auto& value) { json[key] = value; }, config);
-  // Left out of models without it, whose text stays what it was.
+  // Written only for self-conditioned models, so that the text of other models does not change.
   if (config.self_conditioning) json[kSelfConditioning] = true;
   return json.dump(2) + "\n";
 }

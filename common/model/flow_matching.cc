@@ -17,8 +17,8 @@ at::Tensor DropClasses(const at::Tensor& classes, std::span<const uint64_t> sequ
 NoisedBatch Noise(const at::Tensor& x0, const at::Tensor& classes, std::span<const uint64_t> sequence, uint64_t seed,
                   int64_t null_class, double class_dropout) {
   const int64_t n = x0.size(0);
-  // Drawn on the host: the same numbers whatever the device. From pinned memory they travel there while the host goes
-  // on.
+  // The host makes the random numbers, so that they are the same on every device. Pinned memory lets the copy overlap
+  // the host's work.
   const auto host = at::TensorOptions().pinned_memory(x0.is_cuda());
   at::Tensor noise = at::empty(x0.sizes(), host.dtype(at::kFloat));
   at::Tensor time = at::empty({n}, host.dtype(at::kFloat));

@@ -36,8 +36,8 @@ bool Holds(const std::array<std::string_view, n>& names, std::string_view name) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// LibTorch reads mobile modules too, which have no source to look into, and tells them by their fifth to eighth byte: a
-// file can be both.
+// LibTorch also reads mobile modules, which have no source to check, and recognises them by their fifth to eighth byte:
+// a file can be both.
 bool IsZip(std::string_view bytes) {
   return bytes.starts_with("PK\x03\x04") && bytes.substr(4, 4) != "PTMF";
 }
@@ -64,8 +64,8 @@ std::string_view FromFirstLetter(std::string_view text) {
   return text;
 }
 
-// Whether a call of getattr, `code` from behind its name on, asks only for names that are no identifiers ("0"), each
-// one plain string. LibTorch writes no other; and a string in pieces or with escapes could spell any operator.
+// Returns whether a getattr call, whose text after the name is `code`, uses only names that are no identifiers ("0"),
+// each one plain string. LibTorch writes no others; a string in pieces or with escapes could spell any operator.
 bool PlainGetattr(std::string_view code) {
   code = FromFirstLetter(code.substr(0, kLongestGetattr));
   if (!code.starts_with('(')) return false;
@@ -110,7 +110,7 @@ bool Refused(const std::vector<std::string_view>& path) {
   return false;
 }
 
-// The first class of `pickle`, saved objects, whose loading would run what is not on tensors.
+// Returns the first class in `pickle`, saved objects, whose loading would run operations on other than tensors.
 std::optional<std::string> RefusedClass(std::string_view pickle) {
   constexpr std::string_view kClasses = "torch.classes.";
   for (size_t at = pickle.find(kClasses); at != std::string_view::npos; at = pickle.find(kClasses, at)) {
@@ -149,8 +149,8 @@ std::string FirstLine(const char* what) {
 }
 
 std::optional<std::string> RefusedOperator(std::string_view code) {
-  // Strings and comments are read as code is: whoever would tell them apart otherwise than LibTorch does could be
-  // fooled.
+  // Strings and comments are checked like code: a parser that separates them differently from LibTorch could be
+  // deceived.
   std::vector<std::string_view> path;
   bool dotted = false;  // a dot since the last name
   for (size_t i = 0; i < code.size();) {
