@@ -97,7 +97,7 @@ class Placing {
     }
   }
 
-  // Holders with less than their share of all replicas get more of those that are used most against their replicas.
+  // Gives holders with less than their share of all replicas more of the networks with the most use per replica.
   void Spread(const Wanted& networks) {
     if (rooms_.empty()) return;
     double replicas = 0;
@@ -147,8 +147,9 @@ class Placing {
   }
 
   Room* Choose(const WantedNetwork& wanted, bool held, Fit fit) {
-    // From behind the last one that was chosen: equals take turns, so that a holder that goes leaves its work to
-    // several. Of several that have the network, it stays beside those whose further replicas need room elsewhere.
+    // Searches from behind the last chosen holder: equal holders take turns, so that the work of a lost holder spreads
+    // over several. Among several that have the network, it stays beside the networks whose further replicas need room
+    // elsewhere.
     const auto rank = [&](const Room& room) {
       return std::tuple(Contains(held ? room.holder->loading : room.holder->failing, wanted.network),
                         held ? -room.hot : 0, -room.Left(wanted, fit), room.assigned.size());
