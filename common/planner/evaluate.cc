@@ -76,7 +76,7 @@ Recompute RecomputeOf(const spec::PipelineSpec& pipeline) {
                                          : Recompute::kAuto;
 }
 
-// As the request says; else a chain whose ends the first stage reads.
+// Returns the request's components, or else a chain whose ends the first stage reads.
 std::vector<FrozenComponent> ComponentsOf(const PlanRequest& request) {
   if (!request.components.empty()) return request.components;
   std::vector<FrozenComponent> components;

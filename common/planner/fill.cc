@@ -39,8 +39,8 @@ struct Rule {
   double depth_weight = 0;   // prefers layers whose component has much left
   double finish_weight = 0;  // prefers to end a layer
   bool last_rank_first = false;
-  // Every rank takes its own samples through all layers, as many as the time that it has: no piece waits for another
-  // rank's, so that a piece that comes late holds up nobody.
+  // Every rank takes its own samples through all layers, as many as fit its time. No piece waits for another rank's, so
+  // a late piece delays no other rank.
   bool own_samples = false;
 };
 

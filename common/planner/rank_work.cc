@@ -188,7 +188,7 @@ void RankWork::Try(Search* search, size_t at, const StageTicks& ticks, const Loa
     return;
   }
   if (at == search->choices.size()) return;
-  Load least = load;  // whatever else is computed again
+  Load least = load;  // even if all later choices are recomputed
   for (size_t s = 0; s < 2; ++s) least.keep[s] -= search->saved_from[s][at];
   if (Excess(*search, least) > 0) return;
   const Choice& choice = search->choices[at];

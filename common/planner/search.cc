@@ -15,8 +15,8 @@ namespace {
 
 using schedule::GeneratorInfo;
 
-// Plans that are longer by less than this are as short, and memory decides: with frozen work, whose pieces the run time
-// still moves, and without, where only rounding lies between equals.
+// Plans that are longer by less than this count as equally short, and memory decides: with frozen work, because the run
+// time still moves its pieces; without, because only rounding separates equal plans.
 constexpr double kTieWithFrozen = 1.01;
 constexpr double kTie = 1.001;
 // More micro-batches than this per rank of a pipeline shorten the ramp by little.
@@ -24,7 +24,7 @@ constexpr int32_t kMicroBatchesPerRank = 8;
 constexpr int32_t kFewMicroBatches = 32;
 // Plans that have their frozen work placed, besides the best of each schedule.
 constexpr size_t kMostFilled = 12;
-// Shapes for which an adaptive schedule is searched, of those that are looked at with ZBV.
+// Shapes for which an adaptive schedule is searched, among those sketched with ZBV.
 constexpr size_t kMostAdaptive = 2;
 constexpr size_t kMostSketched = 12;
 constexpr int32_t kEffortOfSearch = 2;
@@ -229,7 +229,7 @@ absl::Status Search::Complete() {
   std::vector<size_t> order(found_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    // Among equals those with little memory first: they win.
+    // Among equals, those with the least memory come first: they win.
     const double by_time = found_[a].seconds - found_[b].seconds;
     if (std::abs(by_time) > 1e-9 * found_[a].seconds) return by_time < 0;
     return PeakBytes(found_[a].plan) < PeakBytes(found_[b].plan);
