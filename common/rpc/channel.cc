@@ -17,7 +17,7 @@
 namespace atl::rpc {
 namespace {
 
-// Calls go to those that say that they serve.
+// Sends calls only to servers whose health is SERVING.
 constexpr char kHealthyOnes[] =
     R"({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}})";
 
@@ -40,8 +40,8 @@ void LookUp(const std::string& address, std::vector<std::string>* ipv4, std::vec
   freeaddrinfo(found);
 }
 
-// gRPC takes several addresses of one kind. Where no name is known the list itself is the target, of which gRPC says
-// so.
+// Returns the target: gRPC takes several addresses of one kind. If no name resolves, the list itself is the target, and
+// gRPC reports the error.
 std::string TargetOf(const std::vector<std::string>& addresses) {
   std::vector<std::string> ipv4;
   std::vector<std::string> ipv6;
@@ -60,8 +60,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  // Also the time that one connection attempt may take. When thousands of islands come back at once, handshakes of TLS
-  // wait for the server's processor: to give them up halfway and begin them again would let in nobody.
+  // This is also the limit of one connection attempt. When thousands of islands reconnect at once, TLS handshakes wait
+  // for the server's processor. If clients gave up halfway and retried, none would ever connect.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, credentials != nullptr ? 10'000 : 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -72,7 +72,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
     target = TargetOf(addresses);
     arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, addresses[0]);
   } else if (IsAddress(address)) {
-    // Said, so that no host's name is taken for one of gRPC's schemes: "unix:80" would be a file.
+    // The explicit scheme keeps host names apart from gRPC's schemes: "unix:80" would be a file.
     target = "dns:///" + address;
   }
   if (addresses.size() > 1 || address.starts_with("dns:")) arguments.SetServiceConfigJSON(kHealthyOnes);

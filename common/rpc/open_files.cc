@@ -78,7 +78,7 @@ extern "C" int accept4(int listener, sockaddr* address, socklen_t* size, int fla
   while (true) {
     const int accepted = static_cast<int>(syscall(SYS_accept4, listener, address, size, flags));
     if (accepted >= 0 || (errno != EMFILE && errno != ENFILE)) return accepted;
-    // Without a spare one, later: epoll tells gRPC of the next that comes.
+    // Without a spare descriptor, retry later: epoll signals the next connection.
     if (!atl::rpc::Refuse(listener) && (errno == EMFILE || errno == ENFILE)) {
       errno = EAGAIN;
       return -1;
