@@ -30,7 +30,7 @@ constexpr size_t kMostTransfers = 4000;
 struct Kind {
   ActionKind kind;
   std::string_view name;
-  // By how many stages of the rank come before the action's: chunks of one rank are told apart by shade.
+  // By the number of the rank's stages before the action's: shades distinguish the chunks of one rank.
   std::array<std::string_view, 3> fills;
   std::string_view ink;
 };

@@ -66,7 +66,7 @@ void MergeBackwards(Schedule* schedule) {
   costs.stages.resize(schedule->stages);
   const absl::StatusOr<Simulation> slots = SimulateValid(*schedule, costs);
   if (!slots.ok()) return;
-  // The slot in which the stage before reads an input gradient; nobody reads that of stage 0.
+  // Compares with the slot in which the previous stage reads an input gradient; no stage reads that of stage 0.
   const auto free_to_wait = [&](const Action& action, double weight_gradient_end) {
     if (action.stage == 0) return true;
     const ActionPlace reader = index.InputGradient(action.stage - 1, action.micro_batch);

@@ -50,7 +50,7 @@ bool Compaction::WeightsYield(const RankState& state, const CompactionRule& rule
   return state.done[last] == micro_batches_;
 }
 
-// The kind to run now, or -1: then wake_at says when to look again, as far as is known.
+// Returns the kind to run now, or -1: then wake_at is the time of the next check, if known.
 int Compaction::Choose(int32_t rank, double now, const CompactionRule& rule, double& wake_at) const {
   const RankState& state = state_[rank];
   const RankProblem& numbers = problem_.ranks[rank];

@@ -84,8 +84,8 @@ bool Searcher::AddStart(const Block& block) {
   return true;
 }
 
-// Blocks of the shortest period; those with the smallest steps with longer periods, too, for limits below theirs. No
-// more than will be compacted: many ranks have thousands of blocks, each an order of megabytes.
+// Collects blocks of the shortest period; those with the smallest steps also with longer periods, for limits below
+// theirs. Makes no more than will be compacted: many ranks have thousands of blocks, each an order of megabytes.
 void Searcher::CollectStarts() {
   for (Block& block : AllBlocks(problem_.rank_count())) {
     if (starts_.size() >= static_cast<size_t>(std::max(options_.candidates, 1))) return;
