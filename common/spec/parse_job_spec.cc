@@ -153,7 +153,7 @@ absl::StatusOr<JobSpec> ParseJobSpec(std::string_view yaml, std::string_view fil
 
 absl::StatusOr<JobSpec> ParseStoredJobSpec(std::string_view text, std::string_view name) {
   const std::shared_ptr<YamlNode> root = ParseJsonTree(text, name);
-  // The YAML reader says what is wrong with it.
+  // If the text is no valid JSON, the YAML reader reports the error.
   return root == nullptr ? ParseJobSpec(text, name) : ReadJobSpec(*root);
 }
 

@@ -20,12 +20,12 @@ namespace atl::spec {
 namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-// As model::Validate has them, which lies in a higher layer: what networks cannot be is said before a job begins.
+// The limits of model::Validate, which lies in a higher layer: impossible networks are rejected before a job begins.
 constexpr int32_t kPositionParts = 4;
 constexpr int32_t kMostLearntChannels = 4096;
 // A partition task names its files, one for each expert, in one message to the coordinator.
 constexpr int32_t kMostExperts = 8192;
-// As leases::DecideRegister takes of an island.
+// The limit that leases::DecideRegister applies to an island.
 constexpr size_t kMostLabelBytes = 4096;
 
 bool IsLowerOrDigit(char c) {
@@ -323,7 +323,7 @@ absl::Status Validate(const JobSpec& spec, const DatasetFacts* dataset) {
   for (const FrozenFileField& file : FrozenFileFields(spec.frozen)) {
     ATOLL_RETURN_IF_ERROR(ValidateUri(file.field, file.uri));
   }
-  // Before the models, which learn what the components make.
+  // Checked before the models, which learn the components' outputs.
   const SampleShape image =
       dataset == nullptr ? SampleShape{} : SampleShape{dataset->channels, dataset->height, dataset->width};
   ATOLL_RETURN_IF_ERROR(ValidateFrozen(spec.frozen, dataset == nullptr ? nullptr : &image,
