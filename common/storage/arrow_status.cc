@@ -15,8 +15,8 @@
 namespace atl::storage {
 namespace {
 
-// How Arrow reports what an S3 server said: "…: AWS Error ACCESS_DENIED during HeadObject operation: …", and
-// "… AWS Error UNKNOWN (HTTP status 503) during …".
+// Markers of S3 errors in Arrow's messages: "…: AWS Error ACCESS_DENIED during HeadObject operation: …", and "… AWS
+// Error UNKNOWN (HTTP status 503) during …".
 constexpr std::string_view kAwsError = "AWS Error ";
 constexpr std::string_view kHttpStatus = " (HTTP status ";
 

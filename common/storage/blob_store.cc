@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::OpenForGrants(std::string_
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_STORE_URI",
                      fmt::format("'{}': expected s3://bucket/prefix, where keys can be granted", PublicUri(root_uri)));
   }
-  // Only to check the options and to split the path off.
+  // Opened only to check the options and to split the path off.
   std::string path;
   ATOLL_RETURN_IF_ERROR(OpenRemote(std::string(root_uri), options, &path).status());
   std::unique_ptr<BlobStore> store(
@@ -268,7 +268,7 @@ absl::StatusOr<std::string> BlobStore::ReadVerified(std::string_view uri, std::s
     ATOLL_ASSIGN_OR_RETURN(std::string bytes, Read(uri, std::numeric_limits<int64_t>::max()));
     const std::string found = Sha256(bytes);
     if (found == sha256) return bytes;
-    // A second transfer tells a damaged file from a damaged transfer.
+    // A second transfer distinguishes a damaged file from a damaged transfer.
     if (!again) return HashMismatch(uri, sha256, found);
   }
 }
@@ -286,7 +286,7 @@ absl::StatusOr<MappedFile> BlobStore::MapVerified(std::string_view uri, std::str
     const std::string found = Sha256(bytes);
     if (found == sha256) return MappedFile{.bytes = bytes, .mapping = std::move(buffer)};
     if (!again) return HashMismatch(uri, sha256, found);
-    // Another copy tells a damaged file from a damaged copy.
+    // Another copy distinguishes a damaged file from a damaged copy.
     copies_.Forget(CopyKey(uri, sha256));
   }
 }
@@ -340,7 +340,7 @@ absl::StatusOr<std::string> BlobStore::Download(std::string_view uri, std::strin
     std::error_code error;
     std::filesystem::remove(copy, error);
   };
-  // A second transfer tells a damaged file from a damaged transfer.
+  // A second transfer distinguishes a damaged file from a damaged transfer.
   for (bool again = true;; again = false) {
     std::ofstream file(copy, std::ios::binary | std::ios::trunc);
     Sha256Hasher hasher;

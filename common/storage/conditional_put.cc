@@ -24,7 +24,7 @@ namespace {
 // After "x-amz-" or "x-goog-".
 constexpr char kWriterHeader[] = "meta-atoll-writer";
 
-// As S3 wants it signed: everything but letters, digits and -._~ encoded, slashes kept.
+// Encodes a path as S3 requires it in signatures: everything but letters, digits and -._~, slashes kept.
 std::string Encoded(std::string_view path) {
   std::string encoded;
   for (const char c : path) {
@@ -107,7 +107,7 @@ absl::StatusOr<std::string> ConditionalPut::Prepare(const std::string& path, std
     const arrow::fs::S3Options s3 = s3_->options();
     SetTransport(curl, s3);
     const std::string sign = fmt::format("aws:amz:{}:s3", s3_->region());
-    // Asked for at every call: keys of a role are replaced from time to time.
+    // Read at every call, because the keys of a role are replaced from time to time.
     const std::string keys = fmt::format("{}:{}", s3.GetAccessKey(), s3.GetSecretKey());
     curl_easy_setopt(curl, CURLOPT_AWS_SIGV4, sign.c_str());
     curl_easy_setopt(curl, CURLOPT_USERPWD, keys.c_str());

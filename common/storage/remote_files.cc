@@ -18,8 +18,8 @@ namespace {
 
 // AWS's CoreErrors::NETWORK_CONNECTION, whose header Arrow does not install.
 constexpr int kNetworkConnection = 99;
-// Its INTERNAL_FAILURE: among others, that the text of an error was longer than the buffer for the file's bytes, so
-// that nobody knows which error it was.
+// Its INTERNAL_FAILURE: for example, the text of an error was longer than the buffer for the file's bytes, so that the
+// actual error is unknown.
 constexpr int kInternalFailure = 1;
 
 // One call reads no more, so that one that fails costs no more.
@@ -48,8 +48,8 @@ class RetryStrategy : public arrow::fs::S3RetryStrategy {
   const RemoteOptions options_;
 };
 
-// The S3 client's threads must end before the process' static objects do: before those too that Arrow makes only for
-// the first filesystem, and which it resets at the end. So this is called after every first try; to end twice is fine.
+// The S3 client's threads must end before the process' static objects are destroyed. Arrow makes some of these only for
+// the first filesystem, and resets them at the end. So this is called after every first try; ending twice is safe.
 bool EndS3WithProcess() {
   return std::atexit([] { (void)arrow::fs::EnsureS3Finalized(); }) == 0;
 }
@@ -125,8 +125,8 @@ absl::Status ReadRange(arrow::io::RandomAccessFile& file, int64_t offset, absl::
   int tries = 0;
   while (!out.empty()) {
     const absl::Span<char> piece = out.first(std::min(out.size(), kRangeBytes));
-    // Bytes that were not read are those that stood there before. Of a file that happens to end in them, another try
-    // with other bytes tells.
+    // Bytes that were not read still hold the marker. If a file happens to contain the same bytes, another try with a
+    // different marker shows it.
     const absl::Span<char> mark = piece.last(std::min(piece.size(), kMarkBytes));
     for (char& byte : mark) byte = static_cast<char>(absl::Uniform<uint8_t>(random));
     const std::string before(mark.begin(), mark.end());
