@@ -77,7 +77,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (const std::string_view reason = LeadingReason(message); !reason.empty()) {
     return MakeError(code, reason, message.substr(reason.size() + 3));
   }
-  // gRPC refuses a call that the server does not have without a word.
+  // For an unknown call, gRPC returns an error without a message.
   const bool wordless = code == absl::StatusCode::kUnimplemented && message.empty();
   return MakeError(code, DefaultReason(code),
                    wordless ? "a server of another kind, which does not know the call" : message);
