@@ -5,8 +5,9 @@
 #   tests/fuzz.sh short [TARGET...]         a fixed number of runs from the committed corpus and one seed: the same
 #                                           inputs each time, as a test must
 #
-# What a timed run finds beyond the committed corpus stays in build/fuzz/fuzz_work/<target>; what makes a target fail is
-# written to build/fuzz/fuzz_failures and named. Needs clang and its run-time (apt: clang libclang-rt-dev).
+# Inputs that a timed run finds beyond the committed corpus stay in build/fuzz/fuzz_work/<target>. Inputs that make a
+# target fail are written to build/fuzz/fuzz_failures and named. Needs clang and its run-time (apt: clang
+# libclang-rt-dev).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

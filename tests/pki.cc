@@ -191,7 +191,7 @@ std::string Base64Url(const std::string& bytes) {
   return text;
 }
 
-// What JWTs hold in place of the DER form: both numbers, 32 bytes each.
+// Returns the form in JWTs, which replaces the DER form: both numbers, 32 bytes each.
 std::string RawEcSignature(const std::string& der) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(der.data());
   ECDSA_SIG* const signature = d2i_ECDSA_SIG(nullptr, &bytes, static_cast<long>(der.size()));

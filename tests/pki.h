@@ -1,4 +1,5 @@
-// Certificates and keys for tests, made in code and never kept: an authority, what it signs, and keys that sign tokens.
+// Certificates and keys for tests, made in code and never stored: an authority, its certificates, and token signing
+// keys.
 #pragma once
 
 #include <memory>
@@ -25,7 +26,7 @@ struct CertificateRequest {
   absl::Time not_after = absl::Now() + absl::Hours(24);
 };
 
-// A certificate authority with an EC P-256 key. Aborts where OpenSSL fails. Thread-safe but for its moves.
+// A certificate authority with an EC P-256 key. Aborts if OpenSSL fails. Thread-safe except for its moves.
 class CertificateAuthority {
  public:
   explicit CertificateAuthority(const std::string& common_name = "atoll tests");
@@ -36,13 +37,13 @@ class CertificateAuthority {
   // PEM.
   const std::string& certificate() const { return certificate_; }
 
-  // A certificate for servers and for clients, as every program of a cluster is both.
+  // Makes a certificate for server and client use, because every program of a cluster is both.
   Certificate Issue(const CertificateRequest& request) const;
-  // For localhost, 127.0.0.1 and ::1.
+  // Makes a certificate for localhost, 127.0.0.1 and ::1.
   Certificate IssueServer(const std::string& common_name) const;
-  // Without any address.
+  // Makes a certificate without any address.
   Certificate IssueClient(const std::string& common_name) const;
-  // As IssueServer, but valid until an hour ago.
+  // Like IssueServer, but expired an hour ago.
   Certificate IssueExpired(const std::string& common_name) const;
 
  private:
@@ -52,7 +53,7 @@ class CertificateAuthority {
 };
 
 // Writes tls.crt, tls.key and ca.crt into `folder` the way Kubernetes does: into a new folder behind a link that one
-// rename swaps, so that a reader never sees the key of another certificate. Call it again to replace all three.
+// rename swaps, so that a reader never sees the key of another certificate. Another call replaces all three.
 void WriteTlsFolder(const std::string& folder, const Certificate& certificate, const std::string& authority);
 
 // Keys that sign tokens, both halves as PEM.
@@ -63,9 +64,9 @@ struct SigningKey {
 SigningKey MakeEcSigningKey();                  // P-256, for ES256
 SigningKey MakeRsaSigningKey(int bits = 2048);  // for RS256
 
-// A JSON Web Token of these two JSON objects, signed with SHA-256 by the key, whatever `header` says.
+// Makes a JSON Web Token of these two JSON objects, signed with SHA-256 by the key, whatever `header` says.
 std::string SignJwt(const SigningKey& key, const std::string& header, const std::string& claims);
-// Three parts of a JWT joined; each is encoded, also the signature's bytes.
+// Joins the three parts of a JWT; encodes each, also the signature's bytes.
 std::string JoinJwt(const std::string& header, const std::string& claims, const std::string& signature);
 
 }  // namespace atl::testing

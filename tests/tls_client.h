@@ -1,4 +1,4 @@
-// A caller over TLS for tests: what curl does, with every step in the test's hand.
+// A caller over TLS for tests: like curl, but the test controls every step.
 #pragma once
 
 #include <memory>
@@ -12,28 +12,28 @@ namespace atl::testing {
 
 struct TlsClientOptions {
   int port = 0;             // of 127.0.0.1
-  std::string authority;    // PEM: whom it believes
+  std::string authority;    // PEM: the authority that the client trusts
   Certificate certificate;  // its own; empty: none
   int receive_buffer = 0;   // bytes; 0: the system's choice
 };
 
-// Not thread-safe. What it reads and writes blocks, at most for 20 s: then a test fails rather than hangs.
+// Not thread-safe. Reads and writes block for at most 20 s, so that a test fails rather than hangs.
 class TlsClient {
  public:
-  // Null when it cannot connect, or does not believe the server. Whether the server believes it shows with the first
-  // read: in TLS 1.3 a client is done before its certificate is looked at.
+  // Returns null when it cannot connect, or does not trust the server. Whether the server trusts the client shows with
+  // the first read: in TLS 1.3 a client finishes before its certificate is checked.
   static std::unique_ptr<TlsClient> Connect(const TlsClientOptions& options);
   ~TlsClient();
 
-  // The common name of the server's certificate.
+  // Returns the common name of the server's certificate.
   std::string server_name() const;
   int descriptor() const { return descriptor_; }
 
   bool Write(std::string_view bytes);
-  // At most `size` bytes, or fewer at the end.
+  // Reads at most `size` bytes; fewer at the end.
   std::string Read(size_t size);
   std::string ReadToEnd();
-  // Says that nothing more comes.
+  // Signals the end of writing.
   void EndWriting();
 
  private:
@@ -43,11 +43,11 @@ class TlsClient {
   SSL* ssl_ = nullptr;
 };
 
-// A TCP connection to 127.0.0.1:`port` whose reads and writes block, at most for 20 s; -1 where there is none.
+// Opens a TCP connection to 127.0.0.1:`port` whose reads and writes block for at most 20 s; -1 on failure.
 int ConnectTo(int port, int receive_buffer = 0);
 
-// Sends a GET for `path` over a connection of its own, over TLS where `options` has an authority; the whole answer,
-// head and body, or "" where there was none. `headers` with their line ends.
+// Sends a GET for `path` over a new connection, with TLS if `options` has an authority. Returns the whole answer, head
+// and body, or "" without one. `headers` include their line ends.
 std::string Get(const TlsClientOptions& options, const std::string& path, const std::string& headers = "");
 
 }  // namespace atl::testing

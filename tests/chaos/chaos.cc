@@ -39,7 +39,8 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 constexpr absl::Duration kPoll = absl::Milliseconds(100);
 // For the run without faults before, and for what is left to train after.
 constexpr absl::Duration kAround = absl::Seconds(180);
-// What noticing a lost island or rank may take: the lease and two seconds; then 15 s until it trains again.
+// After the detection of a lost island or rank, which may take the lease and two seconds, it must train again within 15
+// s.
 constexpr absl::Duration kAfterDetection = absl::Seconds(15);
 
 // The signal that asks for the end. As the first process of its namespace the program must handle what is to end it.

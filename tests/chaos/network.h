@@ -1,7 +1,7 @@
-// Machines that are network namespaces of this one, on one bridge, whose packets can be lost.
+// Simulates machines on one bridge by network namespaces of this machine; their packets can be dropped.
 //
-// Everything is anonymous and goes with the process: there is nothing to clean up. The process must be alone in a
-// network namespace of its own and may do what root does there (run.sh sees to both).
+// All namespaces are anonymous and end with the process, so there is no cleanup. The process must be alone in its own
+// network namespace and have root's rights there (run.sh sees to both).
 #pragma once
 
 #include <map>
@@ -15,27 +15,27 @@ namespace atl::chaos {
 
 enum class Loss { kNone, kAll, kIncoming, kOutgoing };
 
-// What a command printed; UNAVAILABLE, with that, when it failed.
+// Returns the command's output; UNAVAILABLE, with the output, when the command failed.
 absl::StatusOr<std::string> OutputOf(const std::string& command);
 
 // Not thread-safe.
 class Network {
  public:
-  // The bridge, and this process on it at `address()`. UNAVAILABLE with what a tool said.
+  // Makes the bridge, with this process on it at `address()`. UNAVAILABLE with a tool's error message.
   static absl::StatusOr<Network> Make();
   ~Network();
   Network(Network&& other) noexcept;
   Network& operator=(Network&&) = delete;
 
   static std::string address() { return "10.77.0.1"; }
-  // A machine more; returns its address.
+  // Adds a machine; returns its address.
   absl::StatusOr<std::string> Add(const std::string& node);
-  // Put before a command, makes it run on that machine, as the same process.
+  // Returns a prefix for a command that makes it run on that machine, as the same process.
   std::vector<std::string> Prefix(const std::string& node) const;
 
-  // What is lost between this machine and all others, from now on.
+  // Sets which packets between this machine and all others are lost from now on.
   absl::Status Lose(const std::string& node, Loss loss);
-  // `percent` of the packets that it receives.
+  // Drops `percent` of the packets that the machine receives.
   absl::Status LoseSome(const std::string& node, int percent);
 
  private:

@@ -1,4 +1,4 @@
-// Asks a router for the same images all the time: they come or they do not, but they are never others.
+// Requests the same images from a router all the time: they may be missing, but must never differ.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ class Sampler {
 
   struct Counts {
     int64_t answered = 0;
-    int64_t refused = 0;  // UNAVAILABLE and what else a caller may try again after
-    // The first answer that is neither; empty when there is none.
+    int64_t refused = 0;  // UNAVAILABLE and other errors after which a caller may retry
+    // The first answer that is neither; empty without one.
     std::string wrong;
   };
   Counts counts() const;
@@ -33,7 +33,7 @@ class Sampler {
   const std::string model_;
   const std::string version_;
   std::atomic<bool> stopping_ = false;
-  std::string expected_;  // of the thread alone
+  std::string expected_;  // used only by the thread
   mutable absl::Mutex mutex_;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -51,7 +51,7 @@ class Scheduler {
   FaultKind NextKind(const std::string& taken) {
     if (bag_.empty()) {
       bag_.assign(std::begin(kAllFaults), std::end(kAllFaults));
-      // What happens most, comes most.
+      // The most frequent faults in practice come most often.
       bag_.insert(bag_.end(), {FaultKind::kKill, FaultKind::kKill, FaultKind::kStop});
     }
     std::vector<size_t> fitting;

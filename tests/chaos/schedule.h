@@ -1,4 +1,4 @@
-// What a chaos run does to a cluster, and when: made from a seed before anything starts. Pure.
+// Plans the faults of a chaos run and their times, from a seed, before anything starts. Pure.
 #pragma once
 
 #include <cstdint>
@@ -43,15 +43,15 @@ struct ScheduleOptions {
   uint64_t seed = 1;
   int cycles = 20;
   absl::Duration cycle = absl::Seconds(50);
-  // Of a cycle, at its end: nothing is broken then.
+  // The last part of each cycle, in which no fault is active.
   absl::Duration quiet = absl::Seconds(25);
   absl::Duration lease = absl::Seconds(3);
   int islands = 4;
   int ranks = 2;
 };
 
-// One or two faults per cycle, on different nodes, in the order of their times. The same options give the same list on
-// every machine. Faults come in rounds of all kinds, kills and stops more than once in each.
+// Returns one or two faults per cycle, on different nodes, in the order of their times. The same options give the same
+// list on every machine. Faults come in rounds of all kinds, with several kills and stops in each.
 std::vector<Fault> MakeSchedule(const ScheduleOptions& options);
 
 }  // namespace atl::chaos

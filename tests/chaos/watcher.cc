@@ -42,7 +42,7 @@ void Watcher::OnJob(const pb::Job& job, absl::Duration now) {
     // READY again, or leased and without a new step: not yet.
     if (again && attempt.last == attempt.first && !attempt.over) return false;
     if (!again && !attempt.over) return false;
-    // What was finished by the attempt that was to be killed lost nothing.
+    // A task that the killed attempt had finished lost nothing.
     if (!again) return true;
     CycleCost& cost = cycles_[kill.fault.cycle];
     cost.first_new_step = std::max(cost.first_new_step, now - kill.fault.at);

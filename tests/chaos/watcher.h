@@ -1,5 +1,5 @@
-// What faults cost: reads the coordinator's reports of jobs, and counts steps that were done again and how long it took
-// until the first new one. Pure: reports and times in, figures out.
+// Measures the cost of faults. It reads the coordinator's reports of jobs, counts repeated steps, and measures the time
+// until the first new step. Pure: takes reports and times, returns figures.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace atl::chaos {
 
-// Steps are known as often as leaders report them (about five times a second): figures may be short by what was done
-// since the last report. Not thread-safe.
+// Steps are known as often as leaders report them (about five times a second), so figures may lack the steps since the
+// last report. Not thread-safe.
 class Watcher {
  public:
   void OnJob(const atlpb::job::v1::Job& job, absl::Duration now);
@@ -25,13 +25,13 @@ class Watcher {
     std::vector<Fault> faults;
     int ended_attempts = 0;      // of training
     int64_t repeated_steps = 0;  // the most that one of them lost
-    // From a kill of a rank to the next new step of what its island trained; the longest.
+    // The longest time from a kill of a rank to the next new step of its island's task.
     absl::Duration first_new_step = absl::ZeroDuration();
   };
   const std::map<int, CycleCost>& cycles() const { return cycles_; }
-  // Kills after which no new step came.
+  // Returns the kills after which no new step came.
   std::vector<Fault> unanswered() const;
-  // New steps among all that were done.
+  // Returns the share of new steps among all steps.
   double goodput() const {
     return done_ == 0 ? 1 : static_cast<double>(done_ - repeated_) / static_cast<double>(done_);
   }

@@ -1,5 +1,5 @@
-// The cluster that is broken: a coordinator, a router and islands, on machines of their own (network.h), with the
-// faults of a schedule. A supervisor starts again what ends.
+// The cluster under test: a coordinator, a router and islands, on their own machines (network.h), with the faults of a
+// schedule. A supervisor restarts processes that end.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ struct WorldOptions {
   std::string programs;  // folder of atoll-coordinator, …
   int islands = 4;
   int ranks = 2;
-  // Each rank on a machine of its own, which shared memory must not cross: UCX signals through sockets that know no
-  // other network namespace. Else all ranks of an island are on one.
+  // Whether each rank has its own machine, across which shared memory must not be used: UCX signals through sockets
+  // that exist only in one network namespace. Otherwise all ranks of an island share one.
   bool machine_per_rank = false;
   absl::Duration lease = absl::Seconds(3);
   int64_t store_disk_bytes = int64_t{16} << 20;
@@ -41,14 +41,16 @@ class World {
   std::string router_address() const { return addresses_.at("router") + ":7200"; }
   std::string store_path() const { return options_.folder + "/store/coordinator.db"; }
   storage::BlobStore* blobs() { return blobs_.get(); }
-  // Of every leader, of all its lives.
+  // Returns the logs of every leader, from all its starts.
   std::vector<std::string> LeaderLogs() const;
 
   absl::Status Begin(const Fault& fault);
   absl::Status End(const Fault& fault);
-  // Starts again what ended a while ago. Returns what ended by itself since the last call: "island-0/1 ended with 1".
+  // Restarts processes that ended a while ago. Returns those that ended by themselves since the last call: "island-0/1
+  // ended with 1".
   std::vector<std::string> Supervise();
-  // SIGTERM to everything but the coordinator, then to the coordinator; what does not end in time is named.
+  // Sends SIGTERM to everything but the coordinator, then to the coordinator; returns the processes that do not end in
+  // time.
   std::vector<std::string> Stop(absl::Duration patience);
 
  private:
@@ -60,7 +62,7 @@ class World {
 
   explicit World(WorldOptions options, Network network);
   absl::Status Prepare();
-  // The flags of `wanted` that a program knows: programs of other builds may be broken too.
+  // Returns the `wanted` flags that a program knows, because programs of other builds can be tested too.
   absl::StatusOr<std::vector<std::string>> KnownFlags(const std::string& program,
                                                       const std::vector<std::string>& wanted) const;
   std::string MachineOf(const std::string& node) const;

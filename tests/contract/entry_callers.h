@@ -1,4 +1,4 @@
-// Callers of every role, with every state of a credential, for the tests of who may enter.
+// Callers of every role, with every state of a credential, for the tests of access control.
 #pragma once
 
 #include <filesystem>
@@ -34,10 +34,10 @@ class Callers {
   Callers(const Callers&) = delete;
   Callers& operator=(const Callers&) = delete;
 
-  // None at all once; of each role each other state, as token and as JWT.
+  // Returns one credential of state kNone, and for each role every other state, as token and as JWT.
   const std::vector<Credential>& credentials() const { return credentials_; }
   const std::filesystem::path& folder() const { return folder_; }
-  // With the principals; in the clear.
+  // Returns options with the principals, in plain text.
   rpc::SecurityOptions security() const;
 
  private:
@@ -45,7 +45,7 @@ class Callers {
   std::vector<Credential> credentials_;
 };
 
-// The reason with which a credential is refused whatever it asks for; "" for the right one.
+// Returns the reason for which a credential is rejected in any call; "" for the right one.
 std::string RefusalOf(const Credential& credential);
 
 }  // namespace atl::entry

@@ -1,5 +1,5 @@
-// Who may use which HTTP route: every route, every role, every state of a credential, over TLS. Written out by hand, as
-// in entry_test.cc.
+// Access to HTTP routes: every route, every role, every state of a credential, over TLS. Written out by hand, as in
+// entry_test.cc.
 #include <map>
 #include <set>
 

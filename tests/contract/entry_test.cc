@@ -1,5 +1,5 @@
-// Who may call which RPC: every method, every role, every state of a credential, over real connections. What is
-// expected is written out by hand: a wrong row of the table in common/auth/roles.cc must show here.
+// Access to RPCs: every method, every role, every state of a credential, over real connections. The expectations are
+// written out by hand, so that a wrong row of the table in common/auth/roles.cc fails here.
 #include <map>
 #include <set>
 

@@ -1,4 +1,4 @@
-// The stores that the contract is for: one suite, every database.
+// The stores that the contract covers: one suite for every database.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ inline std::string NameOf(const testing::TestParamInfo<StoreKind>& info) {
   return info.param == StoreKind::kSqlite ? "Sqlite" : "Postgres";
 }
 
-// Where a new store of the kind lies, for one test.
+// Returns the location of a new store of the kind, for one test.
 inline std::string NewStore(StoreKind kind, const TemporaryFolder& folder) {
   return kind == StoreKind::kSqlite ? folder.File("store.db") : testing_postgres::PgServer::Shared().NewDatabase();
 }

@@ -1,4 +1,4 @@
-// What every store promises.
+// The guarantees of every store.
 #include "tests/contract/store_contract.h"
 
 #include "common/base/errors.h"

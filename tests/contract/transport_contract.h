@@ -26,7 +26,7 @@ class TransportContract : public ::testing::TestWithParam<TransportUnderTest> {
   std::unique_ptr<Island> island_;
 };
 
-// Cases in which a rank is killed, and cases that count what is left in the process.
+// Cases in which a rank is killed, and cases that count the resources left in the process.
 class TransportProcessContract : public TransportContract {};
 class TransportThreadContract : public TransportContract {};
 

@@ -13,7 +13,7 @@
 
 namespace atl::transport {
 
-// What one rank's body may use. Belongs to the rank's thread.
+// The tools of one rank's body. Belongs to the rank's thread.
 class RankSeat {
  public:
   virtual ~RankSeat() = default;
@@ -21,12 +21,12 @@ class RankSeat {
   virtual int32_t rank() const = 0;
   virtual int32_t rank_count() const = 0;
 
-  // Every rank's text, by rank. Every rank calls it as often as the others: it is a barrier too.
+  // Returns every rank's text, by rank. Every rank must call it equally often: it is also a barrier.
   virtual std::vector<std::string> AllGather(const std::string& text) = 0;
 
   // This rank's transport, not connected.
   Transport& transport() { return *transport_; }
-  // Hands out the addresses and connects.
+  // Exchanges the addresses and connects.
   absl::Status Connect(const std::vector<Lane>& lanes, absl::Duration timeout = absl::Seconds(20));
   void Barrier() { AllGather(""); }
   void DestroyTransport() { transport_.reset(); }

@@ -1,4 +1,4 @@
-// The figures of `atoll report` that samples of a good model of the digits have.
+// The figures of `atoll report` for samples of a good model of the digits.
 #pragma once
 
 #include <string>

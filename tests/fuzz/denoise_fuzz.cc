@@ -35,10 +35,10 @@ void AsRequest(const std::string& text, size_t piece) {
   if (const absl::Status checked = atl::worker::CheckRows(frame->evaluation); !checked.ok()) {
     return RequireShortError(checked);
   }
-  // What a lane reads without looking is there.
+  // The sizes that a lane uses unchecked are consistent.
   const auto count = static_cast<size_t>(rows.count);
   Require(count > 0 && rows.x.size() % count == 0 && rows.t.size() == count && rows.classes.size() == count);
-  // Written by a router it is read as the same again.
+  // A router must encode the frame so that it reads back equal.
   const auto evaluation = std::make_shared<const atl::router::Evaluation>(frame->evaluation);
   auto again = atl::router::EncodeRequest(frame->id, evaluation, frame->timeout);
   Require(again.ok());

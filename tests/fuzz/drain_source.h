@@ -1,4 +1,4 @@
-// Files in memory for the importers, and what reads a source to its end, as an import would.
+// Files in memory for the importers, and a function that reads a source to its end, as an import does.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class MemoryInput : public InputStream {
   std::string_view rest_;
 };
 
-// Bytes are borrowed.
+// The caller keeps `bytes` alive.
 inline std::unique_ptr<InputStream> OpenInputMemory(std::string_view bytes) {
   return std::make_unique<MemoryInput>(bytes);
 }

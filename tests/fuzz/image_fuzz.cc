@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kQuick = 1 << 16;
   if (pixels > kQuick) return 0;
   const Image scaled = CropAndResize(ToChannels(*image, 4 - image->channels), 9);
-  // What was decoded must survive our own format.
+  // A decoded image must survive our own format.
   const auto again = DecodeImage(EncodePng(scaled).value(), "fuzz");
   if (!again.ok() || again->pixels != scaled.pixels) std::abort();
   return 0;

@@ -50,7 +50,7 @@ std::string Encoded(std::string_view bytes) {
 
 void Verify(std::string_view token) {
   const auto claims = atl::rpc::VerifyJwt(token, Issuers(), absl::FromUnixSeconds(1'700'000'060));
-  // Nobody can sign with these keys.
+  // No input can be signed with these keys.
   if (claims.ok()) std::abort();
   atl::RequireShortError(claims.status());
   // The deny list knows a token by this part, which no change of the signature may change.

@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto parsed = atl::storage::ParseModelIndex(text, "fuzz");
   if (!parsed.ok()) return 0;
-  // What was read must be written so that it reads back equal.
+  // An accepted text must be written so that it reads back equal.
   const auto again = atl::storage::ParseModelIndex(atl::storage::ToJson(*parsed), "fuzz");
   if (!again.ok() || !(*again == *parsed)) std::abort();
   return 0;

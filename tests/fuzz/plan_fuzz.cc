@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!plan.ok()) return 0;
   (void)atl::schedule::Validate(plan->schedule);
   if (plan->is_self_conditioned()) (void)atl::schedule::Validate(plan->self_conditioned);
-  // What was accepted must travel on unchanged.
+  // An accepted plan must survive another conversion unchanged.
   const auto again = atl::wire::FromProto(atl::wire::ToProto(*plan));
   if (!again.ok() || !(*again == *plan)) std::abort();
   return 0;

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     atl::RequireShortError(principals.status());
     return 0;
   }
-  // Nobody gets in without a credential, nor with one that cannot be in the file as its own hash.
+  // No caller is admitted without a credential, or with one that cannot be in the file as its own hash.
   const absl::Time now = absl::FromUnixSeconds(1'700'000'060);
   const std::vector<std::string> nobody;
   if (principals->Check("", nobody, {}, now).ok() || principals->Check("not a token", nobody, {}, now).ok()) {

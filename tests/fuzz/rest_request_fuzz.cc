@@ -11,7 +11,7 @@ namespace {
 
 void RequireShortJson(const absl::Status& status) {
   const std::string body = atl::router::ErrorBody(status);
-  // Whoever sent a large body gets a small answer, and one that parses.
+  // The answer to a large body is small, and it parses.
   if (body.size() > 4096 || nlohmann::json::parse(body, nullptr, false).is_discarded()) std::abort();
 }
 

@@ -339,7 +339,7 @@ class Servers {
     job_id_ = response.job().job_id();
   }
 
-  // What the calls themselves submitted may not pile up: that is no leak.
+  // Deletes the jobs that fuzzed calls submitted, because their memory would look like a leak.
   void CancelOtherJobs() {
     atlpb::job::v1::ListJobsRequest request;
     request.set_page_size(1000);

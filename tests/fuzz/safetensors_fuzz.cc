@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   size_t total = 0;
   for (const atl::storage::TensorView& tensor : parsed->tensors) total += tensor.bytes.size();
   if (total > size) std::abort();
-  // What was read must be written so that it reads back with as many tensors.
+  // Accepted bytes must be written so that they read back with as many tensors.
   const auto written = atl::storage::SerializeSafetensors(parsed->tensors, parsed->metadata);
   if (!written.ok()) std::abort();
   const auto again = atl::storage::ParseSafetensors(*written, "fuzz");

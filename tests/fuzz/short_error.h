@@ -1,4 +1,4 @@
-// What every error that answers a stranger's bytes must be.
+// The requirements for every error that answers untrusted bytes.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace atl {
 
-// Stops the fuzzer unless the error has a reason and a message of one line that does not grow with what was sent.
+// Stops the fuzzer unless the error has a reason and a one-line message whose length does not grow with the input.
 inline void RequireShortError(const absl::Status& status) {
   const absl::string_view message = status.message();
   if (status.ok() || ErrorReason(status).empty() || message.empty() || message.size() > 2000 ||

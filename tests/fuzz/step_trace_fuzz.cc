@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)atl::storage::ParseStepTraceName(text);
   const auto parsed = atl::storage::ParseStepTrace(text, "fuzz");
   if (!parsed.ok()) return 0;
-  // What was read must be written so that it reads back equal.
+  // An accepted text must be written so that it reads back equal.
   const auto again = atl::storage::ParseStepTrace(atl::storage::ToJson(*parsed), "fuzz");
   if (!again.ok() || !(*again == *parsed)) std::abort();
   // A rank of the same boot that began at no time at all.

@@ -397,7 +397,7 @@ double PeakFlops(const std::string& device, bool bf16) {
     double bf16;
     double fp32;
   };
-  // Of names that begin alike the longer one first.
+  // If names share a prefix, the longer name comes first.
   for (const Peak& peak :
        {Peak{"H200", 989e12, 67e12}, Peak{"H100 PCIe", 756e12, 51e12}, Peak{"H100 NVL", 835e12, 60e12},
         Peak{"H100", 989e12, 67e12}, Peak{"A100", 312e12, 19.5e12}, Peak{"L40S", 362e12, 91.6e12}}) {
@@ -550,7 +550,7 @@ const std::vector<Check>& Checks() {
   return *checks;
 }
 
-// Nothing, or "--steps N" with N from 1; nullopt for anything else.
+// Accepts no argument, or "--steps N" with N from 1; nullopt for anything else.
 std::optional<int> ParseSteps(const std::vector<std::string>& arguments) {
   if (arguments.empty()) return 30;
   int steps = 0;

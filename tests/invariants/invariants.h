@@ -1,5 +1,5 @@
-// What must hold of a coordinator's store and its blob store whatever happened to the processes: checked from the files
-// alone, after faults of any kind, while the coordinator runs or after it was killed.
+// The invariants of a coordinator's store and its blob store, whatever happened to the processes. They are checked from
+// the files alone, after faults of any kind, while the coordinator runs or after it was killed.
 //
 //   store         the file opens; every page, key and reference is whole
 //   epoch         the newest epoch in the blob store is this store's
@@ -35,10 +35,10 @@ struct Violation {
   std::string what;  // one line that names the job, task or file
 };
 
-// "rule: what", one a line.
+// Returns "rule: what", one per line.
 std::string ToString(const std::vector<Violation>& violations);
 
-// What callers were told. A job that its user deleted does not belong here.
+// The answers that callers received. A job that its user deleted does not belong here.
 struct Acknowledged {
   struct Commit {
     std::string task_id;
@@ -47,32 +47,32 @@ struct Acknowledged {
     auto operator<=>(const Commit&) const = default;
   };
   std::set<std::string> jobs;              // submitted
-  std::map<std::string, int64_t> granted;  // by task: the newest attempt that an island heard of
+  std::map<std::string, int64_t> granted;  // by task: the newest attempt of which an island was notified
   std::set<Commit> commits;
   std::map<std::string, std::string> completed;  // by task: SHA-256 of its first output; empty where unknown
 };
 
-// Adds what the leaders of islands wrote to their logs about grants and commits that were answered.
+// Adds the answered grants and commits in a log of an island's leader.
 void AddFromLog(std::string_view log, Acknowledged* acknowledged);
 
-// Rules that need rows alone.
+// Checks the rules that need only rows.
 std::vector<Violation> CheckRows(const Story& story);
-// epoch, files and cursor. Reads every file that a row names.
+// Checks epoch, files and cursor. Reads every file that a row names.
 std::vector<Violation> CheckFiles(const Story& story, storage::BlobStore* blobs);
 std::vector<Violation> CheckAcknowledged(const Story& story, const Acknowledged& acknowledged);
-// `references`: local paths of the final manifests of a run without faults, beside their files. Each stands for the
-// task of its kind and index in every job that has succeeded; a run that has none is a violation.
+// `references`: local paths of the final manifests of a run without faults, beside their files. Each is the reference
+// for the task of its kind and index in every job that has succeeded; a run without such a task is a violation.
 std::vector<Violation> CheckWeights(const Story& story, storage::BlobStore* blobs,
                                     const std::vector<std::string>& references);
 
 struct Checked {
   std::string store;                           // path of the file
-  std::string blobs;                           // root URI; empty: files are left out
-  const Acknowledged* acknowledged = nullptr;  // null: left out
-  std::vector<std::string> references;         // empty: left out
+  std::string blobs;                           // root URI; empty: files are skipped
+  const Acknowledged* acknowledged = nullptr;  // null: skipped
+  std::vector<std::string> references;         // empty: skipped
 };
 
-// All of them. Blocks on the disks.
+// Checks all rules. Blocks on the disks.
 std::vector<Violation> CheckInvariants(const Checked& checked);
 
 }  // namespace atl::testing_invariants

@@ -160,7 +160,7 @@ class RowRules {
         Violated("steps", "{}: step {} is superseded, but the task never went back", task.task_id, step);
       }
       for (const jobs::Rollback& rollback : task.rollbacks) {
-        // What is adopted after a restore may be from before a rollback.
+        // A checkpoint that is adopted after a restore may be from before a rollback.
         if (story_.restored_epoch == 0 && row.state == CheckpointState::kCommitted && row.attempt <= rollback.attempt &&
             step > rollback.to_step) {
           Violated("steps", "{}: step {} of attempt {} is committed, but attempt {} went back to step {}", task.task_id,

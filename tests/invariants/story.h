@@ -1,4 +1,4 @@
-// What a coordinator's store says of everything that happened, read as one moment of it.
+// The rows of a coordinator's store, read as one snapshot.
 #pragma once
 
 #include <map>
@@ -21,10 +21,10 @@ struct Story {
   std::map<std::string, std::vector<store::ServingRow>, std::less<>> serving_history;  // by model, oldest first
 };
 
-// Every row of the store. Errors are the store's own.
+// Reads every row of the store. Errors are the store's own.
 absl::StatusOr<Story> ReadStory(store::Store& store);
 
-// The same of a store's file, through a copy: the coordinator may run, or have been killed. DATA_LOSS when the file is
+// Reads a store's file through a copy: the coordinator may run, or have been killed. DATA_LOSS when the file is
 // damaged.
 absl::StatusOr<Story> ReadStoryOf(const std::string& store_path);
 

@@ -23,17 +23,17 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags;
   std::vector<std::string> worker_environment;  // "NAME=value", of every rank's first start
   std::string blob_store;                       // empty: a folder of the cluster's own
-  // Addresses as an island uses them, for a proxy in between: of the coordinator, and of the leader as the other ranks
-  // see it. Empty: as they are.
+  // Map addresses for an island, to put a proxy in between: the coordinator's, and the leader's as the other ranks use
+  // it. Empty: unchanged.
   std::function<std::string(int island, const std::string& address)> coordinator_of;
   std::function<std::string(int island, const std::string& address)> leader_of;
   std::vector<std::string> router_flags;
-  // Of the harness's own calls; null: in the clear.
+  // For the harness's own calls; null: plain text.
   std::shared_ptr<grpc::ChannelCredentials> credentials;
 };
 
-// A failing step of the harness itself is a fatal error of the test process, with its reason. Logs stay in the folder
-// when the test failed, and its last lines are printed.
+// A failing step of the harness itself is a fatal error of the test process, with its reason. If the test failed, logs
+// stay in the folder, and their last lines are printed.
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options);
@@ -46,29 +46,29 @@ class Cluster {
 
   Process& coordinator() { return *coordinator_; }
   Process& rank(int island, int rank) { return *ranks_[island][rank]; }
-  // The same process again, at the same address, with the same state; the one before is killed. `environment`:
-  // "NAME=value", of this start only. Waits until it serves, or, started again, has ended.
+  // Starts the same process again, at the same address, with the same state; kills the previous one. `environment`:
+  // "NAME=value", for this start only. Waits until it serves or, when restarted, has ended.
   void StartCoordinator(const std::vector<std::string>& environment = {});
   void StartRank(int island, int rank, const std::vector<std::string>& environment = {});
   void StartIsland(int island);
   void KillIsland(int island);
-  // A router that serves what the coordinator says, at the returned address. The program must have been built.
+  // Starts a router that serves the coordinator's choice; returns its address. The program must have been built.
   std::string StartRouter();
 
   // 8x8 grey images of ten classes in `shards` shards of 64, named "patterns".
   void WriteDataset(int shards = 2);
 
   std::string Submit(const spec::JobSpec& spec);
-  // Waits for a coordinator that is away.
+  // Waits for an unreachable coordinator.
   atlpb::job::v1::Job GetJob(const std::string& job_id);
-  // Polls until `condition` holds of the job; false after `timeout`, or as soon as the job has failed.
+  // Polls until `condition` holds for the job; false after `timeout`, or as soon as the job has failed.
   bool AwaitJob(const std::string& job_id, absl::Duration timeout,
                 const std::function<bool(const atlpb::job::v1::Job&)>& condition);
   bool AwaitSuccess(const std::string& job_id, absl::Duration timeout);
 
-  // The final checkpoint of an expert of a job that has succeeded.
+  // Returns the final checkpoint of an expert of a job that has succeeded.
   storage::CheckpointReader FinalCheckpoint(const std::string& job_id, int expert);
-  // The ends of all logs.
+  // Returns the ends of all logs.
   std::string Logs();
 
  private:
@@ -86,10 +86,10 @@ class Cluster {
   std::unique_ptr<Process> router_;
 };
 
-// The path of a program of the build; it must have been built.
+// Returns the path of a program of the build; it must have been built.
 std::string Program(const std::string& name);
 
-// The expert's (or the router network's) task of a job.
+// Returns the task of an expert (or of the router network) in a job.
 const atlpb::job::v1::Task& TaskOf(const atlpb::job::v1::Job& job, atlpb::job::v1::TaskKind kind, int index = 0);
 
 // A job over "patterns" that trains small models quickly: 2 experts of 3 blocks, batches of 8.
@@ -98,7 +98,7 @@ spec::JobSpec SmallJob(int experts, int steps, int checkpoint_every);
 // The same with one expert whose step takes some tens of milliseconds, so that it can be interrupted.
 spec::JobSpec MediumJob(int steps, int checkpoint_every);
 
-// Empty when both hold the same tensors bit for bit, else the first difference.
+// Returns "" when both hold the same tensors bit for bit, else the first difference.
 std::string TensorDifference(const storage::CheckpointReader& a, const storage::CheckpointReader& b);
 
 }  // namespace atl::testing_cluster

@@ -120,7 +120,7 @@ class CoordinatorKillTest : public testing::Test {
     return -1;
   }
 
-  // Nothing acknowledged is lost, everything happened once.
+  // Checks that no acknowledged write is lost and that everything happened once.
   void ExpectWholeJob() {
     if (submitter_.joinable()) submitter_.join();
     EXPECT_TRUE(submitted_.ok()) << submitted_;
@@ -268,7 +268,7 @@ TEST_F(CoordinatorKillTest, ASecondCoordinatorOnTheSameStoreIsRefused) {
   EXPECT_THAT(process_->log(), HasSubstr("belongs to a running coordinator"));
 }
 
-// Else the same command, mended, would find a store already.
+// Otherwise the corrected command would find an existing store.
 TEST_F(CoordinatorKillTest, ARestoreWithABadFlagMakesNoStore) {
   const auto expect = [this](const std::string& flag, const std::string& value, const std::string& found) {
     process_->Start("", {"--restore", folder_->File("backup.db"), flag, value});

@@ -1,4 +1,4 @@
-// A real atoll-coordinator process that a test starts, kills and starts again on the same store.
+// A real atoll-coordinator process that a test starts, kills and restarts on the same store.
 #pragma once
 
 #include <sys/types.h>
@@ -22,15 +22,15 @@ class CoordinatorProcess {
   void Start(const std::string& failpoint = "", const std::vector<std::string>& more_flags = {});
   // Sends the signal, waits for the end and returns the wait status.
   int Stop(int signal);
-  // The wait status when the process has ended.
+  // Returns the wait status when the process has ended.
   std::optional<int> Ended();
   // Waits until the process ended; unset when it has not after `timeout`.
   std::optional<int> AwaitEnd(absl::Duration timeout);
 
-  // "host:port" of the process that served last; empty before the first.
+  // Returns the "host:port" of the process that served last; empty before the first.
   std::string address() const;
   std::string blob_root() const { return "file://" + folder_ + "/blobs"; }
-  // What the processes wrote to standard error so far.
+  // Returns the standard error of all starts so far.
   std::string log() const;
 
  private:

@@ -132,7 +132,7 @@ class Detection : public testing::Test {
     cluster_->rank(island, rank).Signal(SIGCONT);
   }
 
-  // Of each fault, what was measured.
+  // Prints and checks the measured detection times of one fault.
   void Report(const std::string& what, std::vector<absl::Duration> times, absl::Duration median_target,
               absl::Duration worst_target) {
     std::sort(times.begin(), times.end());

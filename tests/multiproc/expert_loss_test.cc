@@ -41,7 +41,7 @@ using testing_cluster::Process;
 constexpr absl::Duration kPatience = absl::Minutes(2);
 constexpr absl::Duration kPhase = absl::Seconds(4);
 
-// What one request came to, and when.
+// The outcome of one request, and its time.
 class Outcome : public router::SampleEvents {
  public:
   explicit Outcome(absl::Duration arrived) : arrived_(arrived) {}
@@ -269,7 +269,7 @@ class ExpertLossTest : public testing::Test {
         how, absl::FormatDuration(interval), absl::FormatDuration(P99(before)), absl::FormatDuration(Worst(before)),
         absl::FormatDuration(P99(during)), absl::FormatDuration(Worst(during)), absl::FormatDuration(P99(after)),
         absl::FormatDuration(Worst(after)), counted_.batches - batches, taken, failovers);
-    // What was under way at the loss, and now and then a call that sees whether the server answers again.
+    // Counts calls that were running at the loss, and occasional probes whether the server answers again.
     EXPECT_LE(taken, (counted_.batches - batches) / 10 + 16 + absl::ToInt64Seconds(kPhase) + 1);
   }
 

@@ -164,7 +164,7 @@ TEST_F(ExpertServerTest, TwoServersAnswerAsThisProcessAndOneComesBack) {
       EXPECT_EQ(found->fingerprint, expected->fingerprint);
     }
   }
-  // What the other server hosts, another version's weights, and rows of another shape.
+  // Networks that only the other server hosts, another version's weights, and rows of another shape are rejected.
   EXPECT_EQ(ErrorReason(Ask(&a_lane, Batch(hosted->network(2), false)).status()), "NETWORK_NOT_HOSTED");
   NetworkId other = hosted->network(0);
   other.digest = std::string(64, '0');

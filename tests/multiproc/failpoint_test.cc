@@ -37,13 +37,13 @@ enum class Role { kCoordinator, kLeader, kRank };
 constexpr Role kRoles[] = {Role::kCoordinator, Role::kLeader, Role::kRank};
 constexpr const char* kActions[] = {"kill", "delay", "error"};
 constexpr size_t kHarmless = 2;  // of them: no result is another
-// What a process is started with: no more, or jobs never come to the places of their end. The second half of its kinds
-// are those of places that a job reaches once or twice: of them more may meet.
+// The limits on faults per start of a process; with more, jobs would never reach the places at their end. When at most
+// half of the kinds are left, the limits are three times as high: a job reaches their places only once or twice.
 constexpr size_t kKillsPerLife = 1;
 constexpr size_t kOthersPerLife = 3;
 constexpr size_t kTimesAsMany = 3;
-// A process none of whose faults strikes any more gets others; and what another does only when this one starts, such as
-// registering it, comes again.
+// A process is restarted with other faults after this time if none of its faults strikes any more. Actions of other
+// processes that happen only at its start, such as its registration, then repeat.
 constexpr absl::Duration kLongestLife = absl::Seconds(10);
 constexpr absl::Duration kPatience = absl::Minutes(3);
 // Then another cluster goes on: collection and the check of invariants look at every file of the store, again and
@@ -177,7 +177,7 @@ class FaultRun {
     for (const Role role : kRoles) Start(role);
   }
 
-  // What ended is started again. False when a process ended as no fault explains.
+  // Restarts processes that ended. Returns false when a process ended and no fault explains it.
   bool Watch() {
     for (const Role role : kRoles) {
       Life& life = lives_[role];
@@ -420,7 +420,7 @@ TEST(FailpointTest, EveryPlaceMayFailAndNothingIsLost) {
     FaultyCluster cluster(&faults);
     ASSERT_TRUE(cluster.RunReference());
     if (jobs == 0) {
-      // What a run without faults does not reach.
+      // A place that a run without faults does not reach.
       for (const Role role : {Role::kLeader, Role::kRank}) faults.AddPlace(role, "checkpoint.after_load");
       EXPECT_GE(faults.places(), places == nullptr ? 40u : 1u);
       faults.Close();

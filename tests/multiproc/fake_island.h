@@ -1,5 +1,5 @@
-// An island without ranks: claims tasks from a real coordinator and finishes each with made-up results, going on
-// through every restart of the coordinator. Remembers what was acknowledged to it.
+// An island without ranks: claims tasks from a real coordinator and finishes each with made-up results, across every
+// restart of the coordinator. Records the acknowledged calls.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@
 
 namespace atl::multiproc {
 
-// Repeats `call` while the coordinator is away, dialling the address that it has now; returns the first other status,
-// or UNAVAILABLE once `patience` is over. `call` gets a fresh channel of each try.
+// Repeats `call` while the coordinator is unreachable, at its current address; returns the first other status, or
+// UNAVAILABLE once `patience` is over. `call` gets a fresh channel for each try.
 absl::Status CallWithRetry(const std::function<std::string()>& address, absl::Duration patience,
                            const std::function<absl::Status(const std::shared_ptr<grpc::Channel>&)>& call);
 
@@ -35,19 +35,19 @@ class FakeIsland {
     std::map<std::string, std::string> completed;  // by task: SHA-256 of its output
   };
 
-  // `address` is asked before every try. Starts a thread, joined by Stop.
+  // `address` is called before every try. Starts a thread, joined by Stop.
   FakeIsland(std::string island_id, std::string blob_root, std::function<std::string()> address);
   ~FakeIsland();
 
-  // Holds every training task before its first commit, heartbeats going on, until called with false.
+  // Holds every training task before its first commit, with heartbeats, until called with false.
   void HoldTraining(bool hold) { hold_training_ = hold; }
   bool training() const { return training_; }
-  // Claims again when its attempt was taken away, which is a complaint otherwise.
+  // Claims again when its attempt was revoked, which is a complaint otherwise.
   void ClaimAgainWhenStale() { claims_again_ = true; }
   void Stop();
 
   Acknowledged acknowledged() const;
-  // The first answer that no island should get; empty when all was well.
+  // Returns the first answer that no island should get; empty without one.
   std::string complaint() const;
 
  private:

@@ -13,7 +13,8 @@ namespace {
 
 namespace pb = atlpb::job::v1;
 
-// Of a job that is interrupted: these, or as many more as this machine needs to be seen in mid-training.
+// The steps of a job that is interrupted: at least this many, and more if this machine is too fast to catch it in
+// mid-training.
 constexpr int kFewestSteps = 240;
 constexpr int kMostSteps = kFewestSteps << 6;
 constexpr int kCheckpointEvery = 20;

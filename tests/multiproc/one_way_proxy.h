@@ -1,5 +1,5 @@
-// A TCP proxy in the test's process that can lose what goes in one direction, as a network that drops packets does:
-// both ends keep their connection, and what was on its way arrives once the loss is over. It can also be slow.
+// A TCP proxy in the test's process that can block one direction, like a network that drops packets: both ends keep
+// their connection, and blocked data arrives once the loss is over. It can also delay data.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,20 @@ class OneWayProxy {
  public:
   // Forwards to "127.0.0.1:port".
   explicit OneWayProxy(int port) : OneWayProxy("127.0.0.1:0", "127.0.0.1", port) {}
-  // Listens at "address:port", of which port 0 is a free one, and forwards to a server that need not be there yet.
+  // Listens at "address:port" (port 0: a free one) and forwards to a server that need not exist yet.
   OneWayProxy(const std::string& listen, const std::string& server_address, int server_port);
   ~OneWayProxy();  // closes every connection
   OneWayProxy(const OneWayProxy&) = delete;
   OneWayProxy& operator=(const OneWayProxy&) = delete;
 
-  // Where clients connect: "127.0.0.1:port".
+  // Returns the address for clients: "127.0.0.1:port".
   std::string address() const { return address_; }
 
-  // From now on nothing goes that way, on connections to come either. Both may be cut.
+  // Blocks that direction from now on, also for new connections. Both may be cut.
   void Cut(Direction direction);
-  // What arrives from now on is passed on that much later, in its order.
+  // Delays all data that arrives from now on, in order.
   void Delay(absl::Duration delay);
-  // Neither cut nor slow any more.
+  // Ends all cuts and delays.
   void Heal();
 
  private:
@@ -61,7 +61,7 @@ class OneWayProxy {
   bool IsCut(const Pipe& pipe) const;
   void Read(Pipe* pipe);
   static void Write(Pipe* pipe);
-  // Until a chunk that waits for its time is due; -1 without one. In milliseconds, rounded up.
+  // Returns the time in milliseconds, rounded up, until a delayed chunk is due; -1 without one.
   int NextDue(absl::Time now) const;
   void Wake();
 
@@ -74,7 +74,7 @@ class OneWayProxy {
   std::atomic<bool> cut_to_client_ = false;
   std::atomic<int64_t> delay_ms_ = 0;
   std::atomic<bool> stop_ = false;
-  std::list<Connection> connections_;  // of the loop alone
+  std::list<Connection> connections_;  // used only by the loop
   std::thread loop_;
 };
 

@@ -21,7 +21,7 @@ namespace admin = atlpb::admin::v1;
 // No claim: for what only has to happen at all.
 constexpr absl::Duration kPatience = absl::Seconds(180);
 constexpr int kCheckpointEvery = 20;
-// Of jobs that need not end while the test looks.
+// Steps of jobs that must not end during the test.
 constexpr int kEndless = 1'000'000;
 
 bool Says(const Process& process, const std::string& text, size_t from = 0) {

@@ -1,4 +1,4 @@
-// A child process of a test: started with its output in a log file, killed when the test ends, however it ends.
+// A child process of a test: started with its output in a log file, and always killed when the test ends.
 #pragma once
 
 #include <sys/types.h>
@@ -11,10 +11,10 @@
 
 namespace atl::testing_cluster {
 
-// Not thread-safe. Start it from a thread that lives as long as it shall live (PR_SET_PDEATHSIG).
+// Not thread-safe. The thread that starts it must outlive it (PR_SET_PDEATHSIG).
 class Process {
  public:
-  // `environment`: "NAME=value", in place of this process's own of that name and beside the others.
+  // `environment`: "NAME=value", added to this process's environment; replaces variables of the same name.
   Process(std::vector<std::string> command, std::string log_path, std::vector<std::string> environment = {});
   ~Process();  // SIGKILL, and waits
   Process(const Process&) = delete;
@@ -22,14 +22,15 @@ class Process {
 
   pid_t pid() const { return pid_; }
   const std::string& log_path() const { return log_path_; }
-  // Everything that it wrote so far.
+  // Returns its whole output so far.
   std::string Log() const;
 
   void Signal(int signal) const;
   bool Running();
-  // Waits for its end: its exit code, minus the signal's number when a signal ended it, or nothing after `timeout`.
+  // Waits for its end. Returns the exit code, minus the signal's number if a signal ended it, or nothing after
+  // `timeout`.
   std::optional<int> Wait(absl::Duration timeout);
-  // SIGKILL, and waits.
+  // Sends SIGKILL, and waits.
   void Kill();
 
  private:

@@ -65,7 +65,7 @@ class ProfileCommandTest : public testing::Test {
     return found;
   }
 
-  // Of a process that measures; nothing while there is none.
+  // Returns the process id of a measuring rank; unset while there is none.
   std::optional<pid_t> PidOfRank(int rank) const {
     const std::vector<std::string> meetings = Meetings();
     if (meetings.empty()) return std::nullopt;

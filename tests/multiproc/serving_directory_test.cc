@@ -87,7 +87,7 @@ class Callers {
       if (thread.joinable()) thread.join();
     }
   }
-  // What went wrong; empty when all was well.
+  // Returns the failures; empty if there were none.
   std::string failures() const {
     absl::MutexLock lock(&mutex_);
     return failures_;
@@ -203,7 +203,7 @@ class ServingDirectoryTest : public testing::Test {
     router_address_ = AddressOf("router", router_.get());
   }
 
-  // What the coordinator says; no servers while it does not answer.
+  // Returns the coordinator's list; no servers while it does not answer.
   pb::WatchServersResponse Directory() {
     const auto stub = pb::ServingService::NewStub(rpc::MakeChannel(coordinator_address_));
     grpc::ClientContext context;
@@ -263,7 +263,7 @@ class ServingDirectoryTest : public testing::Test {
 TEST_F(ServingDirectoryTest, ServersComeAndGoAndVersionsChangeWithoutAFailedRequest) {
   ASSERT_TRUE(AwaitVersion("v1"));
   ASSERT_TRUE(AwaitReplicas("v1", kServers, 2));
-  // What a router draws that has all networks itself.
+  // The expected samples come from a router that has all networks itself.
   const auto alone =
       Start("alone", {Program("atoll-router"), "--model-dir", folder_ + "/blobs/models/tiny/v1", "--threads", "1"});
   const std::string alone_address = AddressOf("alone", alone.get());
@@ -317,7 +317,8 @@ TEST_F(ServingDirectoryTest, SamplingGoesOnWithoutTheCoordinatorWhichLearnsEvery
   EXPECT_TRUE(AwaitVersion("v2"));
   callers.Stop();
   EXPECT_EQ(callers.failures(), "");
-  // Nothing that was served was dropped while it did not know the servers: versions go after the roll alone.
+  // No served network was dropped while the coordinator did not know the servers: a version is dropped only after the
+  // roll.
   for (const auto& server : servers_) {
     const std::string log = server->Log();
     const size_t dropped = log.find("drops");

@@ -1,5 +1,5 @@
-// A real PostgreSQL server for tests, from the distribution's packages: its own cluster in a temporary folder, reached
-// through a Unix socket there.
+// A real PostgreSQL server for tests, from the distribution's packages. It has its own cluster in a temporary folder
+// and listens on a Unix socket there.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace atl::testing_postgres {
 
-// Why no server can be started here, and what to do about it; empty where one can.
+// Returns why no server can be started here, and how to fix it; empty if one can.
 std::string MissingPgServer();
 
-// Runs until it is destroyed; its files go with it. Not thread-safe. Steps of the harness that fail end the test
+// Runs until it is destroyed, which deletes its files. Not thread-safe. Steps of the harness that fail end the test
 // process, with their reason.
 class PgServer {
  public:
@@ -22,21 +22,21 @@ class PgServer {
   PgServer(const PgServer&) = delete;
   PgServer& operator=(const PgServer&) = delete;
 
-  // One that the whole test process shares, started when first asked for.
+  // Returns a server that the whole test process shares; the first call starts it.
   static PgServer& Shared();
 
-  // A new empty database, as a store's URI. `like`: a copy of that database instead, which nobody may use meanwhile.
+  // Makes a new empty database and returns its URI as a store. `like`: copies that database instead, which must not be
+  // in use meanwhile.
   std::string NewDatabase(const std::string& like = "");
-  // The name in such a URI.
+  // Returns the database's name in such a URI.
   static std::string DatabaseOf(const std::string& uri);
-  // Runs SQL in the database of the URI, and returns the first column of the last answer's rows.
+  // Runs SQL in the database of the URI, and returns the first column of the last result.
   std::vector<std::string> Ask(const std::string& uri, const std::string& sql);
 
-  // The whole server hangs, as far as its processes go that are there now; the system goes on to acknowledge what it is
-  // sent.
+  // Stops all current processes of the server; the system continues to acknowledge data that is sent to it.
   void Pause();
   void Resume();
-  // SIGKILL to the whole server: what was not durable is gone.
+  // Sends SIGKILL to the whole server: data that was not durable is lost.
   void Kill();
   void Start();
 

@@ -1,5 +1,5 @@
-// What a PostgreSQL store does that a file does not: a lease between coordinators, answers that are lost, servers that
-// restart, are copied, or do not keep what they acknowledge.
+// The behaviour that only a PostgreSQL store has: a lease between coordinators, lost answers, and servers that restart,
+// are copied, or do not keep what they acknowledge.
 #include "coordinator/store/pg_store.h"
 
 #include <atomic>

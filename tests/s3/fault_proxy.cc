@@ -48,7 +48,7 @@ bool SendAll(int socket_fd, std::string_view bytes) {
   return true;
 }
 
-// What is there, "" when the other end has closed.
+// Returns the available bytes, "" when the other end has closed.
 std::string Receive(int socket_fd) {
   std::array<char, 65536> buffer;
   const ssize_t got = recv(socket_fd, buffer.data(), buffer.size(), 0);

@@ -1,4 +1,4 @@
-// A proxy between an S3 client and its server that breaks the requests it is told to.
+// A proxy between an S3 client and its server that breaks selected requests.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,12 @@ struct Fault {
     kStatus,      // answers `status` and `body` itself; with an empty body S3's error document of `code`
     kCutRequest,  // breaks the connection after `bytes` of the request's body
     kCutAnswer,   // breaks it after `bytes` of the answer, head and all: 0 loses the answer to what was done
-    kSilence,     // takes the request and says nothing
+    kSilence,     // takes the request and never answers
   };
   Kind kind = Kind::kStatus;
-  std::string method;  // of which requests; empty: all
+  std::string method;  // of the requests; empty: all
   std::string target;  // a part of their target; empty: all
-  int times = 1;       // of how many; -1: all
+  int times = 1;       // how many of them; -1: all
   int status = 503;
   std::string code = "SlowDown";
   int64_t bytes = 0;
@@ -40,11 +40,11 @@ class FaultProxy {
   FaultProxy& operator=(const FaultProxy&) = delete;
 
   int port() const { return port_; }
-  // From now on; of several that fit a request the first one counts.
+  // Adds a fault; if several match a request, the first one applies.
   void Add(Fault fault);
   // Ends all faults.
   void Heal();
-  // Requests so far whose head contains `text`.
+  // Returns the number of requests so far whose head contains `text`.
   int Requests(const std::string& text) const;
 
  private:
@@ -56,7 +56,7 @@ class FaultProxy {
   void Accept();
   void Serve(int client);
   bool Choose(const std::string& head, Fault* fault);
-  // Both ways until an end closes, or `fault` (null: none) breaks it.
+  // Relays both ways until an end closes, or `fault` (null: none) breaks the connection.
   void Relay(int client, std::string head, const Fault* fault) const;
 
   const int server_port_;

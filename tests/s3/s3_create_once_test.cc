@@ -70,7 +70,7 @@ TEST_F(S3CreateOnceTest, OfSeveralStoresOneWinsEveryRace) {
   for (int i = 0; i < kStores; ++i) {
     threads.emplace_back([&, i] {
       for (int race = 0; race < kRaces; ++race) {
-        // Whoever leaves last may delete it.
+        // Block returns true for the last thread that leaves, which may delete the barrier.
         if (starts[race]->Block()) starts[race].reset();
         results[race][i] =
             stores[i]->CreateOnce(stores[i]->UriOf(fmt::format("race/{}", race)), fmt::format("{}", i)).status();

@@ -1,4 +1,4 @@
-// What the blob store makes of an S3 server that is busy, broken, silent, wrongly addressed or of another opinion.
+// The blob store's handling of an S3 server that is busy, broken, silent, or rejects its address or keys.
 #include <cstdlib>
 #include <memory>
 #include <string>

@@ -77,7 +77,7 @@ class S3GrantsTest : public ::testing::Test {
   }
   std::string Uri() const { return S3Server::Uri(kPrefix, server_->port(), ""); }
 
-  // What was asked and given, in order.
+  // Returns the requests for grants and their answers, in order.
   std::vector<json> Grants() const {
     std::vector<json> grants;
     std::ifstream lines(folder_ + "/grants.jsonl");
@@ -168,7 +168,7 @@ TEST_F(S3GrantsTest, KeysOpenTheirOwnPrefixesAlone) {
   EXPECT_TRUE(owner.Read(owner.UriOf("models/m/1/weights")).ok());
 }
 
-// Whatever a job names: its keys open inputs, and nothing of others.
+// A job's keys give access to inputs and to no files of other jobs, whatever the job names.
 TEST_F(S3GrantsTest, NoNameInAJobOpensFilesOfOthers) {
   const auto all = BlobStore::Open(Uri());
   ASSERT_TRUE(all.ok()) << all.status();

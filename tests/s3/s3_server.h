@@ -11,34 +11,34 @@
 
 namespace atl::testing_s3 {
 
-// Why no server can be started here, and what to do about it; empty where one can.
+// Returns why no server can be started here, and how to fix it; empty if one can.
 std::string MissingS3Server();
 
-// Serves one bucket on loopback until it is destroyed; its files go with it. Not thread-safe. Steps of the harness that
-// fail end the test process, with their reason.
+// Serves one bucket on loopback until it is destroyed, which deletes its files. Not thread-safe. Steps of the harness
+// that fail end the test process, with their reason.
 class S3Server {
  public:
   static constexpr char kAccessKey[] = "ATOLLTESTKEY";
   static constexpr char kSecretKey[] = "atolltestsecret";
   static constexpr char kBucket[] = "atoll-test";
 
-  // `accounts`: it can have more than the one of the keys above, each with the rights that the bucket's policy gives
-  // it.
+  // `accounts`: the server can have more accounts than that of the keys above, each with the rights that the bucket's
+  // policy gives it.
   explicit S3Server(bool accounts = false);
   ~S3Server();
   S3Server(const S3Server&) = delete;
   S3Server& operator=(const S3Server&) = delete;
 
   int port() const { return port_; }
-  // "s3://<keys>@<bucket>/<prefix>?…": a store of its own below `prefix`, with the keys in it.
+  // Returns "s3://<keys>@<bucket>/<prefix>?…": a separate store below `prefix`, with the keys in it.
   std::string Uri(std::string_view prefix) const;
   // The same through another port, for a proxy in between, and with other keys ("key:secret"; empty: none).
   static std::string Uri(std::string_view prefix, int port, std::string_view keys, std::string_view bucket = kBucket);
-  // What a process needs beside a URI without keys: "NAME=value".
+  // Returns the environment that a process needs beside a URI without keys: "NAME=value".
   static std::vector<std::string> Environment();
-  // What tests/s3/grant_keys.py needs: "NAME=value".
+  // Returns the environment that tests/s3/grant_keys.py needs: "NAME=value".
   std::vector<std::string> GrantEnvironment() const;
-  // Where the object of a key lies as a file.
+  // Returns the path of the file that holds the object of a key.
   std::string FileOf(std::string_view key) const;
 
  private:

@@ -1,4 +1,4 @@
-// What became of the leases of a filled store.
+// Counts the attempts at the leased tasks of a filled store.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ struct AttemptCounts {
   int other_attempts = 0;  // at a later one, or ended
 };
 
-// Of the first `jobs` jobs, as the coordinator at `address` tells; null credentials: in the clear. Waits for it up to
-// half a minute.
+// Counts the attempts in the first `jobs` jobs, as the coordinator at `address` reports them; null credentials: plain
+// text. Waits for the coordinator up to half a minute.
 absl::StatusOr<AttemptCounts> AttemptsOf(const std::string& address,
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials, int jobs);
 

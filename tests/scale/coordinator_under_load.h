@@ -1,5 +1,4 @@
-// A coordinator process over a filled store, for what is measured of it: started, killed and started again at the same
-// address.
+// A coordinator process over a filled store, for measurements: started, killed and restarted at the same address.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ class CoordinatorUnderLoad {
 
   // "host:port"; empty before the first start, and the same from then on.
   const std::string& address() const { return address_; }
-  // Of the running process.
+  // Figures of the running process.
   absl::StatusOr<int64_t> ResidentBytes() const;
   absl::StatusOr<absl::Duration> ProcessorTime() const;
   std::string Log() const { return process_->Log(); }

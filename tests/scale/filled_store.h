@@ -1,4 +1,4 @@
-// A coordinator's store as it looks after weeks: many jobs, some of whose experts are being trained by islands.
+// A coordinator's store as after weeks of use: many jobs, some of whose experts are being trained by islands.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ constexpr int TasksOf(const StoreShape& shape) {
 }
 std::string JobIdAt(int job);
 std::string IslandIdAt(int island);
-// What RegisterIsland must say for the island to be the same process as before.
+// Returns the request_id with which RegisterIsland treats the island as the same process as before.
 std::string StartOf(int island);
 
 // Makes <folder>/store.db and takes its epoch in the blob store at <folder>/blobs, neither of which may exist. Returns

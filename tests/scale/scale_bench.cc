@@ -39,7 +39,7 @@ struct Flags {
   bool tls = false;
 };
 
-// What both ends need for mutual TLS; nothing and null without it.
+// The settings of both ends for mutual TLS; empty and null without it.
 struct Trust {
   std::vector<std::string> coordinator_flags;
   std::shared_ptr<grpc::ChannelCredentials> credentials;

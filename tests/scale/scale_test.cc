@@ -32,7 +32,7 @@ class Scale : public testing::Test {
   }
   ~Scale() override { std::filesystem::remove_all(folder_); }
 
-  // What an island that has nothing gets, now.
+  // Claims a task as a new island and returns the answer.
   static absl::StatusOr<pb::ClaimTaskResponse> ClaimAsNewcomer(const std::string& address) {
     const auto stub = pb::IslandService::NewStub(rpc::MakeChannel(address));
     pb::RegisterIslandRequest islander;

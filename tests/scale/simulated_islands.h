@@ -1,5 +1,5 @@
-// Thousands of islands in one process, each with a connection of its own: they send heartbeats, now and then commit a
-// checkpoint in place of one, and go on through whatever happens to the coordinator.
+// Thousands of islands in one process, each with its own connection. They send heartbeats, sometimes commit a
+// checkpoint instead, and continue whatever happens to the coordinator.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct IslandsOptions {
   // Null: in the clear.
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   absl::Duration heartbeat_interval = absl::Seconds(2);
-  // Each wait is that share longer or shorter, at random.
+  // Each wait is longer or shorter by at most this share, at random.
   double jitter = 0.1;
   // Share of the calls that commit a checkpoint instead.
   double commit_share = 0.05;
@@ -35,15 +35,15 @@ struct IslandsOptions {
   uint64_t seed = 1;
 };
 
-// What was counted since the last Take, or since the start. Times in seconds.
+// The counts since the last Take, or since the start. Times in seconds.
 struct Observed {
   std::vector<double> heartbeats;
   std::vector<double> commits;
-  // How long after its time a call was started: this process, not the coordinator, was slow.
+  // How late this process started a call: delays of this process, not of the coordinator.
   double worst_lateness = 0;
-  // Calls that no coordinator answered.
+  // The number of calls that no coordinator answered.
   int64_t unanswered = 0;
-  // Leases that a coordinator said were over, and calls that it refused.
+  // Leases that a coordinator reported as revoked, and calls that it rejected.
   int64_t revoked = 0;
   int64_t refused = 0;
   std::string first_refusal;
@@ -96,7 +96,7 @@ class SimulatedIslands {
   std::thread thread_;
 };
 
-// The value below which a share of them lies; 0 of none. Sorts `values`.
+// Returns the value below which that share of the values lies; 0 for no values. Sorts `values`.
 double Quantile(std::vector<double>& values, double share);
 
 }  // namespace atl::scale

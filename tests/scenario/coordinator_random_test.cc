@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSteps = 150;
 
-// What islands were told, and so may rely on.
+// The answers that islands received and may rely on.
 struct Promises {
   struct Holder {
     std::string process;

@@ -46,11 +46,11 @@ class CoordinatorScript {
   explicit CoordinatorScript(std::string folder);
   ~CoordinatorScript();
 
-  // Runs the script to its first line that does not give what it says; returns "" or that line, what was expected and
-  // what was found.
+  // Runs the script up to the first line whose result differs from its expectation. Returns "" or that line, the
+  // expected and the found result.
   std::string Run(const std::string& text);
 
-  // Runs one line and returns what came of it, as it would stand after "->".
+  // Runs one line and returns its result in the form after "->".
   std::string Do(const std::string& line);
 
  private:
@@ -90,7 +90,7 @@ class CoordinatorScript {
   std::string ShowTask(const std::string& task_id);
   std::string ShowCheckpoints(const std::string& task_id);
   std::string ShowErrors(const std::string& task_id);
-  // Script names of jobs <-> ids that the coordinator gave.
+  // Maps script names of jobs to the ids that the coordinator gave.
   std::string RealId(const std::string& script_id) const;
   std::string ScriptId(const std::string& real_id) const;
 

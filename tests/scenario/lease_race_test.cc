@@ -27,7 +27,7 @@ class LeaseRaces {
       Do("complete a");
     }
     holder_ = "a";
-    // Nothing else is left to claim.
+    // No other task is left to claim.
     Do("claim b");
     Do("commit b step=1");
     Do("complete b");
@@ -51,7 +51,7 @@ class LeaseRaces {
       Write(Below(2) == 0 ? paused : taker);
       if (::testing::Test::HasFailure()) return;
     }
-    // One who still holds nothing comes as a new process of its island.
+    // A process that does not hold the lease sometimes registers as a restarted process of its island.
     for (const char* process : kProcesses) {
       if (holder_ != process && Below(4) == 0) {
         Do(std::string("register ") + process + " start=" + process + std::to_string(++starts_));
@@ -98,7 +98,7 @@ class LeaseRaces {
     holder_ = process;
   }
 
-  // What a holder may do, but for ending the task well: the races go on.
+  // Makes a call that a holder may make, except a successful completion, so that the races continue.
   void Write(const std::string& process) {
     switch (Below(8)) {
       case 0:
@@ -162,7 +162,7 @@ TEST(LeaseRaceTest, NoStaleHolderWrites) {
   {
     LeaseRaces races(seed, folder);
     for (int race = 0; race < kRaces && !HasFailure(); ++race) races.Race();
-    // Else the races were none.
+    // Without takeovers and rejected writes there would have been no races.
     EXPECT_GE(races.taken_over(), kRaces / 4);
     EXPECT_GE(races.refused(), kRaces / 4);
     RecordProperty("taken_over", static_cast<int>(races.taken_over()));
