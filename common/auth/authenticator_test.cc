@@ -80,7 +80,7 @@ TEST_F(AuthenticatorTest, ABrokenFileLeavesWhatWasInForce) {
   Await(**authenticator, "two", "");
 }
 
-// A principals file that is half written, or an issuer's keys that are gone, let nobody in who was shut out.
+// While the principals file is half written, or an issuer's keys are missing, revoked callers stay out.
 TEST_F(AuthenticatorTest, RevocationsWaitForNoOtherFile) {
   const std::string issuer = "jwt: [{issuer: i, audience: a, roles: [reader], keys: issuer.pem}]\n";
   Write("issuer.pem", testing::MakeEcSigningKey().public_pem);
@@ -98,7 +98,7 @@ TEST_F(AuthenticatorTest, RevocationsWaitForNoOtherFile) {
   Write("principals.yaml", "principals: 7\n");
   Write("deny", "subject ann\n");
   Await(**authenticator, "one", "TOKEN_REVOKED");
-  // The list may be read before it is whole; who holds open streams hears of each.
+  // The list may be read before it is complete; each reload calls back, so that open streams are checked again.
   for (int i = 0; i < 20'000 && reloads.load() < 3; ++i) Step();
   EXPECT_GE(reloads.load(), 3);
 }

@@ -243,7 +243,7 @@ TEST_F(SecurityTest, MutualTlsAloneLetsCertificatesIn) {
   client_.tls_dir = Folder("client", authority_.IssueClient("eu-1"));
   EXPECT_EQ(Asked(), "eu-1");
   EXPECT_EQ(Explained(), "");
-  // Without a certificate, with one of a stranger, in the clear: no connection.
+  // Without a certificate, with one of another authority, or in the clear, no connection is made.
   client_ = {.ca = Write("ca.crt", authority_.certificate())};
   EXPECT_EQ(Asked(), "UNAVAILABLE");
   EXPECT_EQ(Explained(), "CERTIFICATE_REFUSED");
@@ -257,7 +257,7 @@ TEST_F(SecurityTest, MutualTlsAloneLetsCertificatesIn) {
   EXPECT_EQ(Explained(), "TLS_EXPECTED");
 }
 
-// A router may call a coordinator whose certificate is another authority's, as a public one, which signs for anybody.
+// A router may call a coordinator with a certificate of another authority, such as a public one that signs for all.
 TEST_F(SecurityTest, AServerKnowsClientsByItsFolderWhateverAuthorityItTrustsItself) {
   const testing::CertificateAuthority other("other");
   server_.tls_dir = Folder("server", authority_.IssueServer("router"));
@@ -454,7 +454,7 @@ principals:
   Write("deny", "subject ann\n");
   EXPECT_FALSE(ann.reader->Read(&ann.response));
   EXPECT_EQ(ann.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  // An entry goes a moment after its stream's caller hears of the end.
+  // An entry is removed shortly after its stream's caller sees the end.
   for (int i = 0; i < 20'000 && open_streams_->size() > 1; ++i) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(open_streams_->size(), 1u);
   bob.context.TryCancel();
