@@ -64,7 +64,7 @@ TEST_F(FilesTest, ALinkStaysALink) {
 TEST_F(FilesTest, AFileOfAnotherUserIsToldWithItsOwnerAndTheReader) {
   ASSERT_TRUE(WriteFile(path_, "secret").ok());
   ASSERT_EQ(chmod(path_.c_str(), 0200), 0);
-  // Root reads everything: the process becomes somebody else first.
+  // Root can read every file, so the process takes another user first.
   const auto read_as_nobody = [this] {
     if (geteuid() == 0 && seteuid(65534) != 0) std::abort();
     const absl::Status status = ReadFile(path_).status();
