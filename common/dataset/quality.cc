@@ -57,7 +57,7 @@ double MeanWithin(Points points) {
   return 2 * sum / (static_cast<double>(n) * static_cast<double>(n - 1));
 }
 
-// To the nearest of `others`, row `left_out` aside.
+// Returns the distance to the nearest of `others`, except row `left_out`.
 double NearestDistance(std::span<const float> point, Points others, int64_t left_out = -1) {
   double nearest = std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < others.size(); ++i) {
@@ -81,7 +81,7 @@ std::vector<double> Radii(Points points, int k) {
 
 double Ratio(double to_training, double to_held_out) {
   if (to_held_out > 0) return to_training / to_held_out;
-  // On a held-out image itself: even when a training image is as near.
+  // The sample equals a held-out image. If a training image is equally near, the ratio is even.
   return to_training > 0 ? std::numeric_limits<double>::infinity() : 1.0;
 }
 

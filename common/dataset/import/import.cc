@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kNamedSkipped = 100;
 constexpr int64_t kDefaultBadRows = 10;
 constexpr double kDefaultBadShare = 0.001;
-// Without a limit of its own an import ends here at the latest: the source is not what it was taken for.
+// Limit of bad rows for imports without their own limit: beyond it, the source is not of the assumed kind.
 constexpr int64_t kHopeless = 10'000;
 constexpr int64_t kProgressRows = 256;
 constexpr int32_t kLargestSize = 4096;
