@@ -22,7 +22,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using Error = boost::system::error_code;
 
-// After an accept that found no room, or no descriptor free.
+// Pause after an accept that found no room or no free descriptor.
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);
 
 class AsioServer : public HttpServer, private SessionOwner {

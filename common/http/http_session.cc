@@ -164,7 +164,7 @@ void Session::Stop() {
 
 Session::Time Session::spare_from() const {
   if (phase_ == Phase::kIdle) return since_ - std::chrono::hours(1);  // before all others
-  // Without a body that the service accepted, an answer cost little.
+  // If the service accepted no body, the answer was cheap.
   const bool cheap_answer = phase_ == Phase::kWriting && max_body_bytes_ == 0;
   if (phase_ != Phase::kStart && phase_ != Phase::kBody && !cheap_answer) return Time::max();
   return since_ + absl::ToChronoMilliseconds(context_.limits->crowded_time);

@@ -106,7 +106,7 @@ std::shared_ptr<SSL_CTX> TlsFolder::Current() {
     spdlog::info("read the changed certificate in {}", options_.folder);
     return context_;
   }
-  // Tried again at the next look, though the files stay as they are: a process without a free descriptor reads none.
+  // The next check retries even if the files do not change: a process without a free descriptor cannot read them.
   if (complaint_ != context.status().message()) {
     complaint_ = std::string(context.status().message());
     spdlog::error("the changed certificate is not used, the one before goes on: {}", complaint_);
