@@ -31,7 +31,7 @@ void RunOrQueue(std::function<void()> closure) {
   }
 }
 
-// As autograd's own accumulation: the first gradient is kept, every further one is added to it.
+// Accumulates as autograd does: keeps the first gradient and adds every further one to it.
 void Accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   const at::NoGradGuard no_grad;
   if (gradient.scalar_type() != parameter.scalar_type()) gradient = gradient.to(parameter.scalar_type());
@@ -119,8 +119,8 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
   }
 };
 
-// As stock autograd's backward of the same operations, but for its products with one, and in fewer buffers: the product
-// that is summed is overwritten with the next, and the residual's gradient is added in place.
+// Computes as stock autograd's backward of the same operations, but without products with one and in fewer buffers: the
+// next product overwrites the summed one, and the residual's gradient is added in place.
 class NormModulateFunction : public torch::autograd::Function<NormModulateFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& shift,
