@@ -68,8 +68,8 @@ class Placing {
     }
   }
 
-  // Where only replicas of others keep the hottest network that lacks one out, one of these goes to a holder with room
-  // first. It gives way when it is there: a later question finds it on both.
+  // If only replicas of others keep out the hottest network that lacks one, moves one of these to a holder with room
+  // first. It gives way once it is loaded there: a later call finds it on both.
   void MakeWay(const Wanted& networks) {
     const auto lacks = [&](const WantedNetwork* wanted) {
       return IsHot(*wanted) && Replicas(*wanted) < std::min(HotReplicas(*wanted, 1.0), wanted->max_replicas);
@@ -199,7 +199,7 @@ class Placing {
 std::vector<NetworkId> PlaceComing(std::map<std::string, Wanted> coming, Placing* placing, Wanted* begun) {
   std::vector<NetworkId> no_room;
   for (auto& [digest, networks] : coming) {
-    // It is all or nothing: the large ones first, for small ones find room between them.
+    // Places all or none: large networks first, because small ones fit between them.
     std::stable_sort(networks.begin(), networks.end(),
                      [](const WantedNetwork* a, const WantedNetwork* b) { return a->bytes > b->bytes; });
     for (const Fit fit : {Fit::kWithin, Fit::kOver}) placing->Fill(networks, 1, /*held=*/false, fit);
