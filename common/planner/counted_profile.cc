@@ -9,8 +9,8 @@ namespace {
 
 // A core that was measured at 84 GFLOP/s of fp32 products; only the ratios between layers matter to a plan.
 constexpr double kMultiplyAddsPerSecond = 42e9;
-// In a DiT block the forward keeps 20.2 times what it passes on, and four fifths of that until its weight gradient
-// (measured), as fp32.
+// In a DiT block the forward keeps 20.2 times its output, and four fifths of that until its weight gradient (measured),
+// as fp32.
 constexpr double kActivationsPerBlock = 20.2;
 constexpr double kKeptUntilWeightGradient = 0.8;
 constexpr double kBytesPerValue = 4;

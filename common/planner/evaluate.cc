@@ -135,7 +135,7 @@ absl::StatusOr<Partition> Evaluator::Split(const Plan& plan, double limit_bytes,
     request.boundary_seconds.push_back(TransferSeconds(request_.profile, layer.output_bytes));
   }
   if (limit_bytes > 0) {
-    // Which rank runs which frozen layers is not known yet: room for all of them on each.
+    // The ranks of frozen layers are not known yet, so each rank leaves room for all of them.
     const double frozen = FrozenBytes(plan, request_.profile);
     request.limit_bytes.assign(plan.schedule.rank_count(), limit_bytes - frozen);
     for (const double bytes : request_.profile.parameter_bytes) request.fixed_bytes.push_back(StateBytes(bytes));
@@ -234,7 +234,7 @@ absl::StatusOr<Outline> Evaluator::Work(const Shape& shape) {
 
 absl::Status Evaluator::KeepWhatFits(Outline* outline) {
   Plan& plan = outline->plan;
-  // From the end: late stages hold few micro-batches, so that computing them again saved little.
+  // Starts from the end: late stages hold few micro-batches, so recomputing their layers saved little.
   const std::vector<int32_t> recomputed = plan.recomputed_layers;
   for (auto layer = recomputed.rbegin(); layer != recomputed.rend(); ++layer) {
     Outline before = *outline;

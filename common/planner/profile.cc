@@ -77,7 +77,7 @@ absl::Status CheckFrozen(const Profile& profile) {
   return absl::OkStatus();
 }
 
-// Where `size` lies between two measured sizes: (1 - share) of `low` and `share` of `high`. With one size, high is
+// The position of `size` between two measured sizes: (1 - share) of `low` and `share` of `high`. With one size, high is
 // null and `share` scales `low`.
 template <typename T>
 struct Between {

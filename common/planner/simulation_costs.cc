@@ -54,7 +54,7 @@ schedule::StageCost CostOfStage(const StagePlacement& placement, const std::vect
     stage.activation_bytes += again ? input : layer.kept_bytes;
     stage.weight_gradient_bytes += layer.weight_gradient_bytes;
     stage.forward_transient_bytes = std::max(stage.forward_transient_bytes, layer.forward_transient_bytes);
-    // Without a graph a layer's activations go as it ends: at most its inputs and all that it would keep.
+    // Without a graph, a layer's activations are freed as it ends: at most its inputs and all that it would keep.
     stage.self_conditioning_transient_bytes =
         std::max(stage.self_conditioning_transient_bytes, input + layer.kept_bytes + layer.forward_transient_bytes);
     stage.backward_transient_bytes = std::max(stage.backward_transient_bytes,
