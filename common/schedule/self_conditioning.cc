@@ -89,7 +89,7 @@ class Merger {
     return static_cast<size_t>(place.position) < ends.size() ? ends[place.position] : kNever;
   }
 
-  // When what the action reads has arrived; never while that has not begun.
+  // Returns the time when the action's inputs arrive; infinite while their producer has not begun.
   double Ready(int32_t rank, const Action& action) const {
     if (action.kind == ActionKind::kFrozen) {
       const FrozenCost& cost = costs_.frozen[action.micro_batch];

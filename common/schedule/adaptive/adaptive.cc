@@ -143,7 +143,7 @@ bool BackwardIsShorter(const adaptive::Problem& problem) {
   });
 }
 
-// With split backwards; where splitting costs time, also with whole ones, whichever is shorter.
+// Searches with split backwards, and if splitting costs time also with whole ones; returns the shorter result.
 adaptive::Found SearchBoth(const adaptive::Problem& problem, const AdaptiveOptions& options,
                            const std::vector<Order>& known) {
   adaptive::Found split = adaptive::Search(problem, options, known);

@@ -18,7 +18,7 @@ int32_t Compaction::PositionOf(int32_t rank, int kind) const {
   return positions_[(static_cast<size_t>(rank) * kKinds + kind) * micro_batches_ + state_[rank].done[kind]];
 }
 
-// When the next work of a kind has all that it reads; kNever while its producer has not started.
+// Returns the time when the inputs of the next work of a kind arrive; kNever while its producer has not started.
 double Compaction::Ready(int32_t rank, int kind) const {
   const RankState& state = state_[rank];
   if (kind >= kLaneKinds) return state.done[kind] < state.done[InputGradientOf(kind)] ? 0 : kNever;

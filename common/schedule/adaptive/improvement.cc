@@ -10,7 +10,7 @@
 namespace atl::schedule::adaptive {
 namespace {
 
-// How far before a block its actions may move, into the idle time that it follows and past what surrounds that.
+// Most positions before a block to which its actions may move: into the idle time before the block, and further.
 constexpr int32_t kBefore = 4;
 
 }  // namespace

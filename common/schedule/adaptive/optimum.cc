@@ -90,7 +90,7 @@ class BranchAndBound {
     }
   }
 
-  // When the inputs of a rank's next work of a kind are there; kNever while their producer has not run.
+  // Returns the time when the inputs of a rank's next work of a kind arrive; kNever while their producer has not run.
   double Ready(int32_t rank, int kind) {
     const int32_t micro_batch = ranks_[rank].done[kind];
     if (kind >= kLaneKinds) return micro_batch < ranks_[rank].done[InputGradientOf(kind)] ? 0 : kNever;
