@@ -53,7 +53,7 @@ absl::StatusOr<std::string> TokenIn(const HttpAnswer& answer, const std::string&
                                answer.status == 0 ? answer.body : fmt::format("HTTP status {}", answer.status)));
 }
 
-// By a signed request (RFC 7523).
+// Gets a token by a signed request (RFC 7523).
 absl::StatusOr<std::string> TokenOfFile(const std::string& path, const RemoteOptions& options) {
   std::ifstream file(path, std::ios::binary);
   const Json key = Json::parse(std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
