@@ -72,7 +72,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
       return MakeErrorWithField(code, info.reason(), path, status.error_message());
     }
   }
-  // Where a server refuses a call before its handler (guard.h) it can send no details: the reason leads the message.
+  // A server that refuses a call before its handler (guard.h) can send no details: the reason leads the message.
   const std::string message = status.error_message();
   if (const std::string_view reason = LeadingReason(message); !reason.empty()) {
     return MakeError(code, reason, message.substr(reason.size() + 3));
