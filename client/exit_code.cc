@@ -9,7 +9,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   if (reason == "USAGE") return kExitUsage;
   if (reason == "JOB_FAILED") return kExitJobFailed;
   if (reason == "INTERRUPTED") return kExitInterrupted;
-  if (reason == "STORE_FULL") return kExitResourceExhausted;  // retried as one that is away, but there is no room
+  if (reason == "STORE_FULL") return kExitResourceExhausted;  // UNAVAILABLE, so clients retry, but the disk is full
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

@@ -39,7 +39,7 @@ absl::Status FollowOnce(JobService::Stub* stub, const std::string& job_id, Job* 
   return rpc::FromGrpc(stream->Finish());
 }
 
-// Whether a new stream may go on where this one ended.
+// Whether a new stream may continue where this one ended.
 bool MayReconnect(const absl::Status& status) {
   return status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
 }

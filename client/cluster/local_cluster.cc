@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const ClusterO
     ATOLL_RETURN_IF_ERROR(MakeFolders(options.folder + name));
   }
   ATOLL_ASSIGN_OR_RETURN(const int lock, TakeLock(options.folder));
-  // Left by a cluster that was killed: its process id may be anybody's by now.
+  // A killed cluster leaves its file behind, whose process id may belong to another process by now.
   unlink(ClusterFilePath(options.folder).c_str());
   const sigset_t signals = SupervisedSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -212,7 +212,7 @@ absl::StatusOr<std::string> LocalCluster::LaunchAndAwaitAddress(const std::strin
       return MakeError(absl::StatusCode::kUnavailable, "CLUSTER_NOT_READY",
                        fmt::format("the {} {}: {}", name, DescribeExit(wait_status), LogTail(name)));
     }
-    if (WaitForStopSignal(absl::Milliseconds(20))) {  // a file tells nobody that it was written: look again
+    if (WaitForStopSignal(absl::Milliseconds(20))) {  // a written file sends no signal: poll
       return MakeError(absl::StatusCode::kCancelled, "INTERRUPTED", "interrupted while the cluster started");
     }
   }

@@ -55,7 +55,7 @@ class LocalClusterTest : public ::testing::Test {
     folder_ = testing::TempDir() + "/local_cluster_test." + std::to_string(getpid());
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_ + "/programs");
-    // Writes its port where it is told to, notes its arguments and process, and sleeps until it is told to end.
+    // Writes its port to the given file, records its arguments and process, and sleeps until a signal ends it.
     const std::string body =
         "#!/bin/sh\n"
         "echo \"$$ $(basename \"$0\") $*\" >> " +

@@ -128,7 +128,7 @@ void AddCommands(CLI::App* app, Session* session) {
   AddCompletionCommand(app, session);
 }
 
-// Where nobody answers for reasons of security, those.
+// If a service is unreachable because of a security setting, returns that reason.
 absl::Status Explain(const Session& session, const absl::Status& status) {
   if (!absl::IsUnavailable(status) || ErrorReason(status) != rpc::DefaultReason(status.code())) return status;
   for (const Session::Called& call : *session.called) {

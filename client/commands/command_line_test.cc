@@ -296,7 +296,7 @@ TEST_F(CommandLineTest, ADrawThatHasBroughtImagesWaitsForRoom) {
     EXPECT_EQ(sampler_.requests_[1].SerializeAsString(), sampler_.requests_[2].SerializeAsString());
     sampler_.refusals_ = 1;
   }
-  // With nothing drawn yet the error is told at once.
+  // Before the first sampled image the error is reported at once.
   EXPECT_EQ(Run({"sample", "--class", "all", "--out", folder_ + "/other"}).code, 7);
 }
 

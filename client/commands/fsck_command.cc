@@ -50,7 +50,7 @@ void AddFilesNamedBy(const atlpb::job::v1::Job& job, std::vector<NamedFile>* kno
   }
 }
 
-// Every output of every task, and what jobs name that go on.
+// Adds every output of every task, and the files that unfinished jobs name.
 absl::Status AddOutputs(const Session& session, std::vector<NamedFile>* known) {
   ATOLL_ASSIGN_OR_RETURN(const Peer<JobService> peer, ConnectCoordinator<JobService>(session));
   atlpb::job::v1::ListJobsRequest request;

@@ -80,7 +80,7 @@ std::vector<std::string> Command(const std::string& program, const ProfileFlags&
           "--ranks",
           std::to_string(flags.ranks),
           "--leader",
-          "127.0.0.1:1",  // nobody listens there: it says that all are on this machine
+          "127.0.0.1:1",  // unused port: its host says that all ranks are on this machine
           "--island-id",
           "profile",
           "--blob-store",

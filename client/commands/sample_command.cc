@@ -32,8 +32,8 @@ using namespace atlpb::sample::v1;  // NOLINT(google-build-using-namespace): eve
 // One stream may take this long, unless --timeout says otherwise; the images of a large request come in the order they
 // are done.
 constexpr absl::Duration kStreamTimeout = absl::Hours(1);
-// A draw that the router has begun goes on where it is away, or has no room, for this long: what was drawn took its
-// time.
+// How long sampling that has begun is retried while the router is unreachable or full, because the finished images took
+// their time.
 constexpr absl::Duration kPatience = absl::Minutes(5);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(200);
 constexpr absl::Duration kLongestPause = absl::Seconds(10);

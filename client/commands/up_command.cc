@@ -154,7 +154,7 @@ absl::Status Down(const Session& session, const std::string& folder_flag) {
       if (session.format == OutputFormat::kTable) *session.out << "stopped\n";
       return absl::OkStatus();
     }
-    absl::SleepFor(absl::Milliseconds(50));  // a lock tells nobody that it was released
+    absl::SleepFor(absl::Milliseconds(50));  // a released lock sends no signal
   }
   return MakeError(absl::StatusCode::kDeadlineExceeded, "CLUSTER_STILL_RUNNING",
                    fmt::format("the cluster in {} (process {}) did not stop in time", folder, *pid));

@@ -49,7 +49,7 @@ bool IsOfASet(std::string_view name) {
   return name == ".png";
 }
 
-// Other files stay, whoever put them there; a folder that is empty then goes too.
+// Deletes the set's files and keeps all others; deletes the folder if it is then empty.
 void RemoveSet(const std::string& folder) {
   std::error_code error;
   std::vector<std::filesystem::path> files;

@@ -94,7 +94,7 @@ TEST(RunCommandTest, TheProgramReadsTheRequestAndItsOutputIsTheAnswer) {
   const auto echoed = RunCommand({.command = "cat", .input = "{\"task\": 1}"});
   ASSERT_TRUE(echoed.ok()) << echoed.status();
   EXPECT_EQ(*echoed, "{\"task\": 1}");
-  // More than a pipe holds, while nobody reads it.
+  // The input is larger than a pipe, and the program does not read it at first.
   const auto counted = RunCommand({.command = "echo first; wc -c", .input = std::string(300'000, 'x')});
   ASSERT_TRUE(counted.ok()) << counted.status();
   EXPECT_EQ(*counted, "first\n300000\n");
@@ -144,7 +144,7 @@ TEST(RunCommandTest, WhatTheProgramLeavesBehindEndsWithIt) {
   ASSERT_TRUE(output.ok()) << output.status();
   int64_t left = 0;
   ASSERT_TRUE(absl::SimpleAtoi(*output, &left)) << *output;
-  // Gone, or dead and not yet reaped by whoever took it over.
+  // The child is gone, or dead and not yet reaped by its new parent.
   bool ended = false;
   for (int tries = 0; tries < 2000 && !ended; ++tries) {
     std::ifstream file("/proc/" + std::to_string(left) + "/stat");

@@ -54,7 +54,7 @@ absl::Status Core::AdoptCheckpoints(std::string_view task_id, const std::vector<
     }
     return absl::OkStatus();
   };
-  // Older rows are gone: nobody goes on from them.
+  // If the newest step is unchanged, only older rows were lost, from which no task continues.
   if (step == task->committed_step) return Write("adopt_checkpoints", write_rows);
   jobs::Effect effect;
   if (task->state == jobs::TaskState::kLeased) {

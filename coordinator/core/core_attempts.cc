@@ -74,7 +74,8 @@ const spec::Artifact* FindArtifact(const std::vector<spec::Artifact>& artifacts,
 }  // namespace
 
 absl::StatusOr<std::string> Core::HolderOf(const spec::LeaseToken& token) {
-  // A number of an earlier epoch may have gone to another island since: such a token is stale, not somebody else's.
+  // The number of an attempt of an earlier epoch may have been granted to another island since, so such a token is
+  // stale.
   if (token.store_epoch != store_.epoch()) return "";
   const leases::Lease* lease = leases_.Find(token.task_id);
   if (lease != nullptr && lease->attempt == token.attempt) return lease->island_id;

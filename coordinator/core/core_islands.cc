@@ -105,7 +105,7 @@ absl::StatusOr<HeartbeatAnswer> Core::Heartbeat(std::string_view island_id, int6
     island.last_seen = Now();
   }
   for (const spec::LeaseToken& token : tokens) {
-    // With the secret of another island's attempt nobody keeps that attempt alive.
+    // The secret of another island's attempt must not keep that attempt alive.
     if (!leases_.Check(token, store_.epoch()).ok() || leases_.Find(token.task_id)->island_id != island_id) {
       answer.revoked.push_back({token.task_id, VerdictOf(token)});
       continue;

@@ -8,7 +8,7 @@
 namespace atl::coordinator {
 namespace {
 
-// The store of a watch of models was away: it is asked again after this.
+// The delay before a watch of models reads the store again after an error.
 constexpr absl::Duration kReadAgain = absl::Seconds(1);
 
 absl::Status Stopping() {
@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<store::Model>> Core::WatchedModels(const std::string&
 
 void Core::SendModel(WatchList::Watch& watch) {
   absl::StatusOr<std::vector<store::Model>> models = WatchedModels(watch.key);
-  // The change is still to be told: nobody asks for it again.
+  // The change must still be sent, and no further event would trigger it.
   if (!models.ok()) return WatchList::Postpone(watch, Now() + kReadAgain);
   for (store::Model& model : *models) {
     int64_t& sent = watch.sent.try_emplace(model.name, watch.after).first->second;

@@ -62,7 +62,7 @@ struct EndedAttempt {
 struct Rollback {
   int64_t attempt = 0;          // that it ended
   int64_t from_step = 0;        // that diverged, or of the damaged checkpoint
-  int64_t to_step = 0;          // that the task goes on from; 0: its start
+  int64_t to_step = 0;          // from which the task continues; 0: its start
   spec::SkippedWindow skipped;  // of no steps for a damaged checkpoint
   std::string reason;           // UPPER_SNAKE
   std::string message;
@@ -102,7 +102,7 @@ struct Job {
   std::string dataset_manifest_uri;
   JobState state = JobState::kPending;
   absl::Time create_time = absl::UnixEpoch();
-  absl::Time end_time = absl::InfinitePast();  // InfinitePast while the job goes on
+  absl::Time end_time = absl::InfinitePast();  // InfinitePast until the job ends
   std::string message;
   std::string model_version;
   // The revision of the whole store: grows with every durable change of any job.

@@ -52,7 +52,7 @@ absl::Status NotAllowed(std::string_view reason, std::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
-// The task, when the job goes on and the task has not ended.
+// Returns the task if neither it nor the job has ended.
 absl::StatusOr<Task*> OpenTask(JobRecord& record, std::string_view task_id) {
   Task* task = FindTask(record, task_id);
   if (task == nullptr) {

@@ -83,7 +83,7 @@ void AuditLog::Append(AuditEntry entry) {
 }
 
 absl::Status AuditLog::Reopen() {
-  // Others than its owner and group learn nothing of who does what. A pipe that nobody reads is not waited for.
+  // Only the owner and group may read which caller did what. Opening a pipe without a reader does not block.
   const int file = open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
   if (file < 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "AUDIT_LOG_UNWRITABLE",

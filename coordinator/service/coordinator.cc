@@ -47,7 +47,7 @@ std::string RandomBytes(size_t size) {
   std::_Exit(kExitStoreLost);
 }
 
-// A method without its service, as other lines of the audit log have it. Of one that nobody knows, all is kept.
+// Returns a method without its service, as in other lines of the audit log; returns an unknown method unchanged.
 std::string NameOf(const std::string& method) {
   const bool known = method.starts_with("/atoll.") && rpc::FindAccess(method) != nullptr;
   return known ? method.substr(method.rfind('/') + 1) : method;

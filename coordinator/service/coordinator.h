@@ -110,7 +110,7 @@ class Coordinator {
   absl::Status Serve(const CoordinatorOptions& options, Clock* clock);
   absl::Status StartStorageGrants(const CoordinatorOptions& options, Clock* clock);
   absl::Status OpenExperts(const CoordinatorOptions& options, Clock* clock);
-  rpc::Guard* guard() const;  // null: everybody may call everything
+  rpc::Guard* guard() const;  // null: every caller may make every call
   bool ReadWeights(const std::string& uri, const std::string& digest, ExpertRegistry::WeightsCallback done);
 
   // In order of construction; destroyed in reverse.

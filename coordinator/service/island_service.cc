@@ -62,7 +62,7 @@ void WithKeys(const ServiceContext& context, const spec::TaskGrant& grant,
   const auto take = [core = context.core, core_thread = context.core_thread, grant,
                      done](absl::StatusOr<spec::StorageGrant> storage) {
     const bool posted = core_thread->PostEnd([core, grant, done, storage = std::move(storage)] {
-      // Even where the program failed: it took its time, and the island has not heard of its lease yet.
+      // Renews the lease even if the program failed: it took time, and the island does not know its lease yet.
       const absl::Status held = core->KeepLease(grant.token).status();
       if (!held.ok() || !storage.ok()) return done(held.ok() ? storage.status() : held);
       spec::TaskGrant whole = grant;

@@ -109,7 +109,7 @@ TEST_F(JobOwnerTest, SubmittersPublishTheModelsOfTheirEntryAlone) {
     std::getline(audited, line);
     EXPECT_NE(line.find(std::string("\"method\":\"") + method + R"(","resource":"digits")"), std::string::npos) << line;
   }
-  // They get as far as anybody: no job has published it yet.
+  // These callers pass the check of ownership, because no job has published the model yet.
   for (const char* name : {"dora", "bob", "root"}) {
     EXPECT_TRUE(SubmitAs(name).ok()) << name;
     EXPECT_EQ(ServeAs(name), "MODEL_UNKNOWN") << name;

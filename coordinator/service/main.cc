@@ -166,7 +166,7 @@ void WaitAsStandby(Flags& flags, const sigset_t& stop_signals) {
 
 // After the other flags were checked: with a bad one the same command, mended, would find a store already.
 absl::Status Restore(const Flags& flags, const sigset_t& stop_signals) {
-  // Both may take long, and nobody waits for a signal yet: one ends the process.
+  // Both may take long, and no thread waits for signals yet, so a signal must end the process.
   pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
   const absl::Status good = atl::coordinator::CheckListen(flags.options);
   if (!good.ok()) return good;

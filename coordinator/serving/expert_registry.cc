@@ -25,7 +25,7 @@ constexpr absl::Duration kFailureMemory = absl::Minutes(5);
 constexpr absl::Duration kReadPatience = absl::Minutes(1);
 // Between two tries to read a version's index.
 constexpr BackoffLimits kReadBackoff{.first = absl::Seconds(1), .longest = absl::Minutes(1)};
-// Failures that are remembered of one server: more than it can have of what it was told to host.
+// The limit on remembered failures per server: more than the networks that one server can be assigned.
 constexpr ptrdiff_t kMostFailures = 1'000;
 
 size_t CountAssigned(const serving::HostingPlan& plan) {

@@ -62,8 +62,8 @@ class ExpertRegistryTest : public testing::Test {
     experts_->Tick();
   }
 
-  // A heartbeat of a server that hosts all that it was told to, ready; what it is to host now. "undecided" when it is
-  // to keep what it has.
+  // Sends a heartbeat of a server that hosts all its assigned networks, ready; returns its new assignment. "undecided"
+  // when it must keep its networks.
   Experts Beat(const std::string& id, int64_t memory = 0, NetworkState state = NetworkState::kReady) {
     ExpertServer server{.server_id = id, .incarnation = "i", .address = id + ":1", .memory_bytes = memory};
     for (const NetworkId& network : hosting_[id]) {
@@ -160,7 +160,7 @@ TEST_F(ExpertRegistryTest, AServerThatLeavesIsForgottenAtOnce) {
   ASSERT_EQ(view_.servers.size(), 1u);
   EXPECT_EQ(view_.plan.lacking_bytes, 10);
   EXPECT_THAT(registry_->Text(), HasSubstr("atoll_coordinator_lacking_bytes 10"));
-  // The last one: nobody expects servers any more.
+  // After the last server has left, no server is expected any more.
   const ExpertServer a{.server_id = "a", .incarnation = "i", .address = "a:1"};
   ASSERT_TRUE(experts_->Heartbeat(a, ++sequence_, /*leaving=*/true).ok());
   experts_->Tick();

@@ -70,7 +70,7 @@ TEST(ExpertServers, OneThatLeavesIsForgottenAtOnceAndItsLateCallsAreStale) {
 
 TEST(ExpertServers, WhoActsForAServerIsItsSubjectOrOneWhoIsNamedForIt) {
   struct Case {
-    std::string known;   // its owner; empty: somebody who is named
+    std::string known;   // its owner; empty: any subject named for the server
     std::string caller;  // likewise
     bool may;
   };

@@ -342,7 +342,7 @@ std::optional<FinishedCall> Dispatcher::TakeAnswer(LaneAnswer answer) {
     lane_name = lane.info.name;
     --lane.under_way;
     if (!failed) lane.breaker.Close();
-    // A failure that nobody waits for any more may be the end that the call was told to come to.
+    // If the call has already ended, its failure may be the cancellation that the dispatcher requested.
     if (failed && found != calls_.end()) {
       const GroupKey& key = found->second.key;
       // In this process it is the network that could not be read again: the lane's others are as good as before.

@@ -588,7 +588,7 @@ void Engine::End(ActiveRequest* request, const absl::Status& status) {
   } else {
     request->events->OnError(status);
   }
-  // Last, so that whoever waits for the engine to be idle finds every event delivered.
+  // This comes last, so that all events are delivered before the engine counts as idle.
   absl::MutexLock lock(&mutex_);
   image_steps_left_ -= StepsLeft(*request) + std::exchange(request->steps_taken, 0);
   if (joined) --active_requests_;

@@ -56,7 +56,7 @@ struct ActiveImage {
     bool operator==(const Asked&) const = default;
   };
   std::vector<Asked> asked;
-  bool renormalised = false;  // the step under way goes on without an expert
+  bool renormalised = false;  // the current step continues without an expert
   bool delivering = false;    // all steps are done, and its picture is being made
   bool previewing = false;    // its preview is being made
 };

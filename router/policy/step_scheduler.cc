@@ -82,7 +82,7 @@ class Decider {
 
  private:
   bool StartNext();
-  // Has the network, or was told to load it by this decision.
+  // Whether the lane has the network, or loads it by this decision.
   bool Has(size_t lane, const GroupKey& key) const;
   // Where the group can run now: on a lane that has the network; where none has it, on one that loads it.
   std::optional<Place> FindPlace(const Group& group);

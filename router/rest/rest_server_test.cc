@@ -463,7 +463,7 @@ TEST_F(RestServerTest, IdleConnectionsLeaveRoomForOthers) {
     ASSERT_EQ(answer.code, 200);
     EXPECT_THAT(answer.head, HasSubstr("Connection: keep-alive"));
   }
-  // The youngest go on; the oldest made room.
+  // The youngest connections continue; the oldest were closed to make room.
   connections[19]->Send(health);
   EXPECT_EQ(Parse(connections[19]->Receive()).code, 200);
   EXPECT_EQ(connections[0]->ReceiveAll(), "");
@@ -552,7 +552,7 @@ TEST_F(RestServerTest, AStreamHasPreviewsImagesAndAReport) {
   EXPECT_EQ(events.front().second["partial_image_index"], 0);
   EXPECT_EQ(events.back().first, "image_generation.done");
   EXPECT_EQ(events.back().second["version"], "v1");
-  // The connection goes on.
+  // The connection stays open.
   connection.Send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_EQ(Parse(connection.Receive()).body, "ok\n");
 }

@@ -86,7 +86,7 @@ class BodyReader {
     std::string ignored;
     Take(name, &ignored);
   }
-  // OK, the first error, or the name of a field that nobody took.
+  // Returns OK, the first error, or an error that names a field that was not read.
   absl::Status Finish() const {
     if (!status_.ok() || body_.empty()) return status_;
     const std::string name = Shown(json(body_.begin().key()));

@@ -65,7 +65,7 @@ absl::Status CheckOptions(const RouterOptions& options) {
   return absl::OkStatus();
 }
 
-// A token is shown to whoever is called.
+// Rejects targets that must not get the token, because every called server gets it.
 absl::Status CheckTargets(const RouterOptions& options) {
   if (options.security == nullptr) return absl::OkStatus();
   if (!options.coordinator.empty()) ATOLL_RETURN_IF_ERROR(options.security->CheckTarget(options.coordinator));

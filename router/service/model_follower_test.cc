@@ -27,7 +27,7 @@ class FakeModelService final : public pb::ModelService::Service {
     models_[model].set_serving_generation(generation);
     ++changes_;
   }
-  // Told with the next change of the serving version.
+  // The version is sent with the next change of the serving version.
   void Publish(const std::string& version, const std::string& model = "digits") {
     absl::MutexLock lock(&mutex_);
     pb::ModelVersion* const added = models_[model].add_versions();

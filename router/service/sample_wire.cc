@@ -116,7 +116,7 @@ pb::SamplingDefaults ToProto(const SamplingDefaults& defaults, const SamplerLimi
       proto.set_nucleus_p(rule.nucleus_p);
       break;
     case RoutingMode::kFull:
-    case RoutingMode::kOracle:  // no version's default: it needs to be told which expert
+    case RoutingMode::kOracle:  // oracle is no version's default: a request must name the expert
       proto.set_mode(pb::SampleRequest::MODE_FULL);
       break;
   }
