@@ -149,7 +149,7 @@ class Chaos {
     return spec;
   }
 
-  // Empty while the coordinator is away; a number is one job, however often it is asked for.
+  // Returns "" while the coordinator is unreachable. Repeated calls with one number submit one job.
   std::string TrySubmit(int number, const std::string& model) {
     pb::SubmitJobRequest request;
     wire::ToProto(Spec(model), request.mutable_spec());
@@ -271,7 +271,8 @@ class Chaos {
   int Report() {
     absl::Duration slowest;
     int64_t most_repeated = 0;  // after kills alone
-    // Beside other faults: while the coordinator is away or cannot write, steps go on and nothing is committed.
+    // Measured separately: while the coordinator is unreachable or cannot write, steps continue but nothing is
+    // committed.
     int64_t most_beside_others = 0;
     const absl::Duration allowed = schedule_.lease + absl::Seconds(2) + kAfterDetection;
     for (const auto& [cycle, cost] : watcher_.cycles()) {

@@ -65,7 +65,7 @@ const std::map<std::string, std::set<std::string>> kExpected = {
     {"/grpc.health.v1.Health/Check", {kAnybody}},
     {"/grpc.health.v1.Health/Watch", {kAnybody}},
     {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", {"admin", "reader"}},
-    // Unknown to this version, whoever calls. Clients that find it so ask for v1alpha.
+    // This version does not have it, for any caller. Clients then use v1alpha.
     {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", {}},
     {"/atoll.job.v1.JobService/Nothing", {}},
     {"/elsewhere.Service/Method", {}},
@@ -125,7 +125,7 @@ class EntryTest : public ::testing::Test {
     }
     if (!outcome.empty()) return outcome;
     const absl::Status error = rpc::FromGrpc(status);
-    // A call that reached nobody was neither let in nor refused.
+    // A call that reached no server was neither admitted nor rejected.
     if (absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error)) return error.ToString();
     if (ErrorReason(error) == "METHOD_UNKNOWN") return absl::IsUnimplemented(error) ? kUnknown : error.ToString();
     const bool refused = absl::IsUnauthenticated(error) || absl::IsPermissionDenied(error);

@@ -1,5 +1,5 @@
-// Expert servers as routers see them, over loopback: the real service, the real lane, and lanes behind them that answer
-// when told.
+// Expert servers from a router's view, over loopback: the real service, the real lane, and lanes behind them that
+// answer when the test says so.
 #include <map>
 #include <memory>
 #include <string>
@@ -403,7 +403,7 @@ TEST(ExpertStream, ALaneThatEndsAnswersWhatIsUnderWay) {
   remote.reset();
   EXPECT_TRUE(asked.answered());
   EXPECT_EQ(ErrorReason(asked.Take().status()), "EXPERT_SERVER_LOST");
-  // The server hears that nobody waits.
+  // The server learns that the call was cancelled.
   EXPECT_TRUE(fake->AwaitCancelled(1));
   fake->AnswerAll(absl::CancelledError(""));
 }

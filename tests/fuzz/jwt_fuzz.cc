@@ -14,7 +14,7 @@ namespace {
 
 using atl::rpc::JwtIssuer;
 
-// The public halves of keys that nobody has.
+// Public keys whose private keys were not kept.
 constexpr char kEcKey[] =
     "-----BEGIN PUBLIC KEY-----\n"
     "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEY7C4U8RnQ/HPWjAO5woh+hdfV5IJ\n"

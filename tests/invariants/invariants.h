@@ -12,7 +12,7 @@
 //                 deleted; generations have no gap
 //   files         every committed checkpoint, output and published file is there and has its hash
 //   cursor        a checkpoint's data cursor is at its own step: no sample was read twice, or skipped but by a rollback
-//   acknowledged  nothing that a caller was told is missing
+//   acknowledged  no acknowledged write is missing
 //   weights       final weights are bit for bit those of the run without faults
 #pragma once
 

@@ -102,7 +102,7 @@ class RowRules {
     int64_t active = 0;
     int64_t succeeded = 0;
     for (const AttemptRow& row : rows) {
-      // A restored store goes on behind attempts that it has no row of.
+      // A restored store continues after attempts that have no row in it.
       if (story_.restored_epoch == 0 && row.attempt != last + 1) {
         Violated("attempts", "{}: expected attempt {} after {}, found {}", task.task_id, last + 1, last, row.attempt);
       }

@@ -1,5 +1,5 @@
 // A real coordinator is killed between any two of its commits, and restarted, while an island drives a whole job: the
-// job goes on, nothing acknowledged is lost, and no attempt number changes because of it.
+// job continues, no acknowledged write is lost, and no attempt number changes because of it.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -79,7 +79,7 @@ class CoordinatorKillTest : public testing::Test {
     });
   }
 
-  // All jobs, with their tasks; empty while the coordinator is away.
+  // Returns all jobs, with their tasks; empty while the coordinator is unreachable.
   std::vector<Job> Jobs() {
     std::vector<Job> jobs;
     const std::string address = process_->address();

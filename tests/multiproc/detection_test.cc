@@ -96,7 +96,7 @@ class Detection : public testing::Test {
                                  const std::string& address) { return coordinator_.Route(island, address); },
         .leader_of = [this](int island, const std::string& address) { return leaders_.Route(island, address); }});
     cluster_->WriteDataset();
-    // A leader whose other rank starts late goes on alone, and loses nobody then.
+    // A leader whose other rank starts late continues alone, and then cannot lose a rank.
     for (int island = 0; island < islands; ++island) {
       ASSERT_TRUE(Await(kPatience, [&] { return Says(island, "2 of 2 ranks are there", 0); }));
     }

@@ -325,7 +325,7 @@ class FaultyCluster {
   }
 
  private:
-  // Empty while the coordinator is away; the same number is the same job.
+  // Returns "" while the coordinator is unreachable; the same number is the same job.
   std::string TrySubmit(int number) {
     spec::JobSpec spec = SmallJob(1, 24, 3);
     spec.training.keep_checkpoints = 2;
@@ -341,7 +341,7 @@ class FaultyCluster {
     return response.job().job_id();
   }
 
-  // Without a state while the coordinator is away.
+  // Returns a job without a state while the coordinator is unreachable.
   pb::Job TryGet(const std::string& job_id) {
     pb::GetJobRequest request;
     request.set_job_id(job_id);
@@ -489,7 +489,7 @@ TEST(EpochFailpointTest, ARestoredStoreTakesAHigherEpochWhereverItStopped) {
       ASSERT_TRUE(status.has_value());
       EXPECT_EQ(WIFSIGNALED(*status), action == "kill") << process.log();
     }
-    // It is a restored one still, though nobody says so again.
+    // It is still a restored store, even without the flag.
     std::filesystem::remove(folder.File("address"));
     process.Start();
     ASSERT_TRUE(AwaitServing(&process)) << process.log();

@@ -71,7 +71,7 @@ TEST_F(LostCoordinator, AwayForHalfAMinuteWhileTrainingGoesOn) {
   const int64_t committed = Expert(job).committed_step();
   const absl::Time killed = absl::Now();
   cluster_.coordinator().Kill();
-  // Training goes on: later steps are written while nobody can commit them.
+  // Training continues: later steps are written, though they cannot be committed.
   EXPECT_TRUE(Await(kPatience, [&] { return NewestWrittenStep(job) >= committed + 60; }))
       << "newest " << NewestWrittenStep(job) << ", committed " << committed;
   absl::SleepFor(killed + absl::Seconds(30) - absl::Now());

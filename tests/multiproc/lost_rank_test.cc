@@ -1,5 +1,5 @@
 // A rank dies or falls silent in mid-training: the others notice within five seconds, the job completes, and every step
-// counts once: the trained bits are those of a run that lost nobody.
+// counts once. The trained bits are those of a run that lost no rank.
 #include <signal.h>
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ class LostRank : public testing::Test {
 
   // The job's expert is in training, past a commit, and not near its end.
   void SubmitAndAwaitMidTraining() {
-    // A leader whose other rank starts late goes on alone, and loses nobody then.
+    // A leader whose other rank starts late continues alone, and then cannot lose a rank.
     ASSERT_TRUE(Await(kPatience,
                       [&] { return cluster_.rank(0, 0).Log().find("2 of 2 ranks are there") != std::string::npos; }));
     job_ = cluster_.Submit(spec_);
@@ -48,7 +48,7 @@ class LostRank : public testing::Test {
     EXPECT_LT(absl::Now() - sent, absl::Seconds(5));
   }
 
-  // Against the run that lost nobody.
+  // Compares with the run that lost no rank.
   void ExpectEveryStepCountedOnce() {
     const storage::CheckpointReader found = cluster_.FinalCheckpoint(job_, 0);
     EXPECT_EQ(found.manifest().step, steps_);

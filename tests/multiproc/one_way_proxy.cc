@@ -178,7 +178,7 @@ void OneWayProxy::Loop() {
       reads ? Read(pipe) : Write(pipe);
     }
     if (polled[1].revents != 0) Accept();
-    // One side gone, the other is told: a server that dies is seen through the proxy too.
+    // If one side is closed, so is the other: a dead server is noticed through the proxy too.
     std::erase_if(connections_, [](const Connection& connection) {
       const bool done = connection.to_server.broken || connection.to_client.broken ||
                         (connection.to_server.ended && connection.to_server.waiting.empty()) ||

@@ -1,6 +1,5 @@
-// Machines that are taken away, islands that come and go, and tasks that are moved, with real processes: whoever is
-// asked to end gives its task back, with a checkpoint where there is time for one, and ends with 0; nobody else
-// notices.
+// Preempted machines, islands that come and go, and tasks that are moved, with real processes. A process that is asked
+// to end releases its task, with a checkpoint if there is time for one, and ends with 0; no other process is disturbed.
 #include <signal.h>
 
 #include <fmt/format.h>
@@ -156,7 +155,7 @@ TEST_F(Preemption, AMovedTaskGoesOnWhereItIsMovedAndADrainedIslandGetsNothing) {
   ASSERT_TRUE(AwaitExpert([&](const pb::Task& now) { return now.committed_step() > left; }));
   EXPECT_TRUE(Says(cluster_->rank(1 - holder, 0), fmt::format("resumed at step {}", left)));
 
-  // Both drained: nobody goes on with it. Their processes live, and the first that is undrained takes it.
+  // Both are drained, so neither continues the task. Their processes live, and the first to be undrained takes it.
   for (const std::string& island : {to, fmt::format("island-{}", holder)}) {
     admin::DrainIslandRequest drain;
     drain.set_island_id(island);

@@ -1,6 +1,6 @@
-// A router as a process under more load than it can do, and with callers that leave: it lives, its memory is bounded,
-// what it refuses is told when to come back, what it accepts is done, and what nobody wants any more gives its place
-// away. How long anything takes is printed, not judged: the machine may be busy.
+// A router process under more load than it can handle, with callers that leave. It lives, its memory is bounded,
+// rejections carry a retry delay, accepted requests finish, and abandoned requests release their place. Durations are
+// printed, not judged: the machine may be busy.
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -83,7 +83,7 @@ class RouterLoadTest : public testing::Test {
         stub_.get(), arrivals, [](size_t) { return Request(8, 50); }, kPatience,
         [&](int64_t, int64_t) { most_bytes_ = std::max(most_bytes_, ResidentBytes(*router_)); }));
   }
-  // How many images are in flight or queued, as a request is told that comes now; -1: it was not answered.
+  // Returns how many images are in flight or queued, as the router reports them to a new request; -1 without an answer.
   int64_t ImagesAhead() {
     grpc::ClientContext context;
     rpc::SetTimeout(&context, kPatience);

@@ -1,4 +1,4 @@
-// A whole cluster over mutual TLS and tokens: a job, a picture, one clear error for whoever should not be there, and
+// A whole cluster over mutual TLS and tokens: a job, a picture, one clear error for every unauthorised caller, and
 // certificates and revocations that take effect while everything runs.
 #include <signal.h>
 
@@ -194,7 +194,7 @@ TEST_F(SecureClusterTest, CertificatesAreReplacedWhileIslandsRun) {
   }
   EXPECT_EQ(asked.code, 0) << asked.log;
   EXPECT_THAT(Atoll({"models", "list"}, {"--ca", first, "--token-file", token}).log, HasSubstr("[SERVER_NOT_TRUSTED]"));
-  // A rank that is lost comes back over a new connection, so under the new certificates; the job goes on.
+  // A lost rank returns over a new connection, so under the new certificates; the job continues.
   cluster_->StartRank(0, 1);
   ASSERT_TRUE(cluster_->AwaitSuccess(job, absl::Seconds(120)));
 }

@@ -1,6 +1,6 @@
-// A model served through the coordinator's registry, by real processes that are told no address but the coordinator's:
-// expert servers are killed, started again and asked to end, the version is replaced, the coordinator is away. Requests
-// that run meanwhile all end well.
+// A model served through the coordinator's registry, by real processes that know only the coordinator's address. Expert
+// servers are killed, restarted and asked to end, the version is replaced, and the coordinator is unreachable. All
+// requests meanwhile succeed.
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -68,7 +68,7 @@ absl::StatusOr<Sampled> Sample(const std::string& router, int32_t label) {
   return sampled;
 }
 
-// Callers that ask for one image after the other until they are told to stop.
+// Callers that request one image after the other until Stop.
 class Callers {
  public:
   Callers(const std::string& router, int count) : router_(router) {
@@ -293,7 +293,7 @@ TEST_F(ServingDirectoryTest, ServersComeAndGoAndVersionsChangeWithoutAFailedRequ
   ASSERT_TRUE(SetServing("v1", 2).ok());
   EXPECT_TRUE(AwaitVersion("v1"));
   EXPECT_EQ(callers.failures(), "");
-  // A server that is asked to end does so without anybody noticing.
+  // A server that is asked to end does so without a failed request.
   servers_[1]->Signal(SIGTERM);
   EXPECT_EQ(servers_[1]->Wait(kPatience), 0) << servers_[1]->Log();
   EXPECT_TRUE(AwaitReplicas("v1", kServers - 1, 2));

@@ -1,5 +1,5 @@
-// Two real coordinators on one PostgreSQL server: whatever happens to the active one, a job goes on, nothing
-// acknowledged is lost, and who was away too long writes nothing.
+// Two real coordinators on one PostgreSQL server: whatever happens to the active one, a job continues, no acknowledged
+// write is lost, and a coordinator that was stopped too long writes nothing.
 #include <signal.h>
 
 #include <cstdlib>
@@ -110,7 +110,7 @@ class FailoverTest : public testing::Test {
     return highest;
   }
 
-  // Lets the job end, and compares it with what the island was told.
+  // Lets the job end, and compares it with the answers that the island got.
   void ExpectTheJobToEnd() {
     island_->HoldTraining(false);
     Job job;
@@ -202,7 +202,8 @@ TEST_F(FailoverTest, KilledAndStartedAgainWhereItWasItWaitsForNobody) {
   ASSERT_NO_FATAL_FAILURE(SubmitAndTrain(AddressOf("a")));
   a->Kill();
   const std::string address = AddressOf("a");
-  // The first one took any port, so its name had its process in it: this one has to be told apart from it.
+  // The first process took any port, so its name contained its process id. The restarted one has another name and could
+  // not take the lease before it expires.
   server_->Ask(uri_, "UPDATE coordinator_lease SET expires = 0");
   a = Start("a", address);
   EXPECT_TRUE(Await(kPatience, [&] { return HighestAttempt() == 2; })) << island_->complaint() << a->Log();

@@ -26,7 +26,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using testing_postgres::PgServer;
 
-// Far longer than a test: nobody takes over by time.
+// Far longer than a test, so that no lease expires.
 constexpr absl::Duration kLong = absl::Minutes(10);
 
 TEST(PgUriTest, IsTakenApartAndKeepsNoPassword) {

@@ -142,7 +142,7 @@ void FaultProxy::Serve(int client) {
       SendAll(client, fmt::format("HTTP/1.1 {} x\r\nConnection: close\r\nContent-Type: application/xml\r\n"
                                   "Content-Length: {}\r\n\r\n{}",
                                   fault.status, body.size(), head.starts_with("HEAD") ? "" : body));
-      // A body that nobody reads would break the connection before the answer has arrived.
+      // An unread body would break the connection before the answer has arrived.
       shutdown(client, SHUT_WR);
       while (!stop_ && (!Readable(client) || !Receive(client).empty())) {
       }

@@ -1,5 +1,5 @@
-// How long a coordinator with a full store is away when it is killed and started again: from the start of its process
-// to the first answer. Prints the worst and the median of its rounds.
+// Measures how long a coordinator with a full store is unreachable when it is killed and restarted: from the start of
+// its process to the first answer. Prints the worst and the median of its rounds.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

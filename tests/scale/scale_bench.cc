@@ -1,7 +1,7 @@
-// Many simulated islands at one coordinator: how long a heartbeat takes beside durable commits, what the coordinator
-// needs of memory and processor, and what becomes of the attempts when it is away and comes back. The phases, each a
-// case of its figures: "joining" is the calls of the islands that all come at once, in the five seconds after the last
-// was heard; "steady"; "returning" is what "joining" is, after the coordinator's return; "after".
+// Many simulated islands at one coordinator. Measures how long a heartbeat takes beside durable commits, the
+// coordinator's memory and processor time, and the effect of its outage on the attempts. The figures have one case per
+// phase. "joining" has the calls of islands that all come at once, in the five seconds after the last island's first
+// call; "steady" follows. "returning" is like "joining", after the coordinator's return; "after" follows.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@
 namespace atl::scale {
 namespace {
 
-// From when the last island was heard until the calls of all of them are spread again.
+// The time from the last island's first call until the calls of all islands are spread again.
 constexpr absl::Duration kSettling = absl::Seconds(5);
 
 struct Flags {
@@ -111,7 +111,7 @@ absl::Status Measure(const char* phase, absl::Duration length, const Flags& flag
   return absl::OkStatus();
 }
 
-// Until every island has been heard since `since`.
+// Waits until every island has had an answer since `since`.
 absl::StatusOr<absl::Duration> AwaitAll(const SimulatedIslands& islands, absl::Time since) {
   const absl::Time deadline = absl::Now() + absl::Minutes(3);
   while (islands.RenewedSince(since) < static_cast<int64_t>(islands.size())) {

@@ -1,5 +1,5 @@
-// The short form of scale_bench: a hundred islands whose coordinator is away for longer than their leases last. No call
-// is refused, no lease is revoked, no attempt changes.
+// The short form of scale_bench: a hundred islands whose coordinator is unreachable for longer than their leases last.
+// No call is rejected, no lease is revoked, no attempt changes.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,5 @@
-// A thousand races for one task: its holder is paused beyond its lease, another takes over, and the first one wakes up
-// and goes on as if nothing had happened. No write of a stale holder is accepted.
+// A thousand races for one task: its holder is paused beyond its lease, another island takes over, and the first one
+// wakes up and continues as if nothing had happened. No write of a stale holder is accepted.
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -46,7 +46,7 @@ class LeaseRaces {
     if (Below(8) == 0) Do("restart");
     Renew(taker);
     Claim(taker);
-    // Both go on, in any order.
+    // Both continue, in any order.
     for (int write = 0; write < 4; ++write) {
       Write(Below(2) == 0 ? paused : taker);
       if (::testing::Test::HasFailure()) return;
@@ -128,7 +128,7 @@ class LeaseRaces {
     // Ending twice is no error and changes nothing; CheckStore sees whether it did.
     if (process != holder_) return;
     holder_.clear();
-    // The next holder is whoever asks first.
+    // The next holder is the first process to claim.
     std::string next = kProcesses[Below(kProcesses.size())];
     for (int tries = 0; tries < 20 && holder_.empty(); ++tries) {
       Renew(next);
