@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the gain of two pipeline ranks on this machine: against one process, and against torch.distributed.pipelining.
+# Measures the gain of two pipeline ranks on this machine, against one process and against torch.distributed.pipelining.
 # Also measures how well a measured profile predicts an iteration. One JSON object per line on standard output; progress
 # on standard error. Ends with 1 if a target is missed. Needs two quiet cores; the comparisons take five minutes, the
 # predictions two to three.
