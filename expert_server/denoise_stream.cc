@@ -75,7 +75,7 @@ absl::Status DenoiseStream::Take(DenoiseFrame frame) {
       if (batch == under_way_.end()) return absl::OkStatus();
       number = batch->second;
     } else if (under_way_.contains(id)) {
-      // Its answers could not be told apart.
+      // The answers of two batches with one number could not be distinguished.
       return MakeError(absl::StatusCode::kInvalidArgument, "DUPLICATE_BATCH",
                        fmt::format("expected a new number for each batch, found {} while it is under way", id));
     } else {

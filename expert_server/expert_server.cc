@@ -134,7 +134,7 @@ absl::StatusOr<int64_t> ExpertServer::Load(const AssignedNetwork& network) {
   absl::StatusOr<int64_t> bytes = Read(network);
   if (bytes.ok()) return bytes;
   metrics_->OnLoadFailed();
-  // Without a coordinator the first error ends the process, which says it.
+  // Without a coordinator the first error ends the process, which then prints it.
   if (heartbeat_ != nullptr) {
     spdlog::error("cannot load {}: {}", Describe(network.id), std::string(bytes.status().message()));
   }

@@ -1,5 +1,5 @@
-// An expert server that follows a coordinator, in this process: a real server and real networks, a registry that
-// answers what the test says.
+// Tests an expert server that follows a coordinator, in this process: a real server and real networks, and a registry
+// with configured answers.
 #include "expert_server/expert_server.h"
 
 #include <unistd.h>

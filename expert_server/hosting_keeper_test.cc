@@ -14,7 +14,7 @@ AssignedNetwork Expert(int32_t expert, const std::string& digest = "d1") {
   return {.id = {.model = "m", .version = "v1", .digest = digest, .expert = expert}, .uri = "file:///m"};
 }
 
-// Remembers what was loaded and dropped, in order; fails what it is told to.
+// Records loads and drops, in order; fails the configured loads.
 class Loads {
  public:
   HostingKeeper::Calls Calls() {

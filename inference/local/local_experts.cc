@@ -146,8 +146,8 @@ absl::StatusOr<LocalLane::Computed> LocalExperts::Core::Evaluate(const Device& d
     const absl::Status& why = pinned.status();
     if (ErrorReason(why) == "NETWORK_NOT_HOSTED") return why;
     spdlog::warn("cannot load {} again: {}", Describe(evaluation.network), std::string(why.message()));
-    // Files that are gone or damaged do not come back. All else may: a store that is away or refuses keys that ran out,
-    // a device without room.
+    // Missing or damaged files do not come back. All other causes may pass: an unreachable store, expired keys, a
+    // device without room.
     if (absl::IsNotFound(why) || absl::IsDataLoss(why)) device.memory->Abandon(evaluation.network);
     return MakeError(absl::StatusCode::kUnavailable, ErrorReason(why), std::string(why.message()));
   }

@@ -103,7 +103,7 @@ class LoadCall : public grpc::ClientReadReactor<SampleResponse> {
           MakeError(absl::StatusCode::kDataLoss, "STREAM_INCOMPLETE",
                     fmt::format("expected {} images, found {}", request_.classes_size(), outcome_.images));
     }
-    // The call first: whoever learns that all have ended may end the process.
+    // Destroys the call before End: after the last End, the waiting thread may end the process.
     Load* const load = load_;
     const size_t index = index_;
     RequestOutcome outcome = std::move(outcome_);

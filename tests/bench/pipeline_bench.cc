@@ -74,7 +74,7 @@ std::vector<transport::Lane> AllLanes(const Settings& settings) {
   return {lanes.begin(), lanes.end()};
 }
 
-// A child's life: connects as a rank of the pipelines, measures, then steps as it is told.
+// A child's main function: connects as a rank of the pipelines, measures, then runs one step per command.
 absl::Status RunRank(const Settings& settings, int rank, ParentPipes* parent) {
   ATOLL_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
                          ConnectRank(parent, rank, kRanks, AllLanes(settings)));

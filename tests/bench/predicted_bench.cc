@@ -122,7 +122,7 @@ absl::StatusOr<double> PredictWork(const planner::Plan& plan, const planner::Pro
   return work;
 }
 
-// The processor's time of this process as the time: says what a computation costs on a machine that others use too.
+// Uses the processor time of this process as the time: the cost of a computation on a machine that others use too.
 class ProcessorClock : public Clock {
  public:
   absl::Time Now() override { return Clock::Real()->Now(); }

@@ -85,7 +85,7 @@ absl::Status BenchSample(const client::Session& session, const BenchFlags& flags
   if (session.terminal) *session.err << "\r\x1b[K" << std::flush;
   const LoadFigures figures = Summarise(outcomes);
   *session.out << AsJson(flags, info, figures).dump(2) << "\n";
-  // Where no image came back nothing was measured: the first error says why.
+  // Without any image nothing was measured, and the first error explains why.
   if (figures.done > 0 || outcomes.empty()) return absl::OkStatus();
   return client::InFlags(client::ExplainCall(outcomes.front().status, peer.what, session.timeout()));
 }

@@ -141,7 +141,7 @@ absl::Status Overload(const Settings& settings) {
   return over.failed == 0 ? absl::OkStatus() : absl::InternalError("requests failed otherwise than by a full queue");
 }
 
-// How many images are in flight or queued, as a request is told that comes now.
+// Returns how many images are in flight or queued, as reported to a request that arrives now.
 absl::StatusOr<int64_t> ImagesAhead(RouterProcess* router, const ServingModel& model, absl::Duration* told) {
   grpc::ClientContext context;
   const auto reader = router->stub()->Sample(&context, Request(model, 1, 1, 1));

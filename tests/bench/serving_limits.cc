@@ -1,4 +1,5 @@
-// Overload and cancelling: what an engine does with more than it can do, and with what nobody wants any more.
+// Measures overload and cancelling: an engine with more requests than it can serve, and with requests that are
+// cancelled.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -61,7 +62,7 @@ LoadOutcome Arrive(router::Engine* engine, Requests* requests, double per_second
   LoadOutcome outcome;
   std::vector<double> latencies;
   std::vector<std::unique_ptr<Flying>> flying;
-  // Results that nobody takes keep others out: they go as soon as they are there.
+  // Finished requests that are kept would block admission, so they are dropped at once.
   const auto collect = [&] {
     std::erase_if(flying, [&](const auto& request) {
       if (!request->ended()) return false;

@@ -90,7 +90,7 @@ absl::Status TrainingAttempt::Measure() {
 }
 
 absl::StatusOr<TrainingInputs> TrainingAttempt::ReadInputs() const {
-  // Without the folder that the leader has mounted every file is missing, which says nothing of the task.
+  // If the leader's folder is not mounted here, every file is missing, which says nothing about the task.
   ATOLL_RETURN_IF_ERROR(CheckSameStore(*parts_.store, start_.epoch_uri));
   ATOLL_ASSIGN_OR_RETURN(TrainingInputs inputs, ReadTrainingInputs(parts_.store, start_.grant));
   inputs.options.threads = parts_.threads;

@@ -57,7 +57,7 @@ std::vector<int64_t> Sizes(const Boundary& boundary, bool only_gradients) {
   return sizes;
 }
 
-// A stage that gives other buffers than its boundary says would send or overwrite the wrong memory.
+// Rejects buffers that differ from the stage's boundary, because they would send or overwrite the wrong memory.
 template <typename Byte>
 absl::Status CheckBuffers(const Action& action, const Lane& lane, const std::vector<int64_t>& sizes,
                           const std::vector<std::span<Byte>>& buffers) {

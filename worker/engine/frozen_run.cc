@@ -17,7 +17,7 @@ using transport::LaneKind;
 // One lane per directed pair of ranks: pieces run in order, so one order is all that a pair needs.
 constexpr int32_t kFrozenChunk = 0;
 
-// A plan whose pieces make no sense has no flow: whoever takes plans in (Trainer::Create, common/wire) says why.
+// A plan with invalid pieces has no flow. The functions that accept plans (Trainer::Create, common/wire) report why.
 planner::FrozenFlow FlowOf(const planner::Plan& plan) {
   absl::StatusOr<planner::FrozenFlow> flow = planner::FrozenFlowOf(plan);
   return flow.ok() ? *std::move(flow) : planner::FrozenFlow{};

@@ -306,7 +306,7 @@ void Island::Drop(int32_t rank, const absl::Status& reason) {
     metrics_->lost_ranks->Increment();
   }
   stream->Close(reason, /*at_once=*/true);
-  // First: whoever hears that the attempt is over plans the next one for those that are there.
+  // Publishes first: the thread that learns of the attempt's end plans the next one for the present ranks.
   PublishPresent();
   Execute(commands);
 }

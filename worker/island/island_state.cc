@@ -77,7 +77,7 @@ absl::Status IslandState::Join(int32_t rank, std::string_view build, std::string
   std::vector<DeviceSeeker> seekers = Seekers();
   seekers.push_back({.rank = rank, .where = std::string(where), .devices = devices});
   ATOLL_RETURN_IF_ERROR(AssignDevices(seekers).status());
-  // Its part stays: an attempt that its predecessor was lost from may still be ending, and waits for nobody who is new.
+  // Its part stays: an attempt that lost its predecessor may still be ending, and does not wait for the new process.
   entry.present = true;
   entry.leaving = false;
   entry.where = std::string(where);

@@ -246,7 +246,7 @@ bool RendezvousClient::StopDue(Call* call, RankRunner* runner) {
     outgoing_.push_back(std::move(message));
   }
   if (clock_->Monotonic() > stop_.deadline) return true;
-  // In this order: a runner that is idle has said all that it will say.
+  // The order matters: an idle runner sends no further reports.
   if (runner->busy() || !outgoing_.empty() || !call->writable()) return false;
   // A cancelled call may take its last messages with it: the leader reads to the end and then ends the call.
   call->EndWrites();

@@ -25,7 +25,7 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 // That the coordinator may take to make the keys of a grant, beside the call.
 constexpr absl::Duration kGrantTime = absl::Seconds(5);
 
-// For whoever renews the island's token.
+// Time for an operator to renew the island's token.
 constexpr absl::Duration kLateToken = absl::Minutes(5);
 
 }  // namespace

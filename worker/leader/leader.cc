@@ -43,7 +43,7 @@ constexpr absl::Duration kClaimWait = absl::Seconds(10);
 // For checkpoints that are complete when an attempt ends early.
 constexpr absl::Duration kCommitGrace = absl::Seconds(5);
 
-// In bytes; 0 where nobody can say.
+// Returns bytes; 0 if the room is unknown.
 double RoomForFrozenOutputs(const storage::BlobStore& store) {
   constexpr std::string_view kLocal = "file://";
   const bool local = std::string_view(store.root()).starts_with(kLocal);
@@ -417,7 +417,7 @@ absl::StatusOr<planner::Profile> Leader::CostsFor(const spec::TaskGrant& grant, 
 absl::StatusOr<planner::Profile> Leader::MeasureOnRanks(const spec::TaskGrant& grant, const TrainingInputs& inputs,
                                                         const std::vector<int32_t>& ranks, const std::string& key,
                                                         const Measurement& measurement) {
-  // Any plan on these ranks does: it only says who takes part.
+  // Any plan on these ranks works, because it only names the participants.
   const spec::PipelineSpec pipeline{.schedule = "1f1b", .micro_batches = 1};
   ATOLL_ASSIGN_OR_RETURN(planner::Profile counted, CountedProfileOf(inputs));
   counted.frozen.clear();
@@ -575,7 +575,7 @@ void Leader::OnStepDone(const atlpb::island::v1::StepDone& done) {
 
 void Leader::OnDiverged(const atlpb::island::v1::Diverged& diverged) {
   absl::MutexLock lock(&mutex_);
-  // Every rank says the same; whose word comes first does not matter.
+  // Every rank reports the same, so the first report is enough.
   if (divergence_.has_value()) return;
   divergence_ = Divergence{.step = diverged.step(),
                            .first_bad_step = diverged.first_bad_step(),
@@ -619,7 +619,7 @@ void Leader::GiveUpTask(const std::string& reason) {
 
 void Leader::OnSuperseded(const absl::Status& status, int64_t incarnation) {
   absl::MutexLock lock(&mutex_);
-  // Said of the registration before.
+  // The status belongs to an earlier registration.
   if (incarnation != coordinator_->incarnation()) return;
   if (superseded_.ok()) spdlog::error("this process is not the island's any more: {}", status.ToString());
   superseded_ = status;

@@ -98,8 +98,8 @@ void LeaseKeeper::Beat() {
   const int64_t incarnation = coordinator_->incarnation();
   const auto answer = coordinator_->Heartbeat(++sequence_, leases, step_time);
   if (!answer.ok()) {
-    // A coordinator that is away stops nothing; one that knows a later incarnation, or does not let the island in any
-    // more, ends this one: what it computed could not be committed.
+    // An unreachable coordinator stops nothing. A coordinator that knows a later incarnation, or rejects the island,
+    // ends this one, because its results could not be committed.
     const absl::StatusCode code = answer.status().code();
     const bool shut_out = absl::IsPermissionDenied(answer.status()) ||
                           (absl::IsUnauthenticated(answer.status()) && !coordinator_->TriesAgain(answer.status()));

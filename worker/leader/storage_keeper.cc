@@ -75,7 +75,7 @@ void StorageKeeper::Renew(const Held& held) {
     absl::MutexLock lock(&mutex_);
     // Meanwhile the task may have ended, and another begun.
     if (!held_.has_value() || !(held_->token == held.token)) return;
-    // A lease that is lost: the heartbeat says so, and ends the task.
+    // The lease is lost: the heartbeat reports this too, and ends the task.
     if (absl::IsAborted(grant.status())) {
       held_.reset();
       return;

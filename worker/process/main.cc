@@ -329,8 +329,8 @@ absl::Status WriteAddress(const Flags& flags, const std::string& address) {
   return WithContext(WriteFile(flags.port_file, address + "\n"), "--port-file");
 }
 
-// Something hangs that nobody can abort, and that nobody can wait for. The lease runs out by itself, and whoever
-// supervises the process starts another.
+// Ends a process in which a thread hangs that can be neither aborted nor awaited. The lease expires by itself, and the
+// supervisor of the process starts another one.
 void EndHungProcess(const absl::Status& why) {
   spdlog::critical("the process hangs and ends without cleaning up: {}", std::string(why.message()));
   std::_Exit(1);
@@ -340,7 +340,7 @@ void EndProcess() {
   EndHungProcess(absl::CancelledError("it was asked to end"));
 }
 
-// Null where nobody is to be asked. Destroy it before `signals`.
+// Returns null if no metadata server is to be polled. Destroy it before `signals`.
 std::unique_ptr<PreemptionWatch> WatchNotices(const Flags& flags, StopSignals* signals) {
   if (flags.preemption_notices == "none") return nullptr;
   PreemptionOptions options = flags.preemption;

@@ -78,7 +78,7 @@ PreemptionWatch::PreemptionWatch(PreemptionOptions options, Clock* clock,
       noticed_(std::move(noticed)),
       ask_([this, ask = AskOverHttp(options_.metadata_url, options_.timeout)](
                const MetadataRequest& request) -> absl::StatusOr<MetadataAnswer> {
-        // One turn may be several requests, each of which nobody answers.
+        // One turn may be several requests, each of which may time out.
         if (Closing()) return absl::CancelledError("the process ends");
         return ask(request);
       }) {

@@ -212,7 +212,7 @@ absl::StatusOr<NoticeReading> NoticeReader::ReadGcp(absl::Time now) {
 }
 
 absl::StatusOr<NoticeReading> NoticeReader::ReadAzure(absl::Time now) {
-  // Without its name nobody knows which events are this machine's.
+  // The machine's name is needed to select this machine's events.
   if (identity_.empty()) ATOLL_RETURN_IF_ERROR(Probe());
   NoticeReading reading;
   ATOLL_ASSIGN_OR_RETURN(const MetadataAnswer answer, ask_(kAzureEvents));

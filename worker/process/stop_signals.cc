@@ -9,7 +9,7 @@
 namespace atl::worker {
 namespace {
 
-// Sent by Notice and by the destructor to the object's own thread. Nobody else uses it.
+// Returns the signal that Notice and the destructor send to the object's own thread. No other code uses it.
 int WakeSignal() {
   return SIGRTMIN + 1;
 }

@@ -157,8 +157,8 @@ class Pass {
   }
 
  private:
-  // A file that is damaged, or not what its name says, goes. One that the store does not give just now may be whole,
-  // and others may be reading it.
+  // Returns whether the file is usable. Deletes a file that is damaged or does not match its name. If the store only
+  // fails to return a file now, the file may be whole, and others may be reading it.
   bool IsWhole(const Table& table, int64_t number, const KeptFile& file) {
     const absl::Status whole = Check(table, number, file);
     if (whole.ok()) return true;

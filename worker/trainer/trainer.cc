@@ -120,7 +120,7 @@ class TrainerImpl : public Trainer {
     return spec::BatchStart(samples_consumed_, ahead, BatchSize(), options_.skipped);
   }
 
-  // At the start, and after a resume, nobody has worked ahead.
+  // Runs the pieces of the first batch: at the start, and after a resume, no iteration has worked ahead.
   absl::Status RunFrozenFirst(int64_t first_sample) {
     if (frozen_ == nullptr || frozen_->Holds(first_sample)) return absl::OkStatus();
     frozen_->Prepare(first_sample);
@@ -181,8 +181,8 @@ class TrainerImpl : public Trainer {
     return values;
   }
 
-  // Where the ranks meet before they change their weights. The layers' squares are added in order, on every rank: the
-  // same bits whoever holds them.
+  // Synchronises the ranks before they change their weights. Every rank adds the layers' squares in order, so that the
+  // bits do not depend on the ranks that hold the layers.
   absl::StatusOr<WholeStep> Meet() {
     std::vector<double> values;
     {

@@ -160,7 +160,7 @@ absl::Status NcclLanes::OpenLane(const Lane& lane, Channel& channel, absl::Durat
 }
 
 // NCCL connects two ranks at their first message, and the sender's call then waits for the receiver's. All ranks open
-// the lanes in the same order, so that here nobody waits in a circle.
+// the lanes in the same order, so that they do not wait in a circle.
 absl::Status NcclLanes::WarmUp(const Lane& lane, Channel& channel, absl::Duration deadline, Lock& lock) {
   const NcclResult begun = lane.from == rank_ ? api_->Send(scratch_, 1, 1, channel.comm, channel.stream)
                                               : api_->Receive(scratch_, 1, 0, channel.comm, channel.stream);

@@ -129,7 +129,7 @@ absl::Status UcxTransport::Introduce(absl::Duration timeout) {
     ATOLL_RETURN_IF_ERROR(
         worker_->Send(CollectiveLane(rank_, peer), HandshakeTag(true, rank_), with.our_proof).status());
   }
-  // Judged only when all have spoken, so that a rank that is refused hears enough to know why.
+  // Judges the peers only after all proofs have arrived, so that a rejected rank receives enough to find the reason.
   for (int32_t peer = 0; peer < rank_count_; ++peer) {
     if (peer != rank_) ATOLL_RETURN_IF_ERROR(AwaitFrom(peer, *introductions_[peer].proof_received, deadline));
   }

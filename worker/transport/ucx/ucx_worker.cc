@@ -20,7 +20,7 @@
 namespace atl::transport {
 namespace {
 
-// Longest goodbye of an instance that is destroyed without Abort.
+// Longest flush of an instance that is destroyed without Abort.
 constexpr absl::Duration kFlushPatience = absl::Seconds(2);
 // Calls of progress before the progress thread offers the mutex to others.
 constexpr int kProgressBatch = 16;
@@ -208,8 +208,8 @@ absl::StatusOr<std::shared_ptr<Operation>> UcxWorker::Receive(const Lane& lane, 
   Pending& pending = AddPending(lane, lane.from, bytes.size());
   const std::shared_ptr<Operation> operation = pending.operation;
   ucp_request_param_t param = {};
-  // A receive whose message is here already must call back too, from within the post: only the callback is told the
-  // message's size (UCX 1.13 leaves recv_info unset).
+  // A receive whose message has already arrived must also call back, from within the post: only the callback receives
+  // the message's size (UCX 1.13 leaves recv_info unset).
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = &UcxWorker::OnReceived;
   param.user_data = &pending;
