@@ -7,7 +7,8 @@
 
 namespace atl {
 
-// Returns the message on one line, then in brackets the reason that docs/errors.md and docs/operations.md list.
+// Returns "message [REASON]" on one line, without brackets if there is no reason. docs/errors.md and
+// docs/operations.md list the reasons.
 std::string Explain(const absl::Status& status);
 
 }  // namespace atl

@@ -20,7 +20,8 @@ struct Freer {
 template <typename T, auto Free>
 using Handle = std::unique_ptr<T, Freer<Free>>;
 
-// A file descriptor that is closed with its owner; -1: none.
+// Owns a file descriptor and closes it when destroyed; -1: none. Move assignment swaps, so that the other object closes
+// the old one.
 class Descriptor {
  public:
   Descriptor() = default;

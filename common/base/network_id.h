@@ -7,7 +7,7 @@
 
 namespace atl {
 
-// Takes the place of an expert's number: the network that routes.
+// NetworkId::expert of the router network.
 inline constexpr int32_t kRouterNetwork = -1;
 
 struct NetworkId {
@@ -18,7 +18,7 @@ struct NetworkId {
   auto operator<=>(const NetworkId&) const = default;
 };
 
-// For messages: "expert 3 of model 'digits' version 'v2'".
+// Returns text for messages: "expert 3 of model 'digits' version 'v2'".
 std::string Describe(const NetworkId& id);
 
 }  // namespace atl

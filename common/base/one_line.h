@@ -6,8 +6,8 @@
 
 namespace atl {
 
-// Returns the text with escapes in place of control characters ("
-// ", "\t", "\x1b", and the two-byte UTF-8 ones: "\xc2\x9b") and of bytes that are no UTF-8. Other letters stay.
+// Returns the text with escapes in place of control characters ("\n", "\t", "\x1b", and the two-byte UTF-8 ones:
+// "\xc2\x9b") and of bytes that are no UTF-8. Other letters stay.
 std::string OneLine(std::string_view text);
 
 }  // namespace atl
