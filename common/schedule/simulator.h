@@ -10,14 +10,16 @@
 
 namespace atl::schedule {
 
-// Costs of one stage for one micro-batch; of a reduction, once.
+// Costs of one stage for each micro-batch; reduce_seconds and reduce_bytes once per iteration.
 struct StageCost {
   double forward_seconds = 1;
   double input_gradient_seconds = 1;
   double weight_gradient_seconds = 1;
-  double activation_bytes = 1;       // kept from F to B, or to I …
-  double weight_gradient_bytes = 0;  // … of which this much stays until W; more where I computes layers again
-  // Seconds of B, if one pass costs less than I and W apart; negative: their sum.
+  // F keeps these bytes for B, or for I.
+  double activation_bytes = 1;
+  // I keeps these bytes for W. They are a part of activation_bytes, or more where I computes layers again.
+  double weight_gradient_bytes = 0;
+  // Seconds of B. Any negative value means the sum of I and W.
   double backward_seconds = -1;
   double reduce_seconds = 0;
   double reduce_bytes = 0;  // during the reduction, on top of its gradients
@@ -38,9 +40,10 @@ struct FrozenCost {
 
 struct SimulationCosts {
   std::vector<StageCost> stages;
-  // One hop between two ranks, after the producing action; 0 within one rank. Overlaps compute.
+  // Seconds from the end of an action to the earliest start of its reader on another rank. Neither rank is busy
+  // meanwhile. Results reach a reader on the same rank at once.
   double transfer_seconds = 0;
-  // By boundary, the one after stage s at index s: replaces transfer_seconds if not empty (stages - 1 entries).
+  // If not empty, stages - 1 entries that replace transfer_seconds: entry s for the hop between stages s and s + 1.
   std::vector<double> boundary_transfer_seconds;
   // From the last stage's C to the first stage's F; negative: transfer_seconds.
   double feedback_transfer_seconds = -1;
@@ -69,18 +72,21 @@ struct Simulation {
 };
 
 // Runs actions in their ranks' order, each when its rank is free and its inputs have arrived; a reduction has no
-// inputs. INVALID_ARGUMENT for a schedule that Validate refuses, costs whose counts differ from the schedule's or that
-// are out of range (SIMULATION_COSTS), and frozen pieces whose reads wait for ever (SCHEDULE_DEADLOCK).
+// inputs. INVALID_ARGUMENT in three cases:
+// - Validate refuses the schedule: its error.
+// - SIMULATION_COSTS: a list of costs has another length than the schedule needs, a cost is negative (but for
+//   backward_seconds and feedback_transfer_seconds) or not finite, or a piece reads one that does not exist.
+// - SCHEDULE_DEADLOCK: frozen pieces read each other so that ranks wait for ever.
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const SimulationCosts& costs);
 
-// The same, faster, for a schedule that Validate accepts; otherwise undefined.
+// Simulate without Validate; still checks the costs. Undefined for a schedule that Validate refuses.
 absl::StatusOr<Simulation> SimulateValid(const Schedule& schedule, const SimulationCosts& costs);
 
 // Returns the duration of an action; of a frozen one, by its piece.
 double SecondsOf(const Action& action, const SimulationCosts& costs);
 
-// Returns the transfer time of the input of a stage's action: one hop over the boundary before the stage (F and C) or
-// after it, or the feedback (F of the first stage).
+// Returns the transfer time of the input of an action that has one (ActionIndex::Producer), by kind: the hop from the
+// previous stage for F and C, the feedback for F of the first stage, the hop from the next stage for I and B.
 double HopSeconds(const Action& action, const SimulationCosts& costs);
 
 }  // namespace atl::schedule
