@@ -30,8 +30,8 @@ struct CommitContext {
   spec::LeaseToken token;
   std::string write_prefix;
   std::string nonce;
-  int32_t ranks = 1;  // the number that write a part
-  int32_t milestone_every = 0;
+  int32_t ranks = 1;            // how many ranks write a part
+  int32_t milestone_every = 0;  // steps; 0: no milestones
   std::string build;
 };
 
@@ -48,17 +48,20 @@ class CheckpointCommits {
                     WorkerMetrics* metrics, std::function<void(const absl::Status&)> stale);
   ~CheckpointCommits();
 
-  // Never blocks.
+  // Adds one rank's part of a checkpoint. Never blocks.
   void OnStageFiles(int32_t rank, const atlpb::island::v1::StageFiles& stages);
-  // Blocks until all complete checkpoints are committed or rejected, `timeout` passes, or GiveUp is called.
+  // Blocks until every complete checkpoint is committed or has failed, `timeout` passes, or GiveUp is called.
   void AwaitCommitted(absl::Duration timeout);
-  // Stops all further attempts to commit.
+  // Begins no further checkpoint, ends the retries of the current one's commit, and wakes AwaitCommitted. The current
+  // one may still be committed by a call that does not have to be repeated.
   void GiveUp();
 
+  // Returns the latest committed checkpoint.
   std::optional<CommittedManifest> last() const;
-  // Returns the longest recent time from the first rank's part to the commit; zero before the first.
+  // Returns the longest time from the first rank's part to the commit, of the last 8 commits; zero before the first.
   absl::Duration commit_time() const;
-  // Returns why the latest uncommitted checkpoint was rejected; OK if none was.
+  // Returns the error of the latest checkpoint that was not committed: its manifest could not be written, the
+  // coordinator rejected it, or its commit was given up. OK if there was none. No later success clears it.
   absl::Status refused() const;
 
  private:

@@ -9,16 +9,15 @@
 namespace atl::trainer {
 
 // Returns the rate of step `step` (0 for the first). A linear warm-up reaches the full rate at its last step. After it
-// the rate is constant, or falls to zero by a half cosine or a line over the remaining steps. Past the last step it
-// keeps its final value.
+// the rate is constant, or falls by a half cosine or a line, and is zero from step `training.steps` on.
 double LearningRate(const spec::TrainingSpec& training, int64_t step);
 
-// Returns the share of the old average in step `step` (0 for the first): min(ema_decay, (1 + n) / (10 + n)) after n =
-// step + 1 steps, so that the average of a short run forgets its initial weights.
+// Returns the weight of the old average at step `step` (0 for the first): min(ema_decay, (1 + n) / (10 + n)) with
+// n = step + 1. So the average of a short run forgets its initial weights.
 double EmaDecay(const spec::TrainingSpec& training, int64_t step);
 
-// Returns OK, or INVALID_ARGUMENT with the field that no training can use: an unknown schedule or precision, negative
-// rates, betas outside [0, 1).
+// Checks the numbers and the learning-rate schedule, not the precision. INVALID_ARGUMENT names the field, with
+// VALUE_OUT_OF_RANGE (such as a negative rate, or a beta outside [0, 1)) or VALUE_UNKNOWN (the schedule).
 absl::Status ValidateTraining(const spec::TrainingSpec& training);
 
 }  // namespace atl::trainer
