@@ -20,7 +20,7 @@ namespace atl::client {
 struct ClusterSummary {
   int32_t cluster = 0;
   int64_t samples = 0;
-  std::map<int32_t, int64_t> classes;  // by label, of the samples that were read
+  std::map<int32_t, int64_t> classes;  // by label, of the first 20,000 samples
 };
 
 struct NetworkSummary {
@@ -33,12 +33,19 @@ struct NetworkSummary {
 
 struct QualitySummary {
   int64_t images = 0;
-  double nearest_neighbour_accuracy = 0;        // of five neighbours, against every real image
-  double mmd = 0;                               // unbiased, cubic kernel, against held-out images
-  std::optional<dataset::Diversity> diversity;  // against held-out images
-  // The same figures for training images (for diversity, as many as samples): the result of a perfect sampler.
+  // Share of samples whose label is that of most of their five nearest real images. Real images are up to 20,000
+  // training and 5,000 held-out ones, evenly spaced in the dataset.
+  double nearest_neighbour_accuracy = 0;
+  // UnbiasedMmd2 against held-out images, or against training images where fewer than two are held out.
+  double mmd = 0;
+  // Against held-out images. Unset, as all members below, if fewer than two images are held out; both diversities need
+  // six on each side.
+  std::optional<dataset::Diversity> diversity;
+  // The same figures with training images in place of the samples (for diversity, as many of them): the values that a
+  // perfect sampler would get.
   std::optional<double> mmd_of_training;
   std::optional<dataset::Diversity> diversity_of_training;
+  // Whether the samples repeat training images.
   std::optional<dataset::Memorisation> memorisation;
 };
 
@@ -62,11 +69,12 @@ struct QualityReport {
 };
 
 // Returns the shards of each cluster, from the outputs of the job's partition tasks. FAILED_PRECONDITION
-// (NOT_PARTITIONED) if these tasks have not finished.
+// (NOT_PARTITIONED) if none of these tasks has an output yet; while some still run, the shards are incomplete.
 absl::StatusOr<std::vector<std::vector<dataset::Shard>>> PartitionsOf(const atlpb::job::v1::Job& job);
 
-// Reads partitions and real images and scores each set of samples. `sheet` gets a row per cluster with up to
-// `images_per_cluster` images, evenly spaced.
+// Reads the partitions and scores each set of samples; reads real images only if `sets` is not empty. `sheet` gets a
+// row per cluster that is not empty: up to `images_per_cluster` images, evenly spaced among its first 20,000. Errors
+// of PartitionsOf, of reading, and of the functions of quality.h.
 absl::StatusOr<QualityReport> MakeReport(const atlpb::job::v1::Job& job, const dataset::DatasetManifest& manifest,
                                          storage::BlobStore* store, const std::vector<SampleSet>& sets,
                                          int images_per_cluster, std::vector<dataset::SheetRow>* sheet);

@@ -1,4 +1,4 @@
-// Flags that choose the images, the experts and the solver; `tests/bench/sample_bench` has them too.
+// Flags that `atoll sample` shares with `tests/bench/sample_bench`.
 #pragma once
 
 #include "CLI/App.hpp"
@@ -6,6 +6,9 @@
 
 namespace atl::client {
 
+// Adds the flags that choose images, experts and solver, model and version, seed, priority, and the wait for the
+// router. Does not add --count, --out, --init, --preview, --preview-every, --raw and --report: only `atoll sample` has
+// them.
 void AddSamplingFlags(CLI::App* command, SampleFlags* flags);
 
 }  // namespace atl::client
