@@ -40,8 +40,8 @@ struct FrozenCost {
 
 struct SimulationCosts {
   std::vector<StageCost> stages;
-  // Seconds from the end of an action to the earliest start of its reader on another rank. Neither rank is busy
-  // meanwhile. Results reach a reader on the same rank at once.
+  // Seconds from the end of an action to the earliest start of its reader on another rank. The transfer keeps
+  // neither rank busy. Results reach a reader on the same rank at once.
   double transfer_seconds = 0;
   // If not empty, stages - 1 entries that replace transfer_seconds: entry s for the hop between stages s and s + 1.
   std::vector<double> boundary_transfer_seconds;
