@@ -11,7 +11,7 @@
 namespace atl::worker {
 namespace {
 
-namespace pb = atlpb::expert::v1;
+namespace expert_pb = atlpb::expert::v1;
 
 using Frame = grpc::ByteBuffer;
 
@@ -24,8 +24,8 @@ class RefusedStream final : public grpc::ServerBidiReactor<Frame, Frame> {
 
 }  // namespace
 
-pb::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots) {
-  pb::ListNetworksResponse proto;
+expert_pb::ListNetworksResponse ToProto(const Hosting& hosting, int32_t slots) {
+  expert_pb::ListNetworksResponse proto;
   for (const placement::HostedNetwork& network : hosting.networks) *proto.add_networks() = wire::ToProto(network);
   proto.set_fingerprint(hosting.fingerprint);
   proto.set_slots(slots);
@@ -56,8 +56,8 @@ grpc::ServerBidiReactor<Frame, Frame>* ExpertService::Denoise(grpc::CallbackServ
 }
 
 grpc::ServerUnaryReactor* ExpertService::ListNetworks(grpc::CallbackServerContext* context,
-                                                      const pb::ListNetworksRequest* /*request*/,
-                                                      pb::ListNetworksResponse* response) {
+                                                      const expert_pb::ListNetworksRequest* /*request*/,
+                                                      expert_pb::ListNetworksResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const absl::Status deadline = rpc::RequireDeadline(*context);
   if (deadline.ok()) *response = ToProto(hosting_(), queue_.slots());

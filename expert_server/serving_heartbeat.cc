@@ -18,7 +18,7 @@
 namespace atl::worker {
 namespace {
 
-namespace pb = atlpb::serving::v1;
+namespace serving_pb = atlpb::serving::v1;
 
 // Shorter than the silence after which a coordinator forgets a server, so that one lost call costs nothing.
 constexpr absl::Duration kCallTimeout = absl::Seconds(3);
@@ -50,10 +50,10 @@ std::pair<std::string, int> SplitAddress(const std::string& text) {
   return {text.substr(0, colon), valid ? port : -1};
 }
 
-std::vector<AssignedNetwork> AssignedOf(const pb::HeartbeatResponse& response) {
+std::vector<AssignedNetwork> AssignedOf(const serving_pb::HeartbeatResponse& response) {
   std::vector<AssignedNetwork> assigned;
   assigned.reserve(response.assigned_size());
-  for (const pb::AssignedNetwork& network : response.assigned()) {
+  for (const serving_pb::AssignedNetwork& network : response.assigned()) {
     assigned.push_back({.id = wire::FromProto(network.network()), .uri = network.uri()});
   }
   return assigned;
@@ -89,7 +89,7 @@ ServingHeartbeat::ServingHeartbeat(ServingHeartbeatOptions options, Calls calls,
     : options_(std::move(options)),
       calls_(std::move(calls)),
       clock_(clock),
-      stub_(pb::ServingService::NewStub(rpc::MakeChannel(options_.coordinator, options_.credentials))),
+      stub_(serving_pb::ServingService::NewStub(rpc::MakeChannel(options_.coordinator, options_.credentials))),
       incarnation_(NewIncarnation()),
       interval_(options_.interval) {}
 
@@ -150,7 +150,7 @@ void ServingHeartbeat::Run() {
 }
 
 bool ServingHeartbeat::Beat(bool leaving) {
-  const absl::StatusOr<pb::HeartbeatResponse> response = Call(leaving);
+  const absl::StatusOr<serving_pb::HeartbeatResponse> response = Call(leaving);
   if (calls_.answered) calls_.answered(response.status());
   if (response.ok()) {
     if (!leaving && !response->undecided()) calls_.assign(AssignedOf(*response));
@@ -161,7 +161,7 @@ bool ServingHeartbeat::Beat(bool leaving) {
   return false;
 }
 
-absl::StatusOr<pb::HeartbeatResponse> ServingHeartbeat::Call(bool leaving) {
+absl::StatusOr<serving_pb::HeartbeatResponse> ServingHeartbeat::Call(bool leaving) {
   grpc::ClientContext context;
   rpc::SetTimeout(&context, leaving ? kLeaveTimeout : kCallTimeout);
   {
@@ -171,14 +171,14 @@ absl::StatusOr<pb::HeartbeatResponse> ServingHeartbeat::Call(bool leaving) {
     running_ = &context;
     if (stopping_ && !leaving) context.TryCancel();
   }
-  pb::HeartbeatRequest request;
+  serving_pb::HeartbeatRequest request;
   request.mutable_server()->set_server_id(options_.server_id);
   request.mutable_server()->set_incarnation(incarnation_);
   request.mutable_server()->set_address(options_.address);
   *request.mutable_server()->mutable_hosting() = calls_.hosting();
   request.set_sequence(++sequence_);
   request.set_leaving(leaving);
-  pb::HeartbeatResponse response;
+  serving_pb::HeartbeatResponse response;
   const absl::Status status = rpc::FromGrpc(stub_->Heartbeat(&context, request, &response));
   absl::BitGen random;
   absl::MutexLock lock(&mutex_);

@@ -9,7 +9,7 @@
 namespace atl::coordinator {
 namespace {
 
-namespace pb = atlpb::admin::v1;
+namespace admin_pb = atlpb::admin::v1;
 
 constexpr size_t kLongestDrainReason = 1024;
 
@@ -21,7 +21,7 @@ std::string EncodeIslandAs(const IslandView& view) {
 }
 
 std::string EncodeMoved(const jobs::Task& task) {
-  pb::MoveTaskResponse moved;
+  admin_pb::MoveTaskResponse moved;
   *moved.mutable_task() = TaskToProto(task);
   return moved.SerializeAsString();
 }
@@ -29,8 +29,8 @@ std::string EncodeMoved(const jobs::Task& task) {
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminServiceImpl::ListIslands(grpc::CallbackServerContext* call,
-                                                        const pb::ListIslandsRequest*,
-                                                        pb::ListIslandsResponse* response) {
+                                                        const admin_pb::ListIslandsRequest*,
+                                                        admin_pb::ListIslandsResponse* response) {
   return Serve(context_, call, "ListIslands", [response](Core& core) {
     for (const IslandView& view : core.ListIslands()) *response->add_islands() = IslandToProto(view);
     return absl::OkStatus();
@@ -38,31 +38,32 @@ grpc::ServerUnaryReactor* AdminServiceImpl::ListIslands(grpc::CallbackServerCont
 }
 
 grpc::ServerUnaryReactor* AdminServiceImpl::DrainIsland(grpc::CallbackServerContext* call,
-                                                        const pb::DrainIslandRequest* request,
-                                                        pb::DrainIslandResponse* response) {
+                                                        const admin_pb::DrainIslandRequest* request,
+                                                        admin_pb::DrainIslandResponse* response) {
   return ServeChange(context_, call, {"DrainIsland", request->island_id()}, request, response,
                      [request](Core& core, const CallKey& key) -> absl::StatusOr<std::string> {
                        if (request->reason().empty()) {  // which would undrain it
                          return FieldError("reason", "FIELD_REQUIRED", "expected a value, found none");
                        }
-                       return core.DrainIsland(key, request->island_id(), CutText(request->reason(), kLongestDrainReason),
-                                               EncodeIslandAs<pb::DrainIslandResponse>);
+                       return core.DrainIsland(key, request->island_id(),
+                                               CutText(request->reason(), kLongestDrainReason),
+                                               EncodeIslandAs<admin_pb::DrainIslandResponse>);
                      });
 }
 
 grpc::ServerUnaryReactor* AdminServiceImpl::UndrainIsland(grpc::CallbackServerContext* call,
-                                                          const pb::UndrainIslandRequest* request,
-                                                          pb::UndrainIslandResponse* response) {
+                                                          const admin_pb::UndrainIslandRequest* request,
+                                                          admin_pb::UndrainIslandResponse* response) {
   return ServeChange(context_, call, {"UndrainIsland", request->island_id()}, request, response,
                      [request](Core& core, const CallKey& key) {
                        return core.DrainIsland(key, request->island_id(), "",
-                                               EncodeIslandAs<pb::UndrainIslandResponse>);
+                                               EncodeIslandAs<admin_pb::UndrainIslandResponse>);
                      });
 }
 
 grpc::ServerUnaryReactor* AdminServiceImpl::MoveTask(grpc::CallbackServerContext* call,
-                                                     const pb::MoveTaskRequest* request,
-                                                     pb::MoveTaskResponse* response) {
+                                                     const admin_pb::MoveTaskRequest* request,
+                                                     admin_pb::MoveTaskResponse* response) {
   return ServeChange(context_, call, {"MoveTask", request->task_id()}, request, response,
                      [request](Core& core, const CallKey& key) {
                        return core.MoveTask(key, request->task_id(), request->to_island_id(), EncodeMoved);

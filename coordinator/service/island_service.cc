@@ -16,10 +16,10 @@
 namespace atl::coordinator {
 namespace {
 
-namespace pb = atlpb::island::v1;
+namespace island_pb = atlpb::island::v1;
 
 // No step takes longer than a day. Values that are not a valid time count as not reported.
-absl::Duration StepTimeOf(const pb::HeartbeatRequest& request) {
+absl::Duration StepTimeOf(const island_pb::HeartbeatRequest& request) {
   const double seconds = request.step_seconds();
   return seconds > 0 && seconds < 86'400 ? absl::Seconds(seconds) : absl::ZeroDuration();
 }
@@ -29,13 +29,13 @@ constexpr int kMaxLeases = 64;
 // The limit for all URIs of a claim, which may wait in memory for a minute.
 constexpr size_t kMaxCachedUriBytes = size_t{64} << 10;
 
-absl::Status CheckLeases(const pb::HeartbeatRequest& request) {
+absl::Status CheckLeases(const island_pb::HeartbeatRequest& request) {
   if (request.leases_size() <= kMaxLeases) return absl::OkStatus();
   return FieldError("leases", "TOO_MANY_LEASES",
                     fmt::format("expected at most {}, found {}", kMaxLeases, request.leases_size()));
 }
 
-absl::Status CheckCachedUris(const pb::ClaimTaskRequest& request) {
+absl::Status CheckCachedUris(const island_pb::ClaimTaskRequest& request) {
   size_t bytes = 0;
   // An empty one takes memory too.
   for (const std::string& uri : request.cached_uris()) bytes += 1 + uri.size();
@@ -78,7 +78,7 @@ void WithKeys(const ServiceContext& context, const spec::TaskGrant& grant,
 std::function<absl::Status()> StillLetInOf(const ServiceContext& context, const grpc::CallbackServerContext& call,
                                            const std::string& island_id) {
   if (context.guard == nullptr) return {};
-  const std::string method = fmt::format("/{}/ClaimTask", pb::IslandService::service_full_name());
+  const std::string method = fmt::format("/{}/ClaimTask", island_pb::IslandService::service_full_name());
   return [guard = context.guard, start = rpc::StartOf(method, call), island_id]() -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, guard->WhoStill(start));
     return rpc::CheckIsland(caller, island_id);
@@ -89,11 +89,13 @@ std::function<absl::Status()> StillLetInOf(const ServiceContext& context, const 
 // gRPC let go of request and response.
 class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ClaimReactor> {
  public:
-  ClaimReactor(const ServiceContext& context, const grpc::CallbackServerContext& call, pb::ClaimTaskResponse* response)
+  ClaimReactor(const ServiceContext& context, const grpc::CallbackServerContext& call,
+               island_pb::ClaimTaskResponse* response)
       : context_(context), timer_(context, call, "ClaimTask"), response_(response) {}
 
   // `own`: whether the island is the caller's; `still_let_in`: whether it still is, empty where that does not change.
-  void Start(const pb::ClaimTaskRequest& request, const absl::Status& own, std::function<absl::Status()> still_let_in) {
+  void Start(const island_pb::ClaimTaskRequest& request, const absl::Status& own,
+             std::function<absl::Status()> still_let_in) {
     self_ = shared_from_this();
     still_let_in_ = std::move(still_let_in);
     if (!own.ok()) {
@@ -171,7 +173,7 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
 
   const ServiceContext context_;
   CallTimer timer_;
-  pb::ClaimTaskResponse* const response_;
+  island_pb::ClaimTaskResponse* const response_;
   std::shared_ptr<ClaimReactor> self_;
   std::function<absl::Status()> still_let_in_;
   int64_t ticket_ = 0;  // used on the core's thread only
@@ -182,8 +184,8 @@ class ClaimReactor : public grpc::ServerUnaryReactor, public std::enable_shared_
 }  // namespace
 
 grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServerContext* call,
-                                                            const pb::RegisterIslandRequest* request,
-                                                            pb::RegisterIslandResponse* response) {
+                                                            const island_pb::RegisterIslandRequest* request,
+                                                            island_pb::RegisterIslandResponse* response) {
   const absl::Status own = CheckIsland(context_, *call, request->island_id());
   return Serve(context_, call, {"RegisterIsland", request->island_id()},
                [own, quota = IslandQuotaOf(context_, *call), request, response](Core& core) -> absl::Status {
@@ -201,20 +203,20 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RegisterIsland(grpc::CallbackServer
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
-                                                       const pb::HeartbeatRequest* request,
-                                                       pb::HeartbeatResponse* response) {
+                                                       const island_pb::HeartbeatRequest* request,
+                                                       island_pb::HeartbeatResponse* response) {
   const absl::Status own = CheckIsland(context_, *call, request->island_id());
   const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
   return Serve(context_, call, "Heartbeat", [own, caller, request, response](Core& core) -> absl::Status {
     ATOLL_RETURN_IF_ERROR(own);
     ATOLL_RETURN_IF_ERROR(CheckLeases(*request));
     std::vector<spec::LeaseToken> tokens;
-    for (const pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
+    for (const island_pb::LeaseToken& lease : request->leases()) tokens.push_back(wire::FromProto(lease));
     for (const spec::LeaseToken& token : tokens) ATOLL_RETURN_IF_ERROR(CheckHolder(core, caller, token));
     ATOLL_ASSIGN_OR_RETURN(const HeartbeatAnswer answer,
                            core.Heartbeat(request->island_id(), request->incarnation(), request->sequence(), tokens,
                                           StepTimeOf(*request)));
-    const auto to_proto = [](const LeaseVerdict& verdict, pb::LeaseVerdict* proto) {
+    const auto to_proto = [](const LeaseVerdict& verdict, island_pb::LeaseVerdict* proto) {
       proto->set_task_id(verdict.task_id);
       proto->set_reason(verdict.reason);
     };
@@ -226,8 +228,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::Heartbeat(grpc::CallbackServerConte
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerContext* call,
-                                                       const pb::ClaimTaskRequest* request,
-                                                       pb::ClaimTaskResponse* response) {
+                                                       const island_pb::ClaimTaskRequest* request,
+                                                       island_pb::ClaimTaskResponse* response) {
   const auto reactor = std::make_shared<ClaimReactor>(context_, *call, response);
   reactor->Start(*request, CheckIsland(context_, *call, request->island_id()),
                  StillLetInOf(context_, *call, request->island_id()));
@@ -235,8 +237,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ClaimTask(grpc::CallbackServerConte
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::ReportProgress(grpc::CallbackServerContext* call,
-                                                            const pb::ReportProgressRequest* request,
-                                                            pb::ReportProgressResponse*) {
+                                                            const island_pb::ReportProgressRequest* request,
+                                                            island_pb::ReportProgressResponse*) {
   return ServeAttempt(context_, call, "ReportProgress", wire::FromProto(request->token()),
                       [request](Core& core, const spec::LeaseToken& token) {
                         return core.ReportProgress(token, request->sequence(), wire::FromProto(request->progress()));
@@ -244,8 +246,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ReportProgress(grpc::CallbackServer
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::CommitCheckpoint(grpc::CallbackServerContext* call,
-                                                              const pb::CommitCheckpointRequest* request,
-                                                              pb::CommitCheckpointResponse* response) {
+                                                              const island_pb::CommitCheckpointRequest* request,
+                                                              island_pb::CommitCheckpointResponse* response) {
   return ServeAttempt(context_, call, {"CommitCheckpoint", request->token().task_id()},
                       wire::FromProto(request->token()),
                       [request, response](Core& core, const spec::LeaseToken& token) -> absl::Status {
@@ -257,8 +259,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::CommitCheckpoint(grpc::CallbackServ
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::CompleteTask(grpc::CallbackServerContext* call,
-                                                          const pb::CompleteTaskRequest* request,
-                                                          pb::CompleteTaskResponse*) {
+                                                          const island_pb::CompleteTaskRequest* request,
+                                                          island_pb::CompleteTaskResponse*) {
   return ServeAttempt(context_, call, {"CompleteTask", request->token().task_id()}, wire::FromProto(request->token()),
                       [request](Core& core, const spec::LeaseToken& token) {
                         std::vector<spec::Artifact> outputs;
@@ -268,7 +270,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::CompleteTask(grpc::CallbackServerCo
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContext* call,
-                                                      const pb::FailTaskRequest* request, pb::FailTaskResponse*) {
+                                                      const island_pb::FailTaskRequest* request,
+                                                      island_pb::FailTaskResponse*) {
   return ServeAttempt(context_, call, {"FailTask", request->token().task_id()}, wire::FromProto(request->token()),
                       [request](Core& core, const spec::LeaseToken& token) {
                         return core.FailTask(token, request->code(), request->message(), request->permanent());
@@ -276,8 +279,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::FailTask(grpc::CallbackServerContex
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerContext* call,
-                                                         const pb::ReleaseTaskRequest* request,
-                                                         pb::ReleaseTaskResponse*) {
+                                                         const island_pb::ReleaseTaskRequest* request,
+                                                         island_pb::ReleaseTaskResponse*) {
   return ServeAttempt(context_, call, {"ReleaseTask", request->token().task_id()}, wire::FromProto(request->token()),
                       [request](Core& core, const spec::LeaseToken& token) {
                         return core.ReleaseTask(token, request->reason(), request->store_failed());
@@ -285,8 +288,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::ReleaseTask(grpc::CallbackServerCon
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerContext* call,
-                                                          const pb::RollbackTaskRequest* request,
-                                                          pb::RollbackTaskResponse* response) {
+                                                          const island_pb::RollbackTaskRequest* request,
+                                                          island_pb::RollbackTaskResponse* response) {
   return ServeAttempt(context_, call, {"RollbackTask", request->token().task_id()}, wire::FromProto(request->token()),
                       [request, response](Core& core, const spec::LeaseToken& token) -> absl::Status {
                         ATOLL_ASSIGN_OR_RETURN(const std::optional<jobs::Rollback> rollback,
@@ -301,8 +304,8 @@ grpc::ServerUnaryReactor* IslandServiceImpl::RollbackTask(grpc::CallbackServerCo
 }
 
 grpc::ServerUnaryReactor* IslandServiceImpl::RenewStorage(grpc::CallbackServerContext* call,
-                                                          const pb::RenewStorageRequest* request,
-                                                          pb::RenewStorageResponse* response) {
+                                                          const island_pb::RenewStorageRequest* request,
+                                                          island_pb::RenewStorageResponse* response) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   const auto timer = std::make_shared<CallTimer>(context_, *call, CallName("RenewStorage", request->token().task_id()));
   const auto finish = [reactor, timer](const absl::Status& status) {

@@ -19,12 +19,12 @@
 namespace atl::coordinator {
 namespace {
 
-namespace pb = atlpb::job::v1;
+namespace job_pb = atlpb::job::v1;
 
 constexpr size_t kLongestReason = 1024;
 
 absl::StatusOr<CallKey> KeyOfSubmission(const ServiceContext& context, const grpc::CallbackServerContext& call,
-                                        const pb::SubmitJobRequest& request) {
+                                        const job_pb::SubmitJobRequest& request) {
   ATOLL_ASSIGN_OR_RETURN(const rpc::Principal caller, CallerOf(context, call));
   ATOLL_RETURN_IF_ERROR(rpc::CheckModel(caller, request.spec().model_name()));
   return KeyOf(context, call, "SubmitJob", request);
@@ -60,8 +60,8 @@ absl::StatusOr<int64_t> JobsBefore(const std::string& token) {
 }  // namespace
 
 grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext* call,
-                                                    const pb::SubmitJobRequest* request,
-                                                    pb::SubmitJobResponse* response) {
+                                                    const job_pb::SubmitJobRequest* request,
+                                                    job_pb::SubmitJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   auto timer = std::make_shared<CallTimer>(context_, *call, "SubmitJob");
   const auto finish = [reactor, timer, request, response](const absl::Status& status) {
@@ -82,9 +82,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
     const absl::StatusOr<DatasetInfo> dataset = LookUpInputs(blobs_, go_on, &spec);
     if (!dataset.ok()) return finish(dataset.status());
     const auto submit = [this, finish, key, spec, dataset = *dataset, request, response] {
-      finish(Decode(
-          context_.core->SubmitJob(key, spec, dataset, request->validate_only(), EncodeJobAs<pb::SubmitJobResponse>),
-          response));
+      finish(Decode(context_.core->SubmitJob(key, spec, dataset, request->validate_only(),
+                                             EncodeJobAs<job_pb::SubmitJobResponse>),
+                    response));
     };
     if (!context_.core_thread->Post(submit)) finish(Busy());
   });
@@ -92,8 +92,9 @@ grpc::ServerUnaryReactor* JobServiceImpl::SubmitJob(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* call, const pb::GetJobRequest* request,
-                                                 pb::GetJobResponse* response) {
+grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* call,
+                                                 const job_pb::GetJobRequest* request,
+                                                 job_pb::GetJobResponse* response) {
   return Serve(context_, call, "GetJob", [request, response](Core& core) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const JobView view, core.GetJob(request->job_id()));
     *response->mutable_job() = JobToProto(view);
@@ -102,7 +103,8 @@ grpc::ServerUnaryReactor* JobServiceImpl::GetJob(grpc::CallbackServerContext* ca
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* call,
-                                                   const pb::ListJobsRequest* request, pb::ListJobsResponse* response) {
+                                                   const job_pb::ListJobsRequest* request,
+                                                   job_pb::ListJobsResponse* response) {
   return Serve(context_, call, "ListJobs", [request, response](Core& core) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const int32_t size, PageSize(request->page_size()));
     ATOLL_ASSIGN_OR_RETURN(const int64_t before, JobsBefore(request->page_token()));
@@ -114,18 +116,18 @@ grpc::ServerUnaryReactor* JobServiceImpl::ListJobs(grpc::CallbackServerContext* 
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::CancelJob(grpc::CallbackServerContext* call,
-                                                    const pb::CancelJobRequest* request,
-                                                    pb::CancelJobResponse* response) {
+                                                    const job_pb::CancelJobRequest* request,
+                                                    job_pb::CancelJobResponse* response) {
   return ServeChange(context_, call, {"CancelJob", request->job_id()}, request, response,
                      [request](Core& core, const CallKey& key) {
                        return core.CancelJob(key, request->job_id(), CutText(request->reason(), kLongestReason),
-                                             EncodeJobAs<pb::CancelJobResponse>);
+                                             EncodeJobAs<job_pb::CancelJobResponse>);
                      });
 }
 
 grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext* call,
-                                                    const pb::DeleteJobRequest* request,
-                                                    pb::DeleteJobResponse* response) {
+                                                    const job_pb::DeleteJobRequest* request,
+                                                    job_pb::DeleteJobResponse* response) {
   return ServeChange(context_, call, {"DeleteJob", request->job_id()}, request, response,
                      [request](Core& core, const CallKey& key) -> absl::StatusOr<std::string> {
                        ATOLL_RETURN_IF_ERROR(core.DeleteJob(key, request->job_id()));
@@ -133,24 +135,24 @@ grpc::ServerUnaryReactor* JobServiceImpl::DeleteJob(grpc::CallbackServerContext*
                      });
 }
 
-grpc::ServerWriteReactor<pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext* call,
-                                                                         const pb::WatchJobRequest* request) {
+grpc::ServerWriteReactor<job_pb::WatchJobResponse>* JobServiceImpl::WatchJob(grpc::CallbackServerContext* call,
+                                                                             const job_pb::WatchJobRequest* request) {
   // Copied: the request is gone once this returned.
   const std::string job_id = request->job_id();
   const int64_t after = request->after_revision();
   Core* const core = context_.core;
-  const auto begin = [core, job_id, after](const std::shared_ptr<StreamWriter<pb::WatchJobResponse>>& writer) {
+  const auto begin = [core, job_id, after](const std::shared_ptr<StreamWriter<job_pb::WatchJobResponse>>& writer) {
     return core->WatchJob(job_id, after, [writer](const absl::StatusOr<JobView>& view, bool last) {
       if (view.ok()) {
-        pb::WatchJobResponse message;
+        job_pb::WatchJobResponse message;
         *message.mutable_job() = JobToProto(*view);
         writer->Send("", std::move(message));
       }
       if (last) writer->End(rpc::ToGrpc(view.status()));
     });
   };
-  return ServeWatch<pb::WatchJobResponse>(context_, call, "WatchJob", begin,
-                                          [core](int64_t ticket) { core->CancelWatch(ticket); });
+  return ServeWatch<job_pb::WatchJobResponse>(context_, call, "WatchJob", begin,
+                                              [core](int64_t ticket) { core->CancelWatch(ticket); });
 }
 
 }  // namespace atl::coordinator

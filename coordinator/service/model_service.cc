@@ -11,10 +11,10 @@
 namespace atl::coordinator {
 namespace {
 
-namespace pb = atlpb::model::v1;
+namespace model_pb = atlpb::model::v1;
 
 std::string EncodeServing(const store::Model& model) {
-  pb::SetServingVersionResponse response;
+  model_pb::SetServingVersionResponse response;
   *response.mutable_model() = ModelToProto(model);
   return response.SerializeAsString();
 }
@@ -22,8 +22,8 @@ std::string EncodeServing(const store::Model& model) {
 }  // namespace
 
 grpc::ServerUnaryReactor* ModelServiceImpl::ListModels(grpc::CallbackServerContext* call,
-                                                       const pb::ListModelsRequest* request,
-                                                       pb::ListModelsResponse* response) {
+                                                       const model_pb::ListModelsRequest* request,
+                                                       model_pb::ListModelsResponse* response) {
   return Serve(context_, call, "ListModels", [request, response](Core& core) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const int32_t size, PageSize(request->page_size()));
     // One more than asked for tells whether there is a next page.
@@ -37,8 +37,8 @@ grpc::ServerUnaryReactor* ModelServiceImpl::ListModels(grpc::CallbackServerConte
 }
 
 grpc::ServerUnaryReactor* ModelServiceImpl::GetModel(grpc::CallbackServerContext* call,
-                                                     const pb::GetModelRequest* request,
-                                                     pb::GetModelResponse* response) {
+                                                     const model_pb::GetModelRequest* request,
+                                                     model_pb::GetModelResponse* response) {
   return Serve(context_, call, "GetModel", [request, response](Core& core) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const store::Model model, core.GetModel(request->name()));
     *response->mutable_model() = ModelToProto(model);
@@ -47,8 +47,8 @@ grpc::ServerUnaryReactor* ModelServiceImpl::GetModel(grpc::CallbackServerContext
 }
 
 grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServerContext* call,
-                                                              const pb::SetServingVersionRequest* request,
-                                                              pb::SetServingVersionResponse* response) {
+                                                              const model_pb::SetServingVersionRequest* request,
+                                                              model_pb::SetServingVersionResponse* response) {
   const absl::StatusOr<rpc::Principal> caller = CallerOf(context_, *call);
   return ServeChange(context_, call, {"SetServingVersion", request->name()}, request, response,
                      [caller, request](Core& core, const CallKey& key) -> absl::StatusOr<std::string> {
@@ -59,23 +59,23 @@ grpc::ServerUnaryReactor* ModelServiceImpl::SetServingVersion(grpc::CallbackServ
                      });
 }
 
-grpc::ServerWriteReactor<pb::WatchModelResponse>* ModelServiceImpl::WatchModel(grpc::CallbackServerContext* call,
-                                                                               const pb::WatchModelRequest* request) {
+grpc::ServerWriteReactor<model_pb::WatchModelResponse>* ModelServiceImpl::WatchModel(
+    grpc::CallbackServerContext* call, const model_pb::WatchModelRequest* request) {
   const std::string name = request->name();
   const int64_t after = request->after_generation();
   Core* const core = context_.core;
-  const auto begin = [core, name, after](const std::shared_ptr<StreamWriter<pb::WatchModelResponse>>& writer) {
+  const auto begin = [core, name, after](const std::shared_ptr<StreamWriter<model_pb::WatchModelResponse>>& writer) {
     return core->WatchModel(name, after, [writer](const absl::StatusOr<store::Model>& model, bool last) {
       if (model.ok()) {
-        pb::WatchModelResponse message;
+        model_pb::WatchModelResponse message;
         *message.mutable_model() = ModelToProto(*model);
         writer->Send(model->name, std::move(message));
       }
       if (last) writer->End(rpc::ToGrpc(model.status()));
     });
   };
-  return ServeWatch<pb::WatchModelResponse>(context_, call, "WatchModel", begin,
-                                            [core](int64_t ticket) { core->CancelWatch(ticket); });
+  return ServeWatch<model_pb::WatchModelResponse>(context_, call, "WatchModel", begin,
+                                                  [core](int64_t ticket) { core->CancelWatch(ticket); });
 }
 
 }  // namespace atl::coordinator

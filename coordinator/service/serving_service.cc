@@ -14,10 +14,10 @@
 namespace atl::coordinator {
 namespace {
 
-namespace pb = atlpb::serving::v1;
+namespace serving_pb = atlpb::serving::v1;
 namespace expert_pb = atlpb::expert::v1;
 
-absl::StatusOr<serving::ExpertServer> ServerFromProto(const pb::ExpertServer& proto) {
+absl::StatusOr<serving::ExpertServer> ServerFromProto(const serving_pb::ExpertServer& proto) {
   serving::ExpertServer server{.server_id = proto.server_id(),
                                .incarnation = proto.incarnation(),
                                .address = proto.address(),
@@ -31,7 +31,7 @@ absl::StatusOr<serving::ExpertServer> ServerFromProto(const pb::ExpertServer& pr
   return server;
 }
 
-void ToProto(const serving::ExpertServer& server, pb::ExpertServer* proto) {
+void ToProto(const serving::ExpertServer& server, serving_pb::ExpertServer* proto) {
   proto->set_server_id(server.server_id);
   proto->set_incarnation(server.incarnation);
   proto->set_address(server.address);
@@ -42,17 +42,17 @@ void ToProto(const serving::ExpertServer& server, pb::ExpertServer* proto) {
   for (const serving::HostedNetwork& hosted : server.networks) *hosting->add_networks() = wire::ToProto(hosted);
 }
 
-pb::WatchServersResponse ToProto(const ServersView& view) {
-  pb::WatchServersResponse response;
+serving_pb::WatchServersResponse ToProto(const ServersView& view) {
+  serving_pb::WatchServersResponse response;
   for (const serving::ExpertServer& server : view.servers) {
-    pb::ExpertServer* proto = response.add_servers();
+    serving_pb::ExpertServer* proto = response.add_servers();
     ToProto(server, proto);
     const auto assigned = view.plan.assigned.find(server.server_id);
     if (assigned == view.plan.assigned.end()) continue;
     for (const NetworkId& network : assigned->second) *proto->add_assigned() = wire::ToProto(network);
   }
   for (const auto& [version, shortage] : view.plan.shortages) {
-    pb::VersionShortage* proto = response.add_shortages();
+    serving_pb::VersionShortage* proto = response.add_shortages();
     proto->set_model(version.first);
     proto->set_version(version.second);
     for (const int32_t network : shortage.networks) proto->add_networks(network);
@@ -65,13 +65,13 @@ pb::WatchServersResponse ToProto(const ServersView& view) {
   return response;
 }
 
-absl::StatusOr<serving::UseState> StateFromProto(const std::string& field, pb::VersionUse::State state) {
+absl::StatusOr<serving::UseState> StateFromProto(const std::string& field, serving_pb::VersionUse::State state) {
   switch (state) {
-    case pb::VersionUse::STATE_LOADING:
+    case serving_pb::VersionUse::STATE_LOADING:
       return serving::UseState::kLoading;
-    case pb::VersionUse::STATE_SERVING:
+    case serving_pb::VersionUse::STATE_SERVING:
       return serving::UseState::kServing;
-    case pb::VersionUse::STATE_DRAINING:
+    case serving_pb::VersionUse::STATE_DRAINING:
       return serving::UseState::kDraining;
     default:
       return FieldError(field, "INVALID_ROUTING_REPORT",
@@ -79,10 +79,10 @@ absl::StatusOr<serving::UseState> StateFromProto(const std::string& field, pb::V
   }
 }
 
-absl::StatusOr<serving::RoutingReport> ReportFromProto(const pb::ReportRoutingRequest& request) {
+absl::StatusOr<serving::RoutingReport> ReportFromProto(const serving_pb::ReportRoutingRequest& request) {
   serving::RoutingReport report{.router_id = request.router_id(),
                                 .needs_router_networks = request.needs_router_networks()};
-  for (const pb::VersionUse& proto : request.uses()) {
+  for (const serving_pb::VersionUse& proto : request.uses()) {
     const std::string field = fmt::format("uses[{}].state", report.uses.size());
     ATOLL_ASSIGN_OR_RETURN(const serving::UseState state, StateFromProto(field, proto.state()));
     report.uses.push_back({.model = proto.model(),
@@ -106,8 +106,8 @@ absl::StatusOr<std::string> OwnerOf(const ServiceContext& context, const grpc::C
 }  // namespace
 
 grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerContext* call,
-                                                        const pb::HeartbeatRequest* request,
-                                                        pb::HeartbeatResponse* response) {
+                                                        const serving_pb::HeartbeatRequest* request,
+                                                        serving_pb::HeartbeatResponse* response) {
   const absl::StatusOr<std::string> owner = OwnerOf(context_, *call, request->server().server_id());
   return Serve(context_, call, "ExpertHeartbeat",
                [registry = registry_, owner, request, response](Core&) -> absl::Status {
@@ -116,7 +116,7 @@ grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerCont
                  ATOLL_ASSIGN_OR_RETURN(const ServerHeartbeatAnswer answer,
                                         registry->Heartbeat(server, request->sequence(), request->leaving()));
                  for (const AssignedNetwork& assigned : answer.assigned) {
-                   pb::AssignedNetwork* proto = response->add_assigned();
+                   serving_pb::AssignedNetwork* proto = response->add_assigned();
                    *proto->mutable_network() = wire::ToProto(assigned.network);
                    proto->set_uri(assigned.uri);
                  }
@@ -127,8 +127,8 @@ grpc::ServerUnaryReactor* ServingServiceImpl::Heartbeat(grpc::CallbackServerCont
 }
 
 grpc::ServerUnaryReactor* ServingServiceImpl::ReportRouting(grpc::CallbackServerContext* call,
-                                                            const pb::ReportRoutingRequest* request,
-                                                            pb::ReportRoutingResponse* response) {
+                                                            const serving_pb::ReportRoutingRequest* request,
+                                                            serving_pb::ReportRoutingResponse* response) {
   return Serve(context_, call, "ReportRouting", [registry = registry_, request, response](Core&) -> absl::Status {
     ATOLL_ASSIGN_OR_RETURN(const serving::RoutingReport report, ReportFromProto(*request));
     ATOLL_ASSIGN_OR_RETURN(const absl::Duration interval, registry->ReportRouting(report));
@@ -137,17 +137,17 @@ grpc::ServerUnaryReactor* ServingServiceImpl::ReportRouting(grpc::CallbackServer
   });
 }
 
-grpc::ServerWriteReactor<pb::WatchServersResponse>* ServingServiceImpl::WatchServers(grpc::CallbackServerContext* call,
-                                                                                     const pb::WatchServersRequest*) {
+grpc::ServerWriteReactor<serving_pb::WatchServersResponse>* ServingServiceImpl::WatchServers(
+    grpc::CallbackServerContext* call, const serving_pb::WatchServersRequest*) {
   ExpertRegistry* const registry = registry_;
-  const auto begin = [registry](const std::shared_ptr<StreamWriter<pb::WatchServersResponse>>& writer) {
+  const auto begin = [registry](const std::shared_ptr<StreamWriter<serving_pb::WatchServersResponse>>& writer) {
     return registry->WatchServers([writer](const absl::StatusOr<std::shared_ptr<const ServersView>>& view, bool last) {
       if (view.ok()) writer->Send("servers", ToProto(**view));
       if (last) writer->End(rpc::ToGrpc(view.status()));
     });
   };
-  return ServeWatch<pb::WatchServersResponse>(context_, call, "WatchServers", begin,
-                                              [registry](int64_t ticket) { registry->CancelWatch(ticket); });
+  return ServeWatch<serving_pb::WatchServersResponse>(context_, call, "WatchServers", begin,
+                                                      [registry](int64_t ticket) { registry->CancelWatch(ticket); });
 }
 
 }  // namespace atl::coordinator

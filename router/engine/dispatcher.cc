@@ -362,7 +362,7 @@ std::optional<FinishedCall> Dispatcher::TakeAnswer(LaneAnswer answer) {
     times_.Record(call.key.model, call.key.network, call.row_count(), now - call.started);
   }
   if (failed) {
-    Fail(answer.evaluation, fmt::format("'{}': {}", lane_name, status.message()));
+    Fail(answer.evaluation, fmt::format("'{}': {}", lane_name, std::string(status.message())));
     return std::nullopt;
   }
   if (answer.answer.ok()) {

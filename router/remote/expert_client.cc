@@ -17,9 +17,9 @@
 namespace atl::router {
 namespace {
 
-namespace pb = atlpb::expert::v1;
+namespace expert_pb = atlpb::expert::v1;
 using Frame = grpc::ByteBuffer;
-using Stub = pb::ExpertService::Stub;
+using Stub = expert_pb::ExpertService::Stub;
 
 // A server that takes longer to say what it hosts is out of reach.
 constexpr absl::Duration kListTimeout = absl::Seconds(3);
@@ -157,14 +157,14 @@ class RemoteLane::ListCall {
     mutex_->Await(absl::Condition(&done));
   }
 
-  pb::ListNetworksResponse response;  // once done
+  expert_pb::ListNetworksResponse response;  // once done
   absl::Status status;
   bool done = false;
 
  private:
   absl::Mutex* const mutex_;
   grpc::ClientContext context_;
-  pb::ListNetworksRequest request_;
+  expert_pb::ListNetworksRequest request_;
 };
 
 RemoteLane::RemoteLane(RemoteLaneOptions options, Clock* clock)
@@ -311,8 +311,8 @@ void RemoteLane::Run() {
 absl::Status RemoteLane::Connect(bool* steady) {
   // A new channel: the old one would hold back for as long as it failed before.
   const std::shared_ptr<grpc::Channel> channel = rpc::MakeChannel(options_.address, options_.credentials);
-  const std::unique_ptr<Stub> stub = pb::ExpertService::NewStub(channel);
-  ATOLL_ASSIGN_OR_RETURN(const pb::ListNetworksResponse hosting, List(stub.get(), nullptr));
+  const std::unique_ptr<Stub> stub = expert_pb::ExpertService::NewStub(channel);
+  ATOLL_ASSIGN_OR_RETURN(const expert_pb::ListNetworksResponse hosting, List(stub.get(), nullptr));
   Stream stream(this, channel);
   TakeHosting(hosting, &stream);
   spdlog::info("expert server {}: {} networks, {} batches side by side", options_.address, hosted()->size(),
@@ -331,13 +331,13 @@ absl::Status RemoteLane::Serve(Stream* stream, Stub* stub, bool* steady) {
       if (stopping_) return Stopping();
       if (stream->ended()) return stream->why();
     }
-    ATOLL_ASSIGN_OR_RETURN(const pb::ListNetworksResponse hosting, List(stub, stream));
+    ATOLL_ASSIGN_OR_RETURN(const expert_pb::ListNetworksResponse hosting, List(stub, stream));
     TakeHosting(hosting, stream);
     *steady = true;
   }
 }
 
-absl::StatusOr<pb::ListNetworksResponse> RemoteLane::List(Stub* stub, Stream* stream) {
+absl::StatusOr<expert_pb::ListNetworksResponse> RemoteLane::List(Stub* stub, Stream* stream) {
   ListCall call(stub, kListTimeout, &mutex_);
   const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return call.done || (stream != nullptr && stream->ended());
@@ -389,7 +389,7 @@ std::vector<RemoteLane::Pending> RemoteLane::TakeOverdue(Stream** to_write) {
   return overdue;
 }
 
-void RemoteLane::TakeHosting(const pb::ListNetworksResponse& hosting, Stream* stream) {
+void RemoteLane::TakeHosting(const expert_pb::ListNetworksResponse& hosting, Stream* stream) {
   std::vector<HostedNetwork> ready = ReadyNetworks(hosting);
   bool changed = false;
   {

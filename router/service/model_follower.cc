@@ -11,7 +11,7 @@
 namespace atl::router {
 namespace {
 
-namespace pb = atlpb::model::v1;
+namespace model_pb = atlpb::model::v1;
 
 // How often the roller looks again without news: retries and draining versions come due without any.
 constexpr absl::Duration kRollPeriod = absl::Milliseconds(500);
@@ -53,7 +53,7 @@ void WarnOfUnknown(const std::string& model, const std::vector<std::string>& pin
 ModelFollower::ModelFollower(FollowerOptions options, std::shared_ptr<grpc::Channel> channel, Loader loader,
                              Engine* engine, Clock* clock, Callbacks callbacks)
     : options_(std::move(options)),
-      stub_(pb::ModelService::NewStub(channel)),
+      stub_(model_pb::ModelService::NewStub(channel)),
       loader_(std::move(loader)),
       engine_(engine),
       clock_(clock),
@@ -118,8 +118,8 @@ std::vector<FollowedVersion> ModelFollower::Versions() {
 
 grpc::Status ModelFollower::ReadStream(grpc::ClientContext* context, const std::function<void()>& received) {
   // Every model, from the start: a row that is known already changes nothing.
-  const auto reader = stub_->WatchModel(context, pb::WatchModelRequest());
-  pb::WatchModelResponse response;
+  const auto reader = stub_->WatchModel(context, model_pb::WatchModelRequest());
+  model_pb::WatchModelResponse response;
   std::set<std::string> told;
   while (reader->Read(&response)) {
     received();
@@ -128,7 +128,7 @@ grpc::Status ModelFollower::ReadStream(grpc::ClientContext* context, const std::
   return reader->Finish();
 }
 
-void ModelFollower::TakeNews(const pb::Model& model, bool first) {
+void ModelFollower::TakeNews(const model_pb::Model& model, bool first) {
   if (model.serving_version().empty()) return;
   const bool asked = options_.models.empty() ||
                      std::find(options_.models.begin(), options_.models.end(), model.name()) != options_.models.end();
@@ -145,7 +145,7 @@ void ModelFollower::TakeNews(const pb::Model& model, bool first) {
   Followed& followed = models_[model.name()];
   const bool is_new = followed.published.empty();
   // Versions may be published, and pinned, without another one serving.
-  for (const pb::ModelVersion& version : model.versions()) {
+  for (const model_pb::ModelVersion& version : model.versions()) {
     followed.published[version.version()] = {model.name(), version.version(), version.uri(), version.digest()};
   }
   const auto pinned = options_.pinned.find(model.name());

@@ -9,17 +9,17 @@
 
 namespace atl::router {
 
-namespace pb = atlpb::sample::v1;
+namespace sample_pb = atlpb::sample::v1;
 
-grpc::ServerWriteReactor<pb::SampleResponse>* SampleService::Sample(grpc::CallbackServerContext* context,
-                                                                    const pb::SampleRequest* request) {
+grpc::ServerWriteReactor<sample_pb::SampleResponse>* SampleService::Sample(grpc::CallbackServerContext* context,
+                                                                           const sample_pb::SampleRequest* request) {
   const std::shared_ptr<SampleStream> stream = SampleStream::Create(&requests_);
   if (const absl::Status status = Submit(*context, *request, stream); !status.ok()) stream->Refuse(status);
   // gRPC calls OnDone, which gives up the stream's reference to itself, only after this has returned.
   return stream.get();
 }
 
-absl::Status SampleService::Submit(const grpc::CallbackServerContext& call, const pb::SampleRequest& request,
+absl::Status SampleService::Submit(const grpc::CallbackServerContext& call, const sample_pb::SampleRequest& request,
                                    const std::shared_ptr<SampleStream>& stream) {
   ATOLL_ASSIGN_OR_RETURN(const SampleRequest asked, FromProto(request, engine_->options().limits));
   rpc::Principal caller;
@@ -44,16 +44,16 @@ absl::Status SampleService::Submit(const grpc::CallbackServerContext& call, cons
 }
 
 grpc::ServerUnaryReactor* SampleService::CancelSample(grpc::CallbackServerContext* context,
-                                                      const pb::CancelSampleRequest* request,
-                                                      pb::CancelSampleResponse* /*response*/) {
+                                                      const sample_pb::CancelSampleRequest* request,
+                                                      sample_pb::CancelSampleResponse* /*response*/) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(rpc::ToGrpc(requests_.Cancel(request->request_id())));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* SampleService::GetSamplerInfo(grpc::CallbackServerContext* context,
-                                                        const pb::GetSamplerInfoRequest* request,
-                                                        pb::GetSamplerInfoResponse* response) {
+                                                        const sample_pb::GetSamplerInfoRequest* request,
+                                                        sample_pb::GetSamplerInfoResponse* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const absl::StatusOr<SamplerInfo> info = engine_->Info(request->model());
   if (info.ok()) {

@@ -15,9 +15,9 @@
 namespace atl::router {
 namespace {
 
-namespace pb = atlpb::sample::v1;
+namespace sample_pb = atlpb::sample::v1;
 
-using Mode = pb::SampleRequest::Mode;
+using Mode = sample_pb::SampleRequest::Mode;
 
 // Checks a value of an enum whose values are 0 to `most`, because a message may have others.
 absl::Status CheckKnown(std::string_view field, std::string_view reason, int value, int most) {
@@ -26,60 +26,61 @@ absl::Status CheckKnown(std::string_view field, std::string_view reason, int val
 }
 
 // The mode asked for, by name or by the one field that only it has.
-absl::StatusOr<Mode> ModeOf(const pb::SampleRequest& proto) {
+absl::StatusOr<Mode> ModeOf(const sample_pb::SampleRequest& proto) {
   struct OwnField {
     const char* name;
     Mode mode;
     bool set;
   };
   // A top_k of 1 is what top1 says too.
-  const bool top_k = proto.top_k() != 0 && !(proto.mode() == pb::SampleRequest::MODE_TOP_1 && proto.top_k() == 1);
-  const OwnField fields[] = {{"top_k", pb::SampleRequest::MODE_TOP_K, top_k},
-                             {"threshold", pb::SampleRequest::MODE_THRESHOLD, proto.threshold() != 0},
-                             {"oracle_expert", pb::SampleRequest::MODE_ORACLE, proto.has_oracle_expert()},
-                             {"nucleus_p", pb::SampleRequest::MODE_NUCLEUS, proto.nucleus_p() != 0}};
+  const bool top_k =
+      proto.top_k() != 0 && !(proto.mode() == sample_pb::SampleRequest::MODE_TOP_1 && proto.top_k() == 1);
+  const OwnField fields[] = {{"top_k", sample_pb::SampleRequest::MODE_TOP_K, top_k},
+                             {"threshold", sample_pb::SampleRequest::MODE_THRESHOLD, proto.threshold() != 0},
+                             {"oracle_expert", sample_pb::SampleRequest::MODE_ORACLE, proto.has_oracle_expert()},
+                             {"nucleus_p", sample_pb::SampleRequest::MODE_NUCLEUS, proto.nucleus_p() != 0}};
   Mode mode = proto.mode();
   for (const OwnField& field : fields) {
     if (!field.set) continue;
-    if (mode == pb::SampleRequest::MODE_UNSPECIFIED) mode = field.mode;
+    if (mode == sample_pb::SampleRequest::MODE_UNSPECIFIED) mode = field.mode;
     if (mode == field.mode) continue;
     return FieldError(
         field.name, "MODE_MISMATCH",
         fmt::format("expected mode {} beside it, found mode {}", kModeNames[field.mode], kModeNames[mode]));
   }
-  if (mode == pb::SampleRequest::MODE_ORACLE && proto.temperature() != 0) {
+  if (mode == sample_pb::SampleRequest::MODE_ORACLE && proto.temperature() != 0) {
     return FieldError(
         "temperature", "MODE_MISMATCH",
         fmt::format("expected none with mode oracle, which asks no posterior, found {}", proto.temperature()));
   }
-  if (mode == pb::SampleRequest::MODE_ORACLE && !proto.has_oracle_expert()) {
+  if (mode == sample_pb::SampleRequest::MODE_ORACLE && !proto.has_oracle_expert()) {
     return FieldError("oracle_expert", "UNKNOWN_EXPERT", "expected the expert that mode oracle is to ask, found none");
   }
   return mode;
 }
 
-RoutingRule RoutingFromProto(const pb::SampleRequest& proto, Mode mode) {
+RoutingRule RoutingFromProto(const sample_pb::SampleRequest& proto, Mode mode) {
   RoutingRule rule{.top_k = proto.top_k(),
                    .threshold = proto.threshold(),
                    .oracle_expert = proto.oracle_expert(),
                    .nucleus_p = proto.nucleus_p(),
                    .temperature = proto.temperature() == 0 ? 1.0 : proto.temperature()};
   switch (mode) {
-    case pb::SampleRequest::MODE_UNSPECIFIED:  // the version's default stands in its place (default_routing)
-    case pb::SampleRequest::MODE_TOP_K:
+    case sample_pb::SampleRequest::MODE_UNSPECIFIED:  // the version's default stands in its place (default_routing)
+    case sample_pb::SampleRequest::MODE_TOP_K:
       rule.mode = RoutingMode::kTopK;
       return rule;
-    case pb::SampleRequest::MODE_TOP_1:
+    case sample_pb::SampleRequest::MODE_TOP_1:
       rule.top_k = 1;
       rule.mode = RoutingMode::kTopK;
       return rule;
-    case pb::SampleRequest::MODE_NUCLEUS:
+    case sample_pb::SampleRequest::MODE_NUCLEUS:
       rule.mode = RoutingMode::kNucleus;
       return rule;
-    case pb::SampleRequest::MODE_THRESHOLD:
+    case sample_pb::SampleRequest::MODE_THRESHOLD:
       rule.mode = RoutingMode::kThreshold;
       return rule;
-    case pb::SampleRequest::MODE_FULL:
+    case sample_pb::SampleRequest::MODE_FULL:
       rule.mode = RoutingMode::kFull;
       return rule;
     default:
@@ -88,48 +89,48 @@ RoutingRule RoutingFromProto(const pb::SampleRequest& proto, Mode mode) {
   }
 }
 
-Solver SolverFromProto(pb::SampleRequest::Solver solver) {
+Solver SolverFromProto(sample_pb::SampleRequest::Solver solver) {
   switch (solver) {
-    case pb::SampleRequest::SOLVER_HEUN:
+    case sample_pb::SampleRequest::SOLVER_HEUN:
       return Solver::kHeun;
-    case pb::SampleRequest::SOLVER_MULTISTEP:
+    case sample_pb::SampleRequest::SOLVER_MULTISTEP:
       return Solver::kMultistep;
     default:
       return Solver::kEuler;
   }
 }
 
-pb::SamplingDefaults ToProto(const SamplingDefaults& defaults, const SamplerLimits& limits) {
-  pb::SamplingDefaults proto;
+sample_pb::SamplingDefaults ToProto(const SamplingDefaults& defaults, const SamplerLimits& limits) {
+  sample_pb::SamplingDefaults proto;
   const RoutingRule& rule = defaults.routing;
   switch (rule.mode) {
     case RoutingMode::kTopK:
-      proto.set_mode(pb::SampleRequest::MODE_TOP_K);
+      proto.set_mode(sample_pb::SampleRequest::MODE_TOP_K);
       proto.set_top_k(std::max(rule.top_k, 1));
       break;
     case RoutingMode::kThreshold:
-      proto.set_mode(pb::SampleRequest::MODE_THRESHOLD);
+      proto.set_mode(sample_pb::SampleRequest::MODE_THRESHOLD);
       proto.set_threshold(rule.threshold);
       break;
     case RoutingMode::kNucleus:
-      proto.set_mode(pb::SampleRequest::MODE_NUCLEUS);
+      proto.set_mode(sample_pb::SampleRequest::MODE_NUCLEUS);
       proto.set_nucleus_p(rule.nucleus_p);
       break;
     case RoutingMode::kFull:
     case RoutingMode::kOracle:  // oracle is no version's default: a request must name the expert
-      proto.set_mode(pb::SampleRequest::MODE_FULL);
+      proto.set_mode(sample_pb::SampleRequest::MODE_FULL);
       break;
   }
   proto.set_temperature(rule.temperature);
   switch (defaults.solver) {
     case Solver::kEuler:
-      proto.set_solver(pb::SampleRequest::SOLVER_EULER);
+      proto.set_solver(sample_pb::SampleRequest::SOLVER_EULER);
       break;
     case Solver::kHeun:
-      proto.set_solver(pb::SampleRequest::SOLVER_HEUN);
+      proto.set_solver(sample_pb::SampleRequest::SOLVER_HEUN);
       break;
     case Solver::kMultistep:
-      proto.set_solver(pb::SampleRequest::SOLVER_MULTISTEP);
+      proto.set_solver(sample_pb::SampleRequest::SOLVER_MULTISTEP);
       break;
   }
   proto.set_steps(std::min(defaults.steps, limits.max_steps));
@@ -140,7 +141,7 @@ pb::SamplingDefaults ToProto(const SamplingDefaults& defaults, const SamplerLimi
 // Together, decoded: what a message may hold of raw values.
 constexpr int64_t kMaxInitValues = rpc::kMaxMessageBytes / sizeof(float);
 
-absl::Status InitImagesFromProto(const pb::SampleRequest& proto, SampleRequest* request) {
+absl::Status InitImagesFromProto(const sample_pb::SampleRequest& proto, SampleRequest* request) {
   ATOLL_RETURN_IF_ERROR(CheckInitCount(proto.init_images_size(), proto.classes_size()));
   int64_t left = kMaxInitValues;
   for (int i = 0; i < proto.init_images_size(); ++i) {
@@ -153,41 +154,41 @@ absl::Status InitImagesFromProto(const pb::SampleRequest& proto, SampleRequest* 
   return absl::OkStatus();
 }
 
-pb::RouterVersion::State StateOf(const FollowedVersion& version) {
+sample_pb::RouterVersion::State StateOf(const FollowedVersion& version) {
   switch (version.state) {
     case VersionState::kLoading:
-      return pb::RouterVersion::STATE_LOADING;
+      return sample_pb::RouterVersion::STATE_LOADING;
     case VersionState::kReady:
-      return pb::RouterVersion::STATE_WAITING;
+      return sample_pb::RouterVersion::STATE_WAITING;
     case VersionState::kServing:
-      return pb::RouterVersion::STATE_SERVING;
+      return sample_pb::RouterVersion::STATE_SERVING;
     case VersionState::kOffered:
-      return pb::RouterVersion::STATE_OFFERED;
+      return sample_pb::RouterVersion::STATE_OFFERED;
     case VersionState::kDraining:
-      return pb::RouterVersion::STATE_DRAINING;
+      return sample_pb::RouterVersion::STATE_DRAINING;
     case VersionState::kFailed:
-      return pb::RouterVersion::STATE_FAILED;
+      return sample_pb::RouterVersion::STATE_FAILED;
   }
-  return pb::RouterVersion::STATE_UNSPECIFIED;
+  return sample_pb::RouterVersion::STATE_UNSPECIFIED;
 }
 
 }  // namespace
 
-absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const SamplerLimits& limits) {
+absl::StatusOr<SampleRequest> FromProto(const sample_pb::SampleRequest& proto, const SamplerLimits& limits) {
   ATOLL_RETURN_IF_ERROR(CheckCounts(proto.classes_size(), proto.seeds_size(), limits));
   ATOLL_RETURN_IF_ERROR(CheckTimesCount(proto.times_size(), limits));
   SampleRequest request{.model = proto.model(), .version = proto.version()};
   request.classes.assign(proto.classes().begin(), proto.classes().end());
   request.seeds.assign(proto.seeds().begin(), proto.seeds().end());
-  ATOLL_RETURN_IF_ERROR(CheckKnown("mode", "UNKNOWN_MODE", proto.mode(), pb::SampleRequest::Mode_MAX));
-  ATOLL_RETURN_IF_ERROR(CheckKnown("solver", "UNKNOWN_SOLVER", proto.solver(), pb::SampleRequest::Solver_MAX));
-  ATOLL_RETURN_IF_ERROR(CheckKnown("format", "UNKNOWN_FORMAT", proto.format(), pb::SampleRequest::Format_MAX));
+  ATOLL_RETURN_IF_ERROR(CheckKnown("mode", "UNKNOWN_MODE", proto.mode(), sample_pb::SampleRequest::Mode_MAX));
+  ATOLL_RETURN_IF_ERROR(CheckKnown("solver", "UNKNOWN_SOLVER", proto.solver(), sample_pb::SampleRequest::Solver_MAX));
+  ATOLL_RETURN_IF_ERROR(CheckKnown("format", "UNKNOWN_FORMAT", proto.format(), sample_pb::SampleRequest::Format_MAX));
   ATOLL_ASSIGN_OR_RETURN(const Mode mode, ModeOf(proto));
   request.routing = RoutingFromProto(proto, mode);
   request.solver = SolverFromProto(proto.solver());
-  if (proto.format() == pb::SampleRequest::FORMAT_RAW) request.format = ImageFormat::kRaw;
-  request.default_routing = mode == pb::SampleRequest::MODE_UNSPECIFIED;
-  request.default_solver = proto.solver() == pb::SampleRequest::SOLVER_UNSPECIFIED;
+  if (proto.format() == sample_pb::SampleRequest::FORMAT_RAW) request.format = ImageFormat::kRaw;
+  request.default_routing = mode == sample_pb::SampleRequest::MODE_UNSPECIFIED;
+  request.default_solver = proto.solver() == sample_pb::SampleRequest::SOLVER_UNSPECIFIED;
   request.steps = proto.steps();
   request.allow_expert_loss = proto.allow_expert_loss();
   if (proto.has_guidance()) request.guidance = proto.guidance();
@@ -202,8 +203,8 @@ absl::StatusOr<SampleRequest> FromProto(const pb::SampleRequest& proto, const Sa
   return request;
 }
 
-pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits) {
-  pb::GetSamplerInfoResponse proto;
+sample_pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits& limits) {
+  sample_pb::GetSamplerInfoResponse proto;
   proto.set_model(info.model);
   proto.set_version(info.version);
   proto.set_experts(info.experts);
@@ -218,11 +219,11 @@ pb::GetSamplerInfoResponse ToProto(const SamplerInfo& info, const SamplerLimits&
   return proto;
 }
 
-void AddVersions(const RouterVersions& versions, pb::GetSamplerInfoResponse* response) {
+void AddVersions(const RouterVersions& versions, sample_pb::GetSamplerInfoResponse* response) {
   response->set_memory_budget_bytes(versions.memory_budget_bytes);
   for (const FollowedVersion& version : versions.versions) {
     if (version.model != response->model()) continue;
-    pb::RouterVersion* const proto = response->add_states();
+    sample_pb::RouterVersion* const proto = response->add_states();
     proto->set_version(version.version);
     proto->set_state(StateOf(version));
     proto->set_wanted(version.wanted);
@@ -233,8 +234,8 @@ void AddVersions(const RouterVersions& versions, pb::GetSamplerInfoResponse* res
   }
 }
 
-pb::Image ToProto(SampledImage image) {
-  pb::Image proto;
+sample_pb::Image ToProto(SampledImage image) {
+  sample_pb::Image proto;
   proto.set_index(image.index);
   proto.set_data(std::move(image.data));
   proto.set_channels(image.channels);
@@ -245,9 +246,9 @@ pb::Image ToProto(SampledImage image) {
   return proto;
 }
 
-pb::Done ToProto(const SampleReport& report) {
-  pb::Done proto;
-  pb::RoutingReport* routing = proto.mutable_routing();
+sample_pb::Done ToProto(const SampleReport& report) {
+  sample_pb::Done proto;
+  sample_pb::RoutingReport* routing = proto.mutable_routing();
   routing->mutable_chosen()->Add(report.routing.chosen.begin(), report.routing.chosen.end());
   routing->mutable_weight()->Add(report.routing.weight.begin(), report.routing.weight.end());
   routing->set_image_steps(report.routing.image_steps);

@@ -49,16 +49,7 @@ namespace atl::worker {
 void RankRunner::Handle(const atlpb::island::v1::JoinResponse&) {
   std::abort();
 }
-int64_t RankRunner::step() const {
-  std::abort();
-}
-int64_t RankRunner::stop_after() const {
-  std::abort();
-}
-absl::Duration RankRunner::checkpoint_time() const {
-  std::abort();
-}
-absl::Duration RankRunner::step_time() const {
+AttemptProgress RankRunner::progress() const {
   std::abort();
 }
 std::optional<RankRunner::OverdueAttempt> RankRunner::FindOverdue() const {

@@ -27,7 +27,7 @@ constexpr int32_t kMostBlocks = 8;
 constexpr int32_t kOptimizerRounds = 3;
 
 // Measurements of one action on one layer, over the rounds.
-struct Samples {
+struct PassTimes {
   std::vector<double> seconds;
   double freed_bytes = 0;      // of the last round
   double added_bytes = 0;      // of the last round
@@ -35,10 +35,10 @@ struct Samples {
 };
 
 struct LayerSamples {
-  Samples forward;
-  Samples input_gradient;
-  Samples weight_gradient;
-  Samples backward;
+  PassTimes forward;
+  PassTimes input_gradient;
+  PassTimes weight_gradient;
+  PassTimes backward;
 };
 
 // Every layer a stage of its own, all on this rank, one micro-batch.
@@ -112,7 +112,7 @@ class LayerRounds {
     return absl::OkStatus();
   }
 
-  absl::Status Measure(Samples* samples, const std::function<absl::Status()>& action) {
+  absl::Status Measure(PassTimes* samples, const std::function<absl::Status()>& action) {
     const auto before = static_cast<double>(meter_->live_bytes());
     meter_->ResetPeak();
     ATOLL_ASSIGN_OR_RETURN(samples->seconds.emplace_back(), TimeAction(options_.device, clock_, action));
@@ -142,7 +142,7 @@ LayerProfile ProfileOf(const LayerSamples& samples, double output_bytes) {
                      .output_bytes = output_bytes};
   // Memory that W frees was kept for it. The gradients that W adds meanwhile count as transient.
   layer.weight_gradient_bytes = std::min(samples.weight_gradient.freed_bytes, layer.kept_bytes);
-  for (const Samples* gradient : {&samples.input_gradient, &samples.weight_gradient, &samples.backward}) {
+  for (const PassTimes* gradient : {&samples.input_gradient, &samples.weight_gradient, &samples.backward}) {
     layer.backward_transient_bytes =
         std::max(layer.backward_transient_bytes, gradient->transient_bytes + gradient->added_bytes);
   }
