@@ -49,7 +49,8 @@ class RetryStrategy : public arrow::fs::S3RetryStrategy {
 };
 
 // The S3 client's threads must end before the process' static objects are destroyed. Arrow makes some of these only for
-// the first filesystem, and resets them at the end. So this is called after every first try; ending twice is safe.
+// the first filesystem, and resets them at the end. So this is called after the first success and after the first failure;
+// ending twice is safe.
 bool EndS3WithProcess() {
   return std::atexit([] { (void)arrow::fs::EnsureS3Finalized(); }) == 0;
 }
@@ -103,7 +104,10 @@ absl::StatusOr<std::shared_ptr<arrow::fs::FileSystem>> OpenRemote(const std::str
     ATOLL_RETURN_IF_ARROW_ERROR(arrow::fs::EnsureS3Initialized(), "cannot start the S3 client");
   }
   auto filesystem = s3 ? OpenS3(root_uri, options, path, keys) : arrow::fs::FileSystemFromUri(root_uri, path);
-  if (s3) {
+  if (s3 && filesystem.ok()) {
+    static const bool ends = EndS3WithProcess();
+    (void)ends;
+  } else if (s3) {
     static const bool ends = EndS3WithProcess();
     (void)ends;
   }
