@@ -319,7 +319,8 @@ void Dispatcher::Start(absl::Duration now, const Dispatch& dispatch) {
   if (call.remote) {
     // A thread of this process is neither late nor lost: behind a long load it may take as long as it does.
     const int64_t rows = evaluation.rows.count * call.key.rows_each();
-    const BatchCost took = times_.Cost(call.key.model, call.key.network);
+    // A light router network says nothing about an expert that was never measured.
+    const BatchCost took = times_.Measured(call.key.model, call.key.network);
     evaluation.deadline = now + (again ? kLongestCall : FirstAttemptLimit(took, rows));
   }
   call.evaluation = std::make_shared<const Evaluation>(std::move(evaluation));

@@ -468,14 +468,14 @@ TEST_F(EngineNumericsTest, AnAnswerOfOtherArithmeticIsNotTaken) {
 }
 
 TEST_F(EngineFailoverTest, WhatWasMeasuredOfAForgottenVersionIsMeasuredAnew) {
-  const auto limit = [this] {
-    Submit({0}, 1);
-    RunUntilHeld(a_);
-    return a_->started()[0]->deadline - clock_.Monotonic() + absl::Milliseconds(1);
-  };
+  const auto limit = [this] { return a_->started()[0]->deadline - clock_.Monotonic() + absl::Milliseconds(1); };
+  const auto known = Submit({0}, 1);
+  RunUntilHeld(a_);
   EXPECT_EQ(limit(), kLimit);
-  a_->AnswerAll();
+  RunUntilOver(known, {a_, b_});
   engine_.Forget(ServedVersion{.info = Info()});
+  const auto unknown = Submit({0}, 1);
+  RunUntilHeld(a_);
   EXPECT_EQ(limit(), kLongestCall) << "nothing is known of its calls";
 }
 

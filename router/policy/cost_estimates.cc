@@ -48,6 +48,11 @@ BatchCost CostEstimates::Fit::Line() const {
   return {.fixed = absl::Seconds(std::max(0.0, mean_seconds - slope * mean_rows)), .per_row = absl::Seconds(slope)};
 }
 
+BatchCost CostEstimates::Measured(int64_t model, int32_t network) const {
+  const auto found = fits_.find({model, network});
+  return found == fits_.end() ? BatchCost() : found->second.Line();
+}
+
 BatchCost CostEstimates::Cost(int64_t model, int32_t network) const {
   if (const auto found = fits_.find({model, network}); found != fits_.end()) return found->second.Line();
   BatchCost sum;

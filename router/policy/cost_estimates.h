@@ -28,6 +28,8 @@ class CostEstimates {
   // Unknown before the first measurement of the model. An unmeasured network gets the mean of the model's other
   // networks.
   BatchCost Cost(int64_t model, int32_t network) const;
+  // Returns what this network's own batches took; not known before one was measured.
+  BatchCost Measured(int64_t model, int32_t network) const;
   void Forget(int64_t model);
 
  private:
