@@ -177,6 +177,13 @@ absl::Status Restore(const Flags& flags, const sigset_t& stop_signals) {
   return absl::OkStatus();
 }
 
+// Whether --backup or --restore was given "", as by a variable that is not set; says so.
+bool GivenEmpty(const CLI::App& app, const char* flag, const std::string& path) {
+  if (app.count(flag) == 0 || !path.empty()) return false;
+  std::fprintf(stderr, "%s: expected the path of a backup, found an empty text\n", flag);
+  return true;
+}
+
 int RefuseCopies(const Flags& flags) {
   std::fprintf(stderr,
                "%s copies SQLite stores; a PostgreSQL store is copied with pg_dump and pg_restore, and a coordinator "
@@ -195,6 +202,7 @@ int main(int argc, char** argv) {
   AddFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
   if (!ParseDurations(flags)) return 2;
+  if (GivenEmpty(app, "--backup", flags.backup) || GivenEmpty(app, "--restore", flags.restore)) return 2;
   const bool copies = !flags.backup.empty() || !flags.restore.empty();
   if (copies && atl::store::IsPgUri(flags.options.store)) return RefuseCopies(flags);
   if (!flags.backup.empty()) {

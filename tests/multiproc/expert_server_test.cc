@@ -223,7 +223,7 @@ TEST_F(ExpertServerTest, WhatCannotBeServedIsSaid) {
     EXPECT_NE(process.Log().find(said), std::string::npos) << process.Log();
   };
   refused({}, 2, "--model-dir");
-  refused({"--model-dir", folder_ + "/nothing"}, 1, "expected a folder");
+  refused({"--model-dir", folder_ + "/nothing"}, 1, "expected the folder");
   refused({"--model-dir", folder_ + "/model", "--experts", "0,7"}, 2, "expected experts of model 'tiny' from 0 to 2");
   refused({"--model-dir", folder_ + "/model", "--experts", "first"}, 2, "found 'first'");
   // A file that was changed after it was published.
