@@ -251,7 +251,8 @@ absl::StatusOr<absl::Time> CheckTimes(const Json& claims, absl::Time now) {
         "expected claims iat and exp, and nbf if any, in seconds since 1970, with exp at most an hour after iat");
   }
   if (now > *expires + kJwtLeeway) {
-    return RefuseToken(fmt::format("it expired at {}", absl::FormatTime(*expires, absl::UTCTimeZone())), "TOKEN_EXPIRED");
+    return RefuseToken(fmt::format("it expired at {}", absl::FormatTime(*expires, absl::UTCTimeZone())),
+                       "TOKEN_EXPIRED");
   }
   if (std::max(*issued, *start) > now + kJwtLeeway) return RefuseToken("it is from the future; are the clocks right?");
   return *expires;
@@ -347,7 +348,8 @@ absl::StatusOr<JwtClaims> VerifyJwt(std::string_view token, std::span<const JwtI
   ATOLL_ASSIGN_OR_RETURN(taken.expires, CheckTimes(*claims, now));
   taken.subject = Text(*claims, "sub");
   if (!IsName(taken.subject)) {
-    return RefuseToken(fmt::format("expected a claim sub of 1 to {} printable bytes, no blank at its ends", kMaxSubject));
+    return RefuseToken(
+        fmt::format("expected a claim sub of 1 to {} printable bytes, no blank at its ends", kMaxSubject));
   }
   if (claims->contains("jti") && !claims->at("jti").is_string()) {
     return RefuseToken("expected claim jti to be a text");

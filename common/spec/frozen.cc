@@ -98,7 +98,8 @@ absl::Status ValidateShapeField(const std::string& path, const FrozenSpec& compo
   const size_t dimensions = component.output == "latent" ? 3 : component.output == "condition" ? 1 : 0;
   const bool needed = dimensions > 0 && !component.torchscript.empty();
   if (dimensions == 3 && component.shape.size() == 3) {
-    ATOLL_RETURN_IF_ERROR(CheckRange(path + ".shape", int64_t{component.shape[1]} * component.shape[2], 1, kMostPixels));
+    ATOLL_RETURN_IF_ERROR(
+        CheckRange(path + ".shape", int64_t{component.shape[1]} * component.shape[2], 1, kMostPixels));
   }
   if (dimensions == 0 || (component.shape.empty() && !needed) || component.shape.size() == dimensions) {
     return absl::OkStatus();

@@ -49,8 +49,8 @@ class RetryStrategy : public arrow::fs::S3RetryStrategy {
 };
 
 // The S3 client's threads must end before the process' static objects are destroyed. Arrow makes some of these only for
-// the first filesystem, and resets them at the end. So this is called after the first success and after the first failure;
-// ending twice is safe.
+// the first filesystem, and resets them at the end. So this is called after the first success and after the first
+// failure; ending twice is safe.
 bool EndS3WithProcess() {
   return std::atexit([] { (void)arrow::fs::EnsureS3Finalized(); }) == 0;
 }

@@ -147,10 +147,10 @@ class Leader {
   std::unique_ptr<StorageKeeper> storage_keeper_;
 
   // Used by Run's thread only.
-  size_t settled_ranks_ = 0;     // the leader waited for more than these, and continues with them
-  size_t registered_ranks_ = 0;  // 0: not registered
-  std::string epoch_uri_;        // of the coordinator's blob store
-  int64_t incarnation_ = 0;      // sent to ranks: the highest of this process
+  size_t settled_ranks_ = 0;                           // the leader waited for more than these, and continues with them
+  size_t registered_ranks_ = 0;                        // 0: not registered
+  std::string epoch_uri_;                              // of the coordinator's blob store
+  int64_t incarnation_ = 0;                            // sent to ranks: the highest of this process
   std::optional<absl::Duration> store_failing_since_;  // since the last completed or failed task; unset: it works
   std::set<std::string> unmet_;
   absl::Status unfit_;  // why no task can run here

@@ -29,9 +29,9 @@ class CentroidDistances {
   at::Tensor Block(std::span<const float> rows, int64_t first) const;
 
   const int64_t dims_;
-  at::Tensor mean_;       // [dims] of the centroids: products of values far from zero would lose the differing digits
-  at::Tensor centroids_;  // [dims, centroids], less `mean_`
-  at::Tensor norms_;      // [centroids], squared
+  at::Tensor mean_;         // [dims] of the centroids: products of values far from zero would lose the differing digits
+  at::Tensor centroids_;    // [dims, centroids], less `mean_`
+  at::Tensor norms_;        // [centroids], squared
   at::Tensor first_equal_;  // [centroids]: the lowest index of a centroid with the same values
 };
 

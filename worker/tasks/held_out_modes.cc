@@ -127,7 +127,7 @@ storage::VersionSampling SamplingOf(const router::RoutingRule& rule) {
 }
 
 storage::VersionSampling ChooseSampling(int32_t experts, const at::Tensor& velocities, const at::Tensor& posterior,
-                                const at::Tensor& target) {
+                                        const at::Tensor& target) {
   const std::vector<CandidateMode> modes = CandidateModes(experts);
   const at::Tensor by_row = velocities.transpose(0, 1).contiguous();
   std::vector<ModeTrial> trials;
