@@ -214,8 +214,8 @@ std::vector<LaneState> Dispatcher::UsableLanes(absl::Duration now) {
     LaneState& state = usable.emplace_back(lane.state);
     std::erase_if(lane.paused, [now](const auto& entry) { return entry.second <= now; });
     for (const auto& [network, until] : lane.paused) LookAgain(until);
-    std::erase_if(state.networks, [&lane](const LaneNetwork& entry) {
-      return lane.paused.contains({entry.model, entry.network});
+    std::erase_if(state.networks, [&paused = lane.paused](const LaneNetwork& entry) {
+      return paused.contains({entry.model, entry.network});
     });
     if (lane.breaker.half_open(now)) state.free_slots = std::min(state.free_slots, 1 - lane.under_way);
     if (!lane.breaker.open(now)) continue;
@@ -227,8 +227,8 @@ std::vector<LaneState> Dispatcher::UsableLanes(absl::Duration now) {
 
 void Dispatcher::GiveUpUnhosted(absl::Duration now, const std::vector<LaneState>& usable) {
   const auto hosted = [&usable](const Place& place) {
-    const auto& [model, network, numerics] = place;
-    return std::any_of(usable.begin(), usable.end(), [&](const LaneState& lane) {
+    return std::any_of(usable.begin(), usable.end(), [&place](const LaneState& lane) {
+      const auto& [model, network, numerics] = place;
       return (numerics == 0 || lane.numerics == numerics) && Hosts(lane, model, network);
     });
   };
